@@ -5,6 +5,7 @@ Durations are in seconds and sizes in bytes. A missing value has no text here: a
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlsplit
@@ -186,9 +187,22 @@ def curve(values: Sequence[float], width: int) -> str:
 def cut(text: str, width: int) -> str:
     """The text in at most `width` columns, with an ellipsis where it was longer."""
     line = " ".join(text.split())
-    if len(line) <= width:
+    if display_width(line) <= width:
         return line
-    return line[: max(width - 1, 0)] + "…" if width > 0 else ""
+    kept = line[: max(width - 1, 0)]
+    while display_width(kept) > width - 1 and kept:
+        kept = kept[:-1]
+    return kept + "…" if width > 0 else ""
+
+
+def display_width(text: str) -> int:
+    """The columns that a terminal takes for a text: two for each wide character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.category(one) in ("Mn", "Me", "Cf") else 1 + (unicodedata.east_asian_width(one) in "WF")
+        for one in text
+    )
 
 
 def _one_digit(value: float) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import click
@@ -11,19 +10,27 @@ import msgspec
 from jobrunner.broker.keys import check_id
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options
+from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, rising, watched
-from jobrunner.cli.suggestions import queue_names
-from jobrunner.cli.tasks import show_list
+from jobrunner.cli.suggestions import check_queue, queue_names
+from jobrunner.cli.task_lists import (
+    LIMIT,
+    QUEUE,
+    TaskConditions,
+    find_tasks,
+    nothing_found,
+    show_list,
+    with_conditions,
+)
 from jobrunner.client.client import Client
 from jobrunner.errors import TaskGone
 from jobrunner.formatting import counted
-from jobrunner.inspector.task_rows import dead_ids, dead_like, list_tasks
+from jobrunner.inspector.task_rows import dead_ids, dead_like
 from jobrunner.task import TaskState
 
 _EXAMPLES = """\b
 Examples:
-  jobrunner dead list mail
+  jobrunner dead list --error timeout --since 2h
   jobrunner dead requeue mail --error "connection refused" --rate 50
   jobrunner dead purge mail --id 01a1fe85769b0000c6650a2fcc89-mail --yes
 """
@@ -59,20 +66,18 @@ def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dead.command("list", epilog="Example:  jobrunner dead list mail --error 'connection refused' --json")
-@click.argument("queue", shell_complete=queue_names)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
-@_with_filters
+@QUEUE
+@with_conditions
+@LIMIT
+@with_wide
 @with_shared_options
-def list_(shared: CommonOptions, queue: str, limit: int, job: str | None, error: str | None) -> None:
-    """List dead tasks of QUEUE with their last errors, oldest first."""
+def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, limit: int, wide: bool) -> None:
+    """List dead tasks of QUEUE, or of all queues, the latest first."""
     with connected(shared) as client:
-        if job is None and error is None:
-            found = list_tasks(client, queue, "dead", limit=limit)
-        else:
-            with watched(dead_ids(client, queue), "searching") as ids:
-                found = list(islice(dead_like(client, queue, ids, job=job, error=error), limit))
+        check_queue(client, queue)
         hides = client.redaction()
-    show_list(shared, hides, found, _none_of(queue, (), job, error))
+        found = find_tasks(client, conditions.filter(queue, "dead"), limit, hides)
+    show_list(shared, hides, found, nothing_found(queue, "dead", conditions), wide=wide)
 
 
 @dead.command(epilog="Example:  jobrunner dead requeue mail --job Welcome --rate 50")

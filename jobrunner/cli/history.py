@@ -9,11 +9,11 @@ from jobrunner.broker.keys import check_id, check_name
 from jobrunner.cli.events import note
 from jobrunner.cli.history_report import report
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk
 from jobrunner.cli.queues import purge_state
-from jobrunner.cli.suggestions import queue_names
-from jobrunner.cli.tasks import show_list
+from jobrunner.cli.suggestions import check_queue, queue_names
+from jobrunner.cli.task_lists import show_list
 from jobrunner.client.client import endpoint_of
 from jobrunner.client.item import stored_record
 from jobrunner.client.queue import Queue
@@ -41,15 +41,17 @@ history.add_command(report)
 @history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
+@with_wide
 @with_shared_options
-def list_(shared: CommonOptions, queue: str, limit: int) -> None:
+def list_(shared: CommonOptions, queue: str, limit: int, wide: bool) -> None:
     """List the finished tasks that QUEUE keeps, the latest first."""
     with connected(shared) as client:
+        check_queue(client, queue)
         asked = client.queue(queue)
         found = [stored_record(one) for one in asked.history(limit)]
         nothing = "" if found else _nothing(asked)
         hides = client.redaction()
-    show_list(shared, hides, found, nothing)
+    show_list(shared, hides, found, nothing, wide=wide)
 
 
 @history.command(epilog="Example:  jobrunner history purge mail --yes")

@@ -80,6 +80,11 @@ def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return shared
 
 
+def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --wide: all columns of a list, whole."""
+    return click.option("--wide", is_flag=True, help="Prints all columns, and shortens none.")(command)
+
+
 def seconds_of(text: str) -> float:
     """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`. Raises click.BadParameter."""
     lowered = text.strip().lower()
@@ -142,13 +147,13 @@ def _not_running(folder: Path) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks for confirmation of a deletion. Raises click.UsageError without a terminal, Refusal at a no."""
+    """Asks for confirmation. Raises click.UsageError without a terminal, Refusal at a no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question.removesuffix('?')}: stdin is no terminal to confirm on; add --yes")
     if not click.confirm(question, err=True):
-        raise Refusal("nothing was deleted")
+        raise Refusal("nothing was changed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

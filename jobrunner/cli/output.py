@@ -10,9 +10,10 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ import click
 
 from jobrunner.clock import perf_counter, utc_now
 from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
-from jobrunner.formatting import away, printable
+from jobrunner.formatting import away, cut, display_width, printable
 from jobrunner.redaction import TOO_DEEP
 
 _UNPRINTABLE = re.compile(r"[^\n -~]")
@@ -48,13 +49,64 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows below their headings; numbers to the right, all else to the left."""
-    shown = [[_cell(value) for value in row] for row in rows]
-    numeric = [all(is_number(row[at]) for row in shown) and bool(shown) for at in range(len(columns))]
-    widths = [max(len(row[at]) for row in [list(columns), *shown]) for at in range(len(columns))]
-    lines = [_line(row, widths, numeric) for row in [list(columns), *shown]]
-    return "\n".join(lines)
+_LEAST = 8
+"""Columns of a terminal that a shortened cell keeps."""
+_LEAST_TAIL = 24
+_INDENT = "    "
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, shortened: Sequence[str] = (), tail: bool = False,
+    wide: bool = False,
+) -> str:  # fmt: skip
+    """Rows below their headings; numbers to the right, all else to the left.
+
+    On a terminal, unless `wide`, the table fits: columns named in `shortened` are shortened, with `tail` the last one
+    goes below its row, and a first cell that is still too long has a line of its own. So names and ids, which the next
+    command needs, stay whole. Where stdout is no terminal each row is one line, and nothing is shortened.
+    """
+    grid = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    numeric = [len(grid) > 1 and all(is_number(row[at]) for row in grid[1:]) for at in range(len(columns))]
+    widths = [max(display_width(row[at]) for row in grid) for at in range(len(columns))]
+    room = None if wide else screen_width()
+    if room is None or _sum(widths) <= room:
+        return "\n".join(_line(row, widths, numeric) for row in grid)
+    least = {at: max(_LEAST, len(name)) for at, name in enumerate(columns) if name in shortened}
+    fitted, below = _shrunk(widths, least | ({len(columns) - 1: _LEAST_TAIL} if tail else {}), room), False
+    if tail and _sum(fitted) > room:
+        fitted, below = _shrunk(widths[:-1], least, room), True
+    fitted[0] = max(min(fitted[0], room - _sum([0, *fitted[1:]])), len(columns[0]))
+    return "\n".join(line for row in grid for line in _fitted(row, fitted, numeric, room, below=below))
+
+
+def screen_width() -> int | None:
+    """The width of the terminal that stdout is; None when it is a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _sum(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _shrunk(widths: Sequence[int], least: Mapping[int, int], room: int) -> list[int]:
+    """The widths with the widest of those in `least` reduced, step by step, until they fit or are at their least."""
+    found = list(widths)
+    while _sum(found) > room and (wider := [at for at, floor in least.items() if found[at] > floor]):
+        found[max(wider, key=lambda at: found[at])] -= 1
+    return found
+
+
+def _fitted(
+    row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], room: int, *, below: bool
+) -> Iterator[str]:
+    first, *cells = row[: len(widths)]
+    cells = [cut(cell, width) for cell, width in zip(cells, widths[1:], strict=True)]
+    if display_width(first) > widths[0]:
+        yield first
+        first = ""
+    yield _line([first, *cells], widths, numeric[: len(widths)])
+    if below and row[-1] != "-":
+        yield _INDENT + cut(row[-1], room - len(_INDENT))
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
@@ -102,8 +154,8 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def _line(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    shape = zip(row, widths, numeric, strict=True)
-    cells = [f"{cell:>{width}}" if right else f"{cell:<{width}}" for cell, width, right in shape]
+    gaps = (" " * max(width - display_width(cell), 0) for cell, width in zip(row, widths, strict=True))
+    cells = [gap + cell if right else cell + gap for cell, gap, right in zip(row, gaps, numeric, strict=True)]
     return "  ".join(cells).rstrip()
 
 

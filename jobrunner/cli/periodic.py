@@ -5,7 +5,7 @@ import click
 from jobrunner.broker.keys import split_queue
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, talk
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
@@ -32,15 +32,16 @@ def periodic() -> None:
 
 
 @periodic.command("list", epilog="Example:  jobrunner periodic list --json")
+@with_wide
 @with_shared_options
-def list_(shared: CommonOptions) -> None:
+def list_(shared: CommonOptions, wide: bool) -> None:
     """List periodic jobs with their last and next ticks."""
     with connected(shared) as client:
         found = client.periodics()
     if shared.as_json:
         answer_json(found)
     elif found:
-        echo(periodic_table(found))
+        echo(periodic_table(found, wide=wide))
     else:
         talk("no worker published a periodic job yet")
 

@@ -8,10 +8,10 @@ import click
 
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options
+from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, facts, rising, table, talk
 from jobrunner.cli.status import queue_table
-from jobrunner.cli.suggestions import queue_names
+from jobrunner.cli.suggestions import check_queue, queue_names, with_create
 from jobrunner.formatting import counted, exact_duration
 from jobrunner.inspector.snapshot import queue_views
 from jobrunner.queue_settings import QueueSettings, RateLimit
@@ -93,15 +93,16 @@ def queues() -> None:
 
 
 @queues.command("list", epilog="Example:  jobrunner queues list --json")
+@with_wide
 @with_shared_options
-def list_(shared: CommonOptions) -> None:
+def list_(shared: CommonOptions, wide: bool) -> None:
     """List queues with the number of tasks in each state."""
     with connected(shared) as client:
         found = queue_views(client, client.workers())
     if shared.as_json:
         answer_json(found)
     elif found:
-        echo(queue_table(found))
+        echo(queue_table(found, wide=wide))
     else:
         talk("no queue was ever used")
 
@@ -110,14 +111,16 @@ def list_(shared: CommonOptions) -> None:
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--for", "for_s", type=seconds_of, metavar="S",
               help="Resumes by itself after this time: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
+@with_create
 @with_shared_options
-def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
+def pause(shared: CommonOptions, queue: str, for_s: float | None, create: bool) -> None:
     """Pause QUEUE: workers get no task of it until it is resumed.
 
     Tasks can still be enqueued."""
     if for_s == 0:
         raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
     with connected(shared, starts=True) as client:
+        check_queue(client, queue, create=create)
         client.queue(queue).pause(for_s)
         note(client, "queue.pause", queue, f"paused{f' for {exact_duration(for_s)}' if for_s else ''}")
     if shared.as_json:
@@ -132,6 +135,7 @@ def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
 def resume(shared: CommonOptions, queue: str) -> None:
     """Resume QUEUE after a pause."""
     with connected(shared, starts=True) as client:
+        check_queue(client, queue)
         client.queue(queue).resume()
         note(client, "queue.resume", queue, "resumed")
     if shared.as_json:
@@ -154,8 +158,9 @@ def resume(shared: CommonOptions, queue: str) -> None:
     "--rate-per-partition", type=rate, metavar="N/TIME", help="Most tasks of one partition handed out in an interval."
 )
 @click.option("--fair/--no-fair", default=None, help="Whether partitions are served in rotation.")
+@with_create
 @with_shared_options
-def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
+def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None:
     """Set limits of QUEUE and print the limits in force.
 
     `none` removes a limit; limits not named are kept."""
@@ -163,6 +168,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
     if not changes:
         raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --max-size N, or another of --help")
     with connected(shared, starts=True) as client:
+        check_queue(client, queue, create=create)
         asked = client.queue(queue)
         asked.configure(**changes)
         note(client, "queue.limit", queue, "set " + ", ".join(f"{name}={value}" for name, value in changes.items()))
@@ -183,6 +189,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
 def settings(shared: CommonOptions, queue: str) -> None:
     """Show the settings of QUEUE and mark defaults."""
     with connected(shared) as client:
+        check_queue(client, queue)
         found = client.queue(queue).settings()
     changed = configured(found)
     if shared.as_json:
@@ -230,6 +237,7 @@ def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
 def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> None:
     """Deletes all tasks of one state after asking, and answers how many. Raises Refusal when there are none."""
     with connected(shared, starts=True) as client:
+        check_queue(client, queue)
         asked = client.queue(queue)
         count = asked.counts()[state]
         if not count:

@@ -2,8 +2,8 @@
 
 import click
 
-from jobrunner.cli.options import CommonOptions, connected, with_shared_options
-from jobrunner.cli.output import answer_json, echo, facts, table, when
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options, with_wide
+from jobrunner.cli.output import answer_json, echo, facts, screen_width, table, when
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.formatting import duration
 from jobrunner.inspector.snapshot import QueueView, Snapshot, overview
@@ -16,8 +16,9 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
+@with_wide
 @with_shared_options
-def status(shared: CommonOptions) -> None:
+def status(shared: CommonOptions, wide: bool) -> None:
     """Show the server, queues, workers, leader and periodic jobs."""
     with connected(shared) as client:
         seen = overview(client)
@@ -26,9 +27,9 @@ def status(shared: CommonOptions) -> None:
         return
     echo(facts(_head(seen)))
     for title, part in (
-        ("queues", queue_table(seen.queues)),
-        ("workers", worker_table(seen.workers)),
-        ("periodic jobs", periodic_table(seen.periodics)),
+        ("queues", queue_table(seen.queues, wide=wide)),
+        ("workers", worker_table(seen.workers, wide=wide)),
+        ("periodic jobs", periodic_table(seen.periodics, wide=wide)),
     ):
         echo(f"\n{part}" if part else f"\nno {title}")
 
@@ -43,21 +44,28 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
     ]
 
 
-def queue_table(queues: list[QueueView]) -> str:
-    """One line per queue; empty without queues. The column HISTORY is left out when no queue keeps one."""
+def queue_table(queues: list[QueueView], *, wide: bool = False) -> str:
+    """One row per queue; empty without queues. A terminal gets totals only with `wide`; the column HISTORY is there
+    when a queue keeps one."""
+    is_wide = _is_wide(wide=wide)
     keeps = any(queue.done for queue in queues)
-    history = ("HISTORY",) if keeps else ()
-    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *history, "SUCCEEDED", "WORKERS", "STATE")
+    history, total = ("HISTORY",) if keeps else (), ("SUCCEEDED",) if is_wide else ()
+    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *history, *total, "WORKERS", "STATE")
     rows = [
         (
             *(queue.name, queue.waiting, queue.scheduled, queue.pending, queue.dead),
             *((queue.done,) if keeps else ()),
-            *(queue.totals.get("succeeded", 0), queue.workers),
-            queue.problem or _switch(queue),
+            *((queue.totals.get("succeeded", 0),) if is_wide else ()),
+            *(queue.workers, queue.problem or _switch(queue)),
         )
         for queue in queues
     ]
-    return table(columns, rows) if rows else ""
+    return table(columns, rows, tail=True, wide=wide) if rows else ""
+
+
+def _is_wide(*, wide: bool) -> bool:
+    """Whether all columns are printed: also where no terminal limits the width."""
+    return wide or screen_width() is None
 
 
 def _switch(queue: QueueView) -> str:
@@ -66,30 +74,43 @@ def _switch(queue: QueueView) -> str:
     return f"paused, ends {when(queue.paused_until)}" if queue.paused_until else "paused"
 
 
-def worker_table(workers: list[WorkerRecord]) -> str:
-    """One line per worker; empty without workers."""
-    columns = ("WORKER", "STARTED", "EXECUTOR", "SLOTS", "RUNNING", "FETCHED", "FINISHED", "RELEASE", "QUEUES")
+def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:
+    """One row per worker; empty without workers."""
+    is_wide = _is_wide(wide=wide)
+    columns = (
+        *("WORKER", "STATE", "STARTED"),
+        *(("EXECUTOR",) if is_wide else ()),
+        *("SLOTS", "RUNNING", "FETCHED"),
+        *(("FINISHED", "RELEASE") if is_wide else ()),
+        "QUEUES",
+    )
     rows = [
         (
-            *(worker.id, when(worker.started), worker.executor, worker.slots),
-            *(worker.executing, worker.fetched, worker.finished, worker.release, worker.queues),
+            *(worker.id, "quiet" if worker.quiet else "open", when(worker.started)),
+            *((worker.executor,) if is_wide else ()),
+            *(worker.slots, worker.executing, worker.fetched),
+            *((worker.finished, worker.release) if is_wide else ()),
+            worker.queues,
         )
         for worker in workers
     ]
-    return table(columns, rows) if rows else ""
+    return table(columns, rows, tail=True, wide=wide) if rows else ""
 
 
-def periodic_table(periodics: list[PeriodicRecord]) -> str:
-    """One line per periodic job; empty without them."""
-    columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", "FIRED", "SKIPPED", "QUEUE")
+def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> str:
+    """One row per periodic job; empty without them."""
+    is_wide = _is_wide(wide=wide)
+    more = ("FIRED", "SKIPPED") if is_wide else ()
+    columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", *more, "QUEUE")
     rows = [
         (
             *(job.name, job.schedule, when(job.last), _next_of(job)),
-            *(job.fired, job.skipped, job.queue),
+            *((job.fired, job.skipped) if is_wide else ()),
+            job.queue,
         )
         for job in periodics
     ]
-    return table(columns, rows) if rows else ""
+    return table(columns, rows, shortened=("SCHEDULE",), tail=True, wide=wide) if rows else ""
 
 
 def _next_of(job: PeriodicRecord) -> str:

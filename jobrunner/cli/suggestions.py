@@ -5,6 +5,7 @@ and no module of the user is run: jobs are found by reading sources.
 """
 
 import ast
+import difflib
 import os
 import sys
 import threading
@@ -17,12 +18,16 @@ import click
 from click.shell_completion import get_completion_class
 
 from jobrunner.broker.call import texts
+from jobrunner.broker.keys import split_queue
 from jobrunner.cli.options import CommonOptions, with_shared_options
-from jobrunner.cli.output import answer_json
-from jobrunner.settings import client_settings, file_settings
+from jobrunner.cli.output import Refusal, answer_json
+from jobrunner.client.client import Client
+from jobrunner.inspector.snapshot import is_known
+from jobrunner.settings import client_settings, file_settings, project_file
 
 _WITHIN_S = 0.25
 _LONGEST_SOURCE = 1_000_000
+_NAMED = 10
 _MOST = 5_000
 """Queues that are offered; of more of them some: a list of all would hold the server up."""
 
@@ -30,6 +35,45 @@ _MOST = 5_000
 def queue_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Queues that the server knows."""
     return _offered(lambda: _asked(ctx, "SRANDMEMBER", "queues", _MOST), incomplete)
+
+
+def check_queue(client: Client, name: str | None, *, create: bool | None = None) -> None:
+    """Raises Refusal for a queue that neither exists nor is declared, with the nearest name; None names no queue.
+
+    A queue is declared when a worker serves it, or a job or pipeline of the configured modules has it. `create` is the
+    value of the option --create, for commands that have it. Raises InvalidName.
+    """
+    if name is None or create:
+        return
+    split_queue(name)
+    if is_known(client, name):
+        return
+    served = {queue for worker in client.workers() for queue in worker.queues}
+    declared = {queue for source in module_sources(file_settings().modules) for queue in declared_queues(source)}
+    if name in served | declared or f"{name.partition('/')[0]}/" in declared:
+        return
+    known = sorted({*client.queues(), *served, *(one for one in declared if not one.endswith("/"))})
+    remedy = "" if create is None else "; --create does it all the same"
+    raise Refusal(f"there is no queue {name!r}; {_nearest(name, known)}{remedy}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+    return f"known are {', '.join(known[:_NAMED])}{more}" if known else "no queue was ever used"
+
+
+def with_create(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --create: for a queue that neither exists nor is declared."""
+    told = "Accepts a QUEUE that neither exists nor is declared."
+    return click.option("--create", is_flag=True, help=told)(command)
+
+
+def worker_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Workers that sent a heartbeat lately."""
+    return _offered(lambda: _asked(ctx, "ZRANGE", "workers", 0, _MOST), incomplete)
 
 
 def periodic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
@@ -64,7 +108,20 @@ def declared_jobs(source: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for mark in node.decorator_list:
                 if _called(mark) == "job":
-                    yield _named(mark) or node.name
+                    yield _given(mark, "name") or node.name
+
+
+def declared_queues(source: str) -> Iterator[str]:
+    """Queues of the jobs in a Python source, and the names of pipelines with a slash behind."""
+    for node in ast.walk(ast.parse(source)):
+        for mark in getattr(node, "decorator_list", ()):
+            if _called(mark) == "job":
+                yield _given(mark, "queue") or "default"
+        if isinstance(node, ast.Call) and _called(node) == "queue" and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value
+    yield from (f"{name}/" for name in declared_pipelines(source))
 
 
 def declared_pipelines(source: str) -> Iterator[str]:
@@ -113,8 +170,14 @@ def _asked(ctx: click.Context, verb: str, key: str, *words: int) -> list[str]:
 
 
 def _sources(ctx: click.Context) -> Iterator[str]:
-    for module in ctx.params.get("modules") or file_settings().modules:
-        for folder in (Path.cwd(), *map(Path, sys.path)):
+    yield from module_sources(ctx.params.get("modules") or file_settings().modules)
+
+
+def module_sources(modules: Iterable[str]) -> Iterator[str]:
+    """The sources of modules, read and not run; those that are not found or too long are left out."""
+    project = project_file()
+    for module in modules:
+        for folder in (Path.cwd(), *([] if project is None else [project.parent]), *map(Path, sys.path)):
             place = folder.joinpath(*module.split("."))
             path = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
             if path is not None:
@@ -128,9 +191,9 @@ def _called(node: ast.expr) -> str:
     return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
 
 
-def _named(mark: Any) -> str | None:
+def _given(mark: Any, name: str) -> str | None:
     for option in getattr(mark, "keywords", ()):
-        if option.arg == "name" and isinstance(option.value, ast.Constant):
+        if option.arg == name and isinstance(option.value, ast.Constant):
             return str(option.value.value)
     return None
 

@@ -1,8 +1,8 @@
-"""`jobrunner tasks`: list, show, cancel, run-now, enqueue."""
+"""`jobrunner tasks`: list, show, cancel, requeue, run-now, enqueue."""
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby, islice
 from typing import Any
 
 import click
@@ -11,30 +11,45 @@ from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.cli.enqueue import enqueue
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, connected, with_shared_options
-from jobrunner.cli.output import Refusal, answer_json, echo, exactly, facts, readable, table, talk, when
-from jobrunner.cli.suggestions import queue_names
-from jobrunner.client.client import Client
+from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
+from jobrunner.cli.output import Refusal, answer_json, echo, exactly, facts, rising, when
+from jobrunner.cli.suggestions import check_queue, queue_names
+from jobrunner.cli.task_lists import (
+    LIMIT,
+    QUEUE,
+    STATE,
+    TaskConditions,
+    find_tasks,
+    nothing_found,
+    searching,
+    short,
+    show_list,
+    task_value,
+    with_conditions,
+)
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import cancel_all
 from jobrunner.client.records import WorkerRecord
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
+from jobrunner.formatting import counted
 from jobrunner.inspector.attempts import LeaseHolder, holder_of, who_failed
-from jobrunner.inspector.task_rows import STATES, list_tasks
-from jobrunner.redaction import TOO_DEEP, Redaction
-from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
+from jobrunner.inspector.search import matching
+from jobrunner.inspector.task_rows import STATES, TaskPosition
+from jobrunner.redaction import Redaction
+from jobrunner.task import Failure, TaskRecord, TaskState
 
 _EXAMPLES = """\b
 Examples:
   jobrunner tasks list mail --state pending
   jobrunner tasks show 01a1fe85769b0000c6650a2fcc89-mail
 """
-_SHOWN = ("retry_count", "attempts", "priority")
-_TOLD_APART = frozenset(
-    {"id", "type", "queue", "enqueue_time", "payload", "result", "error", "headers", "progress", "failures", *_SHOWN}
-)
-_LONGEST = 60
+_CANCELLED = ("waiting", "scheduled")
+"""What `cancel` without an id and a state cancels: nothing that runs, and no dead task, as that would delete it."""
+_AT_ONCE = 500
 _INSTEAD = {
-    TaskState.DEAD: "; to try a dead one again: jobrunner dead requeue QUEUE --id ID",
+    TaskState.DEAD: "; to try a dead one again: jobrunner tasks requeue ID",
 }
 
 
@@ -46,17 +61,39 @@ def tasks() -> None:
 tasks.add_command(enqueue)
 
 
-@tasks.command("list", epilog="Example:  jobrunner tasks list mail --state dead --limit 20")
-@click.argument("queue", shell_complete=queue_names)
-@click.option("--state", type=click.Choice(STATES), help="Only tasks in this state; default: all four, pending first.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
+_LIST_EXAMPLES = """\b
+Examples:
+  jobrunner tasks list mail --state scheduled --limit 20
+  jobrunner tasks list --job Welcome --error "connection refused" --since 2h
+  jobrunner tasks list --param customer=17 --wide
+"""
+
+
+@tasks.command("list", epilog=_LIST_EXAMPLES)
+@QUEUE
+@click.option("--queue", "queue_option", metavar="NAME", shell_complete=queue_names, help="The same as QUEUE.")
+@STATE
+@with_conditions
+@LIMIT
+@with_wide
 @with_shared_options
-def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> None:
-    """List tasks of QUEUE in the order in which they are handed out."""
+def list_(
+    shared: CommonOptions, queue: str | None, queue_option: str | None, state: str | None,
+    conditions: TaskConditions, limit: int, wide: bool,
+) -> None:  # fmt: skip
+    """List tasks of QUEUE, or of all queues, that meet all conditions.
+
+    Pending first, then waiting and scheduled ones in the order in which they are handed out, then dead ones, the
+    latest first. With conditions dead tasks come second, as they are few. Texts match in any case.
+    """
+    if queue is not None and queue_option not in (None, queue):
+        raise click.UsageError(f"two queues, {queue} and {queue_option}; name one, or none for all")
+    chosen = queue or queue_option
     with connected(shared) as client:
-        found = list_tasks(client, queue, state, limit=limit)
+        check_queue(client, chosen)
         hides = client.redaction()
-    show_list(shared, hides, found, f"queue {queue} has no {state + ' ' if state else ''}tasks")
+        found = find_tasks(client, conditions.filter(chosen, state), limit, hides)
+    show_list(shared, hides, found, nothing_found(chosen, state, conditions), wide=wide)
 
 
 @tasks.command(epilog="Example:  jobrunner tasks show my-own-id --queue mail")
@@ -89,13 +126,36 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
             echo(f"\n{hides.text(record.error.rstrip())}")
 
 
-@tasks.command(epilog="Example:  jobrunner tasks cancel 01a1fe85769b0000c6650a2fcc89-mail")
-@click.argument("task_id", metavar="ID")
+_CANCEL_EXAMPLES = """\b
+Examples:
+  jobrunner tasks cancel 01a1fe85769b0000c6650a2fcc89-mail
+  jobrunner tasks cancel --queue mail --job Newsletter
+  jobrunner tasks cancel --job Rollup --state pending --yes
+"""
+
+
+@tasks.command(epilog=_CANCEL_EXAMPLES)
+@click.argument("task_id", metavar="[ID]", required=False)
 @click.option("--queue", metavar="NAME", shell_complete=queue_names,
-              help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
+              help="Queue of the tasks; required for an id that jobrunner did not generate.")  # fmt: skip
+@click.option("--state", type=click.Choice(STATES), help="Only tasks in this state; default: waiting and scheduled.")
+@with_conditions
+@click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
-def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
-    """Cancel a task; a running one is asked to stop."""
+def cancel(
+    shared: CommonOptions, task_id: str | None, queue: str | None, state: str | None, conditions: TaskConditions,
+    yes: bool,
+) -> None:  # fmt: skip
+    """Cancel a task, or all that match; a running one is asked to stop.
+
+    Without an ID it counts the tasks that meet all conditions, asks, and cancels them. Without a terminal it refuses,
+    unless --yes is given.
+    """
+    if task_id is None:
+        _cancel_all(shared, queue, state, conditions, yes=yes)
+        return
+    if state is not None or not conditions.are_none:
+        raise click.UsageError("give an ID or conditions, not both")
     with connected(shared, starts=True) as client:
         task = _task(client, task_id, queue)
         if not task.cancel():
@@ -106,6 +166,75 @@ def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
         answer_json({"id": task_id, "state": "asked to stop" if running else "cancelled"})
     else:
         echo(f"task {task_id} {'runs and is asked to stop' if running else 'is cancelled'}")
+
+
+def _cancel_all(
+    shared: CommonOptions, queue: str | None, state: str | None, conditions: TaskConditions, *, yes: bool
+) -> None:
+    if queue is None and state is None and conditions.are_none:
+        raise click.UsageError("no tasks are selected; give an ID, or one of --queue, --job, --error, --param, --state")
+    where = f" of queue {queue}" if queue else ""
+    with connected(shared) as client:
+        check_queue(client, queue)
+        states = (state,) if state else _CANCELLED
+        chosen = [place for one in states for place in _matching(client, conditions, queue, one)]
+        if not chosen:
+            raise Refusal(nothing_found(queue, state or " or ".join(_CANCELLED), conditions))
+        what = counted(len(chosen), f"{state or 'open'} task")
+        confirm(f"Cancel {what}{where}{conditions}?", yes=yes)
+        done = _cancel_each(client, chosen)
+        note(client, "task.cancel", f"{queue or 'all queues'}{conditions}", f"cancelled {counted(done, 'task')}")
+    if shared.as_json:
+        answer_json({"queue": queue, "matched": len(chosen), "cancelled": done})
+    else:
+        rest = f", {counted(len(chosen) - done, 'task')} ended meanwhile" if done < len(chosen) else ""
+        echo(f"{'asked to stop' if state == 'pending' else 'cancelled'} {counted(done, 'task')}{where}{rest}")
+
+
+def _matching(client: Client, conditions: TaskConditions, queue: str | None, state: str) -> list[TaskPosition]:
+    wanted, found, searched = conditions.filter(queue, state), list[TaskPosition](), 0
+    with searching(client, wanted) as tell:
+        for some in matching(client, wanted, client.redaction()):
+            found += some
+            searched += _AT_ONCE
+            tell(searched)
+    return found
+
+
+def _cancel_each(client: Client, chosen: list[TaskPosition]) -> int:
+    done = seen = 0
+    with rising(len(chosen), "cancelling", "tasks") as progress:
+        for queue, places in groupby(sorted(chosen, key=lambda one: one.queue), key=lambda one: one.queue):
+            rest = iter(places)
+            while ids := [place.id for place in islice(rest, _AT_ONCE)]:
+                done += run_operation(broker_of(client), cancel_all(keys_of(client), queue, ids))
+                seen += len(ids)
+                if progress is not None:
+                    progress(seen)
+    return done
+
+
+@tasks.command(epilog="Example:  jobrunner tasks requeue 01a1fe85769b0000c6650a2fcc89-mail")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--queue", metavar="NAME", shell_complete=queue_names,
+              help="Queue of the tasks; required for ids that jobrunner did not generate.")  # fmt: skip
+@with_shared_options
+def requeue(shared: CommonOptions, ids: tuple[str, ...], queue: str | None) -> None:
+    """Put dead tasks back, with their attempts reset to 0.
+
+    Exits with 1 when one of them is not dead, after the others were put back; `dead requeue` selects tasks by job and
+    error, and edits a payload.
+    """
+    with connected(shared, starts=True) as client:
+        handles = [_task(client, one, queue) for one in dict.fromkeys(ids)]
+        done = [handle.id for handle in handles if handle.requeue()]
+        note(client, "task.requeue", " ".join(ids), f"requeued {counted(len(done), 'dead task')}")
+    if shared.as_json and done:
+        answer_json({"requeued": done})
+    elif done:
+        echo(f"requeued {counted(len(done), 'dead task')}")
+    if refused := [handle.id for handle in handles if handle.id not in done]:
+        raise Refusal(f"not dead: {', '.join(refused)}; jobrunner tasks show ID prints the state")
 
 
 @tasks.command("run-now", epilog="Example:  jobrunner tasks run-now 01a1fe85769b0000c6650a2fcc89-mail")
@@ -129,47 +258,6 @@ def run_now(shared: CommonOptions, task_id: str, queue: str | None) -> None:
         echo(f"task {task_id} waits now")
 
 
-def show_list(shared: CommonOptions, hides: Redaction, found: list[TaskRecord], nothing: str) -> None:
-    """Answers with tasks, one line each, or says that there are none."""
-    if shared.as_json:
-        answer_json([task_value(record, hides) for record in found])
-    elif found:
-        columns = ("ID", "JOB", "STATE", "WHEN", "ATTEMPTS", "ENQUEUED", "ERROR OR PAYLOAD")
-        echo(table(columns, [_line(record, hides) for record in found]))
-    else:
-        talk(nothing)
-
-
-def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
-    """A task as JSON: its record, and the other fields of its hash as text, redacted."""
-    shown = hides.shown
-    known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *_SHOWN)}
-    return {
-        **known,
-        "error": hides.text(record.error),
-        "payload": ENCRYPTED if record.is_encrypted else shown(readable(record.payload)),
-        "result": _result(record, shown),
-        "headers": shown(readable(record.fields.get("headers", b"{}"))),
-        "progress": shown(readable(record.fields.get("progress", b"null"))),
-        "fields": {name: _field(value, hides) for name, value in record.fields.items() if name not in _TOLD_APART},
-    }
-
-
-def _result(record: TaskRecord, shown: Callable[[Any], Any]) -> Any:
-    if record.result is None:
-        return None
-    return ENCRYPTED if record.has_encrypted_result else shown(readable(record.result))
-
-
-def _field(raw: bytes, hides: Redaction) -> str:
-    value = readable(raw)
-    if isinstance(value, str) and value is TOO_DEEP:
-        return TOO_DEEP
-    if isinstance(value, dict | list):
-        return json.dumps(hides.shown(value))
-    return hides.text(raw.decode("utf-8", "replace"))
-
-
 def _task(client: Client, task_id: str, queue: str | None) -> TaskHandle[Any]:
     if queue is None and tag_of_id(check_id(task_id)) is None:
         raise InvalidName(f"task id {task_id!r} was not made by jobrunner; name its queue too: --queue NAME")
@@ -183,20 +271,6 @@ def _is_pending(task: TaskHandle[Any]) -> bool:
         return False
 
 
-def _line(record: TaskRecord, hides: Redaction) -> tuple[object, ...]:
-    told = hides.text(record.error.partition("\n")[0]) or _short(hides.shown(readable(record.payload)))
-    return (
-        *(record.id, record.type, record.state, when(record.when), record.attempts),
-        *(when(record.enqueue_time), told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"),
-    )
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{name}={part}" for name, part in value.items())
-    return str(value)
-
-
 def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
     value = task_value(record, hides)
     found: list[tuple[str, object]] = [
@@ -208,7 +282,7 @@ def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
         ("enqueued", exactly(record.enqueue_time)),
         ("attempts", f"{record.attempts}, {record.retry_count} of them failed"),
         ("priority", record.priority),
-        ("payload", _short(value["payload"])),
+        ("payload", short(value["payload"])),
     ]
     found += [(name, value[name]) for name in ("result", "progress", "headers") if value[name]]
     return [pair for pair in found if pair[1] != "-"]

@@ -57,6 +57,8 @@ ANSWERS = {
     "history replay": ["mail", "done"],
     "periodic disable": ["Tick"],
     "periodic enable": ["Tick"],
+    "tasks requeue": ["dies", "--queue", "mail"],
+    "workers list": [],
     "periodic list": [],
     "periodic run": ["Tick"],
     "redact add": ["iban"],
@@ -77,6 +79,9 @@ TESTED_ELSEWHERE = {
     "demo": "tests/unit/cli/test_demo.py",
     "dashboard": "tests/unit/web",
     "events": "tests/unit/cli/test_events.py",
+    "workers quiet": "tests/unit/cli/test_workers.py",
+    "workers resume": "tests/unit/cli/test_workers.py",
+    "workers stop": "tests/unit/cli/test_workers.py",
     "soak": "tests/unit/cli/test_soak.py",
 }
 """The tests of commands that run until stopped, run Spark, or read a folder."""

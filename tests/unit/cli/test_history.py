@@ -31,10 +31,12 @@ def test_finished_tasks_are_listed_the_last_one_first(cli: Says, done: list[str]
 
 
 def test_a_queue_without_history_says_how_to_get_one(cli: Says, client: Client, raw: Any) -> None:
+    assert cli("history", "list", "mail").code == 1
+    assert raw.dbsize() == 0
+    client.queue("mail").push(1)
     result = cli("history", "list", "mail")
     assert (result.code, result.out) == (0, "")
     assert result.err == "queue mail keeps no history; a program sets that with configure(history=…)\n"
-    assert raw.dbsize() == 0
 
     client.queue("mail").configure(history_max=5)
     assert cli("history", "list", "mail").err == "queue mail has no finished tasks\n"

@@ -49,5 +49,5 @@ def test_a_no_deletes_nothing(answer: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(person, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", person)
 
-    with pytest.raises(Refusal, match="nothing was deleted"):
+    with pytest.raises(Refusal, match="nothing was changed"):
         confirm("Delete all?", yes=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ def test_the_list_counts_every_queue(cli: Callable[..., Any], client: Client) ->
 
 
 def test_a_pause_lasts_until_the_queue_is_resumed(cli: Callable[..., Any], client: Client) -> None:
+    client.queue("mail").push(1)
     assert cli("queues", "pause", "mail").out == "queue mail is paused\n"
     assert client.queue("mail").is_paused()
 
@@ -30,8 +32,9 @@ def test_a_pause_lasts_until_the_queue_is_resumed(cli: Callable[..., Any], clien
 
 
 def test_a_pause_may_end_by_itself_and_the_list_says_when(cli: Callable[..., Any], client: Client) -> None:
-    assert cli("queues", "pause", "mail", "--for", "10m").out == "queue mail is paused for 10m\n"
-    assert cli("queues", "pause", "maths", "--json").value == {"queue": "maths", "state": "paused", "for_s": None}
+    assert cli("queues", "pause", "mail", "--for", "10m", "--create").out == "queue mail is paused for 10m\n"
+    answer = cli("queues", "pause", "maths", "--create", "--json").value
+    assert answer == {"queue": "maths", "state": "paused", "for_s": None}
 
     mail, maths = cli("queues", "list", "--json").value
     assert abs(datetime.fromisoformat(mail["paused_until"]) - utc_now() - timedelta(minutes=10)) < timedelta(minutes=1)
@@ -41,7 +44,7 @@ def test_a_pause_may_end_by_itself_and_the_list_says_when(cli: Callable[..., Any
 
 
 def test_a_pause_that_has_ended_is_shown_no_more(cli: Callable[..., Any], client: Client, raw: Any) -> None:
-    cli("queues", "pause", "mail", "--for", "1d")
+    cli("queues", "pause", "mail", "--for", "1d", "--create")
     raw.hset(keys_of(client).queue("mail").settings, "paused", 1000)
 
     (mail,) = cli("queues", "list", "--json").value
@@ -49,7 +52,7 @@ def test_a_pause_that_has_ended_is_shown_no_more(cli: Callable[..., Any], client
 
 
 def test_a_damaged_pause_is_one_without_an_end(cli: Callable[..., Any], client: Client, raw: Any) -> None:
-    cli("queues", "pause", "mail")
+    cli("queues", "pause", "mail", "--create")
     raw.hset(keys_of(client).queue("mail").settings, "paused", "damage")
 
     (mail,) = cli("queues", "list", "--json").value
@@ -65,7 +68,7 @@ def test_a_pause_has_a_length(cli: Callable[..., Any], client: Client, length: s
 
 
 def test_limits_are_set_one_by_one_and_shown(cli: Callable[..., Any], client: Client) -> None:
-    assert cli("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m").out == (
+    assert cli("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m", "--create").out == (
         "queue                       mail\nmax-inflight                10\nrate                        2000/1m\n"
         "max-size                    none\n"
         "max-inflight-per-partition  none\nrate-per-partition          none\nfair                        no\n"
@@ -121,11 +124,33 @@ def test_settings_are_shown_with_those_that_are_defaults(cli: Callable[..., Any]
     assert (result["configured"], result["settings"]["max_attempts"]) == (["max_attempts", "history"], 3)
 
 
-def test_settings_of_a_queue_never_used_are_defaults_and_the_look_leaves_nothing(
-    cli: Callable[..., Any], raw: Any
+@pytest.mark.parametrize(
+    "words",
+    [("pause",), ("resume",), ("limit", "--fair"), ("settings",), ("purge", "--yes"), ("purge", "--state", "dead")],
+    ids=" ".join,
+)
+def test_a_mistyped_queue_is_refused_with_the_nearest_and_nothing_is_written(
+    cli: Callable[..., Any], client: Client, raw: Any, words: tuple[str, ...]
 ) -> None:
-    assert cli("queues", "settings", "mail", "--json").value["configured"] == []
-    assert raw.dbsize() == 0
+    client.queue("mail").push(1)
+    before = sorted(raw.keys())
+
+    result = cli("queues", words[0], "mial", *words[1:])
+
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("Error: there is no queue 'mial'; did you mean 'mail'?")
+    assert sorted(raw.keys()) == before
+
+
+def test_a_declared_queue_that_no_task_was_in_is_none_mistyped(
+    cli: Callable[..., Any], client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "declares.py").write_text('from jobrunner import job\n\n@job(queue="reports")\ndef f(): ...\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nmodules = ["declares"]\n')
+    monkeypatch.chdir(tmp_path)
+
+    assert cli("queues", "pause", "reports").code == 0
+    assert client.queue("reports").is_paused()
 
 
 def test_what_is_done_is_listed_where_there_is_such_a_thing(cli: Callable[..., Any], client: Client) -> None:
@@ -165,7 +190,8 @@ def test_a_long_purge_shows_a_person_how_far_it_is(
     assert "1500/1500" in result.err
 
 
-def test_a_purge_of_nothing_is_a_no(cli: Callable[..., Any]) -> None:
+def test_a_purge_of_nothing_is_a_no(cli: Callable[..., Any], client: Client) -> None:
+    client.queue("mail").push(1, in_=60)
     result = cli("queues", "purge", "mail", "--yes")
 
     assert (result.code, result.err) == (1, "Error: queue mail has no waiting tasks\n")

@@ -8,7 +8,9 @@ import pytest
 
 from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
+from jobrunner.cli import output, status
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.formatting import display_width
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import TaskState
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
@@ -127,7 +129,7 @@ def test_a_scheduled_task_is_run_now_and_no_other(cli: Callable[..., Any], clien
     assert (again.code, dead.code, none.code) == (1, 1, 1)
     assert f"task {task_id} is waiting: only a scheduled task can be run now" in again.err
     assert f"task {dead_id} is dead: only a scheduled task can be run now; " in dead.err
-    assert "jobrunner dead requeue QUEUE --id ID" in dead.err
+    assert "jobrunner tasks requeue ID" in dead.err
     assert "no task " in none.err
     assert client.queue("mail").counts()["dead"] == 1
 
@@ -164,3 +166,85 @@ def test_a_dead_task_is_deleted_by_its_id_and_a_living_one_is_not(
 def test_which_dead_tasks_has_to_be_said(cli: Callable[..., Any], dead_id: str) -> None:
     assert cli("dead", "requeue", "mail").code == 2
     assert cli("dead", "purge", "mail", "--all", "--id", dead_id, "--yes").code == 2
+
+
+@pytest.fixture
+def mixed(client: Client) -> dict[str, str]:
+    """A waiting, a scheduled, a pending and a dead task, in three queues."""
+    dies = client.queue("crash").push({"customer": 1}, max_attempts=1)
+    client.queue("crash").reserve()[0].rollback(error="Connection refused")
+    runs = client.queue("mail").push({"customer": 2})
+    client.queue("mail").reserve()
+    waits, later = client.queue("mail").push({"customer": 3}), client.queue("far").push({"customer": 17}, in_=3600)
+    return {"dead": dies, "pending": runs, "waiting": waits, "scheduled": later}
+
+
+def ids_of(cli: Callable[..., Any], *words: str) -> list[str]:
+    return [task["id"] for task in cli("tasks", "list", *words, "--json").value]
+
+
+def test_without_a_queue_all_queues_are_searched(cli: Callable[..., Any], mixed: dict[str, str]) -> None:
+    assert sorted(ids_of(cli)) == sorted(mixed.values())
+    assert ids_of(cli, "--error", "REFUSED") == [mixed["dead"]]
+    assert ids_of(cli, "--param", "customer=17") == [mixed["scheduled"]]
+    assert ids_of(cli, "--queue", "mail") == [mixed["pending"], mixed["waiting"]]
+    assert sorted(ids_of(cli, "--since", "1h")) == sorted(mixed.values())
+    assert ids_of(cli, "--until", "2020-01-01T00:00Z") == []
+    assert cli("tasks", "list", "mail", "--queue", "far").code == 2
+    assert cli("tasks", "list", "--since", "soon").code == 2
+    assert "did you mean 'mail'?" in cli("tasks", "list", "mial").err
+
+
+def test_a_bulk_cancel_leaves_what_runs_and_what_is_dead(
+    cli: Callable[..., Any], client: Client, mixed: dict[str, str]
+) -> None:
+    refused = cli("tasks", "cancel", "--param", "customer")
+    assert (refused.code, "Cancel 2 open tasks" in refused.err) == (2, True)
+
+    answer = cli("tasks", "cancel", "--param", "customer", "--yes", "--json").value
+
+    assert answer == {"queue": None, "matched": 2, "cancelled": 2}
+    assert sorted(ids_of(cli)) == sorted((mixed["dead"], mixed["pending"]))
+    assert cli("tasks", "cancel", "--param", "customer", "--yes").code == 1
+    assert cli("tasks", "cancel").code == 2
+    assert cli("tasks", "cancel", mixed["dead"], "--param", "customer").code == 2
+
+
+def test_a_bulk_cancel_is_not_bounded_by_a_page(cli: Callable[..., Any], client: Client) -> None:
+    client.queue("mail").push_many(list(range(1_203)))
+    client.queue("other").push(1)
+
+    assert cli("tasks", "cancel", "--queue", "mail", "--yes", "--json").value["cancelled"] == 1_203
+    assert client.queue("other").counts()["waiting"] == 1
+
+
+def test_requeue_puts_back_what_is_dead_and_names_what_is_not(
+    cli: Callable[..., Any], client: Client, mixed: dict[str, str]
+) -> None:
+    result = cli("tasks", "requeue", mixed["dead"], mixed["waiting"])
+
+    assert (result.code, result.out) == (1, "requeued 1 dead task\n")
+    assert mixed["waiting"] in result.err
+    assert client.queue("crash").counts()["waiting"] == 1
+
+
+@pytest.mark.parametrize("command", ["tasks list", "dead list", "queues list", "status", "workers list"])
+def test_a_list_fits_a_terminal_of_80_columns_and_ids_stay_whole(
+    cli: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    name = "a-queue-with-quite-a-long-name"
+    queue = client.queue(name)
+    dies = queue.push({"to": "件名" * 150}, max_attempts=1)
+    queue.reserve()[0].rollback(error="ConnectionError: " + "refused " * 40)
+    said = {"host": "h", "pid": 7, "queues": ",".join(f"queue-{n}" for n in range(30))}
+    broker_of(client).run(announce(keys_of(client), "ip-10-20-30-40.eu-west-1.4711.00c0de", said, ttl_ms=60_000))
+    monkeypatch.setattr(output, "screen_width", lambda: 80)
+    monkeypatch.setattr(status, "screen_width", lambda: 80)
+
+    shown = cli(*command.split()).out
+    wide = cli(*command.split(), "--wide").out
+
+    table = shown.partition("\n\n")[2] if command == "status" else shown
+    assert max(display_width(line) for line in table.splitlines()) <= 80, shown
+    assert (dies if command in ("tasks list", "dead list") else "") in shown
+    assert max(display_width(line) for line in wide.splitlines()) > 80

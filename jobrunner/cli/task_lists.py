@@ -1,0 +1,213 @@
+"""Lists of tasks in commands: filters as options, the search with its progress, rows and JSON values."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import click
+
+from jobrunner.broker.keys import tag_of_id
+from jobrunner.cli.options import CommonOptions
+from jobrunner.cli.output import answer_json, echo, readable, rising, table, talk, when
+from jobrunner.cli.suggestions import job_names, queue_names
+from jobrunner.client.client import Client
+from jobrunner.clock import instant_of
+from jobrunner.errors import InvalidOption
+from jobrunner.inspector.search import Filter, search, total_of
+from jobrunner.inspector.task_rows import STATES, TaskRow, read_tasks
+from jobrunner.redaction import TOO_DEEP, Redaction
+from jobrunner.task import ENCRYPTED, TaskRecord
+
+SHOWN = ("retry_count", "attempts", "priority")
+_OWN = frozenset(
+    {"id", "type", "queue", "enqueue_time", "payload", "result", "error", "headers", "progress", "failures", *SHOWN}
+)
+_LONGEST = 60
+_AT_ONCE = 100
+"""Tasks of one page of a search: few enough that their payloads, up to 1 MiB each, fit into memory."""
+_BUDGET_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConditions:
+    """The conditions of a command on tasks: parts of texts, in any case, and a span of time."""
+
+    job: str | None
+    error: str | None
+    param: str | None
+    since: datetime | None
+    until: datetime | None
+
+    @property
+    def are_none(self) -> bool:
+        """Whether every task meets them."""
+        return self == TaskConditions(job=None, error=None, param=None, since=None, until=None)
+
+    def filter(self, queue: str | None, state: str | None) -> Filter:
+        """The filter of a search."""
+        return Filter(
+            queue=queue or "", state=state or "", job=self.job or "", error=self.error or "", param=self.param or "",
+            since=self.since, until=self.until,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """As the end of a sentence: ` of job 'Mail' with 'refused' in their errors`."""
+        parts = [
+            ("" if self.job is None else f" of job {self.job!r}"),
+            ("" if self.error is None else f" with {self.error!r} in their errors"),
+            ("" if self.param is None else f" with {self.param!r} in their parameters"),
+            ("" if self.since is None else f" since {self.since.isoformat(timespec='seconds')}"),
+            ("" if self.until is None else f" before {self.until.isoformat(timespec='seconds')}"),
+        ]
+        return "".join(parts)
+
+
+def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of `TaskConditions`, which the command gets as `conditions`."""
+
+    @click.option("--job", metavar="TEXT", shell_complete=job_names, help="Only jobs whose name contains this text.")
+    @click.option("--error", metavar="TEXT", help="Only tasks whose last error contains this text.")
+    @click.option("--param", metavar="TEXT", help="Only tasks whose parameters contain this text, or name=value.")
+    @click.option("--since", type=_instant, metavar="WHEN",
+                  help="Only from this time on: 2h, 2026-11-20T20:00Z. Dead tasks by death, scheduled ones by due "
+                       "time, others by enqueueing.")  # fmt: skip
+    @click.option("--until", type=_instant, metavar="WHEN", help="Only before this time.")
+    def conditional(
+        *args: Any, job: str | None, error: str | None, param: str | None, since: datetime | None,
+        until: datetime | None, **rest: Any,
+    ) -> Any:  # fmt: skip
+        found = TaskConditions(job=job, error=error, param=param, since=since, until=until)
+        return command(*args, conditions=found, **rest)
+
+    conditional.__doc__, conditional.__name__ = command.__doc__, command.__name__
+    conditional.__click_params__ = [*getattr(command, "__click_params__", []), *conditional.__click_params__]  # type: ignore[attr-defined]
+    return conditional
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        return instant_of(text, option="it")
+    except InvalidOption as error:
+        raise click.BadParameter(str(error).removeprefix("it=")) from error
+
+
+def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> list[TaskRecord]:
+    """The first `limit` tasks that match, read to the end of all states; a terminal sees how far the search is."""
+    rows: list[TaskRow] = []
+    with searching(client, wanted) as tell:
+        onward = ""
+        while len(rows) < limit:
+            count = min(limit - len(rows), _AT_ONCE)
+            page = search(client, wanted, after=onward, limit=count, budget_s=_BUDGET_S, redaction=hides)
+            rows += page.tasks
+            onward = page.onward
+            tell(page.searched)
+            if not onward:
+                break
+    return _records(client, rows)
+
+
+@contextmanager
+def searching(client: Client, wanted: Filter) -> Iterator[Callable[[int], None]]:
+    """A callback that takes how many tasks were searched; a bar shows it when there is something to search for."""
+    if not wanted.is_narrow:
+        yield lambda _: None
+        return
+    with rising(total_of(client, wanted), "searching", "tasks") as progress:
+        yield progress or (lambda _: None)
+
+
+def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
+    by_queue: defaultdict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        by_queue[row.queue].append(row.id)
+    found = {
+        (queue, record.id): record
+        for queue, ids in by_queue.items()
+        for at in range(0, len(ids), _AT_ONCE)
+        for record in read_tasks(client, queue, ids[at : at + _AT_ONCE])
+    }
+    return [found[place] for row in rows if (place := (row.queue, row.id)) in found]
+
+
+def show_list(
+    shared: CommonOptions, hides: Redaction, found: list[TaskRecord], nothing: str, *, wide: bool = False
+) -> None:
+    """Answers with tasks, a row each, or says that there are none."""
+    if shared.as_json:
+        answer_json([task_value(record, hides) for record in found])
+    elif found:
+        names_queue = wide or any(tag_of_id(record.id) != record.queue for record in found)
+        more = ("ATTEMPTS", "ENQUEUED") if wide else ()
+        columns = ("ID", "JOB", *(("QUEUE",) if names_queue else ()), "STATE", "WHEN", *more, "ERROR OR PAYLOAD")
+        rows = [_row(record, hides, names_queue=names_queue, wide=wide) for record in found]
+        echo(table(columns, rows, shortened=("JOB",), tail=True, wide=wide))
+    else:
+        talk(nothing)
+
+
+def nothing_found(queue: str | None, state: str | None, conditions: TaskConditions) -> str:
+    """What to say when no task matches."""
+    what = f"{state + ' ' if state else ''}tasks{conditions}"
+    return f"queue {queue} has no {what}" if queue else f"there are no {what}"
+
+
+def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
+    """A task as JSON: its record, and the other fields of its hash as text, redacted."""
+    shown = hides.shown
+    known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *SHOWN)}
+    return {
+        **known,
+        "error": hides.text(record.error),
+        "payload": ENCRYPTED if record.is_encrypted else shown(readable(record.payload)),
+        "result": _result(record, shown),
+        "headers": shown(readable(record.fields.get("headers", b"{}"))),
+        "progress": shown(readable(record.fields.get("progress", b"null"))),
+        "fields": {name: _field(value, hides) for name, value in record.fields.items() if name not in _OWN},
+    }
+
+
+def short(value: Any) -> str:
+    """A payload on one line."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={part}" for name, part in value.items())
+    return str(value)
+
+
+def _result(record: TaskRecord, shown: Callable[[Any], Any]) -> Any:
+    if record.result is None:
+        return None
+    return ENCRYPTED if record.has_encrypted_result else shown(readable(record.result))
+
+
+def _field(raw: bytes, hides: Redaction) -> str:
+    value = readable(raw)
+    if isinstance(value, str) and value is TOO_DEEP:
+        return TOO_DEEP
+    if isinstance(value, dict | list):
+        return json.dumps(hides.shown(value))
+    return hides.text(raw.decode("utf-8", "replace"))
+
+
+def _row(record: TaskRecord, hides: Redaction, *, names_queue: bool, wide: bool) -> tuple[object, ...]:
+    text = hides.text(record.error.partition("\n")[0])
+    if not text:
+        text = ENCRYPTED if record.is_encrypted else short(hides.shown(readable(record.payload)))
+    return (
+        *(record.id, record.type),
+        *((record.queue,) if names_queue else ()),
+        *(record.state, when(record.when)),
+        *((record.attempts, when(record.enqueue_time)) if wide else ()),
+        text if wide or len(text) <= _LONGEST else text[: _LONGEST - 1] + "…",
+    )
+
+
+LIMIT = click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print."
+)
+STATE = click.option("--state", type=click.Choice(STATES), help="Only tasks in this state; default: all four.")
+QUEUE = click.argument("queue", required=False, shell_complete=queue_names)
