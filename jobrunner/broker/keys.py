@@ -85,6 +85,7 @@ key                                  type   content
 ``P:{/stats}:sampled``               hash   queue → its totals at the last sample of the leader
 ``P:events``                         stream events for people (see events.py); the last 10 000
 ``P:events:cursor``                    hash   queue → how many of its deaths have events
+``P:releases``                       zset   release → when a worker first ran it, Unix ms; the last 100
 ==================================== ====== ====================================================================
 """
 
@@ -236,6 +237,7 @@ class Keys:
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
         self.events_cursor = self._root + b"events:cursor"
+        self.releases = self._root + b"releases"
         self.stats_sampled = self._root + b"{/stats}:sampled"
         self.stats_total = self._root + b"{/stats}:total"
         self.queue: Callable[[str], QueueKeys] = lru_cache(maxsize=4096)(self._queue)

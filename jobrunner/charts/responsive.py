@@ -7,7 +7,7 @@ width and stays readable; every text from outside is escaped.
 The style follows Tufte, "The Visual Display of Quantitative Information" (1983): little ink that shows no data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
@@ -22,7 +22,13 @@ _DAY_S = 86_400
 _MOST_TICKS = 7
 
 
-def bars(starts: Sequence[datetime], lines: Sequence[ChartSeries], *, title: str, unit: str = "") -> Markup:
+Marks = Sequence[tuple[datetime, str]]
+"""Instants to mark in a chart, with what happened then."""
+
+
+def bars(
+    starts: Sequence[datetime], lines: Sequence[ChartSeries], *, title: str, unit: str = "", marks: Marks = ()
+) -> Markup:
     """Stacked bars over time. All of `lines` are as long as `starts`."""
     totals = [sum(line.values[at] or 0.0 for line in lines) for at in range(len(starts))]
     y = halves(max(totals, default=0.0), _HEIGHT, 0.0)
@@ -35,10 +41,12 @@ def bars(starts: Sequence[datetime], lines: Sequence[ChartSeries], *, title: str
                 tall = max(value / y.high * _HEIGHT, 1.0)
                 parts.append(rect(f"fill {line.look}", (at + 0.1) * width, y.at(below + value), width * 0.8, tall))
                 below += value
-    return _with_axes(starts, lines, parts, y, title=title, unit=unit)
+    return _with_axes(starts, lines, parts, y, title=title, unit=unit, marks=marks)
 
 
-def lines(starts: Sequence[datetime], drawn: Sequence[ChartSeries], *, title: str, unit: str = "") -> Markup:
+def lines(
+    starts: Sequence[datetime], drawn: Sequence[ChartSeries], *, title: str, unit: str = "", marks: Marks = ()
+) -> Markup:
     """Lines over time on one linear axis from zero, with gaps where a value is None. The area below the first line is
     filled."""
     found = [value for line in drawn for value in line.values if value is not None]
@@ -50,7 +58,7 @@ def lines(starts: Sequence[datetime], drawn: Sequence[ChartSeries], *, title: st
             if nth == 0:
                 parts.append(filled(line.look, points, _HEIGHT))
             parts.append(curve(line.look, points))
-    return _with_axes(starts, drawn, parts, y, title=title, unit=unit)
+    return _with_axes(starts, drawn, parts, y, title=title, unit=unit, marks=marks)
 
 
 def sparkline(values: Values, *, label: str, look: str = "waiting") -> Markup:
@@ -89,23 +97,31 @@ def safe(drawn: str) -> Markup:
 
 
 def _with_axes(
-    starts: Sequence[datetime], drawn: Sequence[ChartSeries], parts: list[str], y: ChartScale, *, title: str, unit: str
-) -> Markup:
+    starts: Sequence[datetime], drawn: Sequence[ChartSeries], parts: list[str], y: ChartScale, *, title: str, unit: str,
+    marks: Marks,
+) -> Markup:  # fmt: skip
     legend = "".join(f'<span class="key"><i class="dot {line.look}"></i>{escape(line.name)}</span>' for line in drawn)
+    placed = _placed(starts, marks)
+    if placed:
+        names = ", ".join(text for _, text in placed.values())
+        legend += f'<span class="key"><i class="dot mark"></i>{escape(names)}</span>'
     peaks = ", ".join(f"{line.name} up to {_amount(_most(line), unit)}" for line in drawn)
     axis = "".join(f"<span>{escape(_mark(tick, unit))}</span>" for tick in y.ticks[:0:-1]) + "<span>0</span>"
-    xs, marks = _middles(len(starts)), ticks(starts)
+    xs, labels = _middles(len(starts)), ticks(starts)
     grid = [rule("grid", 0, y.at(tick), _WIDTH, y.at(tick)) for tick in y.ticks]
-    grid += [rule("grid upright", xs[at], 0, xs[at], _HEIGHT) for at, _ in marks]
+    grid += [rule("grid upright", xs[at], 0, xs[at], _HEIGHT) for at, _ in labels]
+    parts += [rule("mark", xs[at], 0, xs[at], _HEIGHT) for at in placed]
     below = "".join(
-        f'<text x="{xs[at] / _WIDTH:.2%}" y="14" text-anchor="middle">{escape(label)}</text>' for at, label in marks
+        f'<text x="{xs[at] / _WIDTH:.2%}" y="14" text-anchor="middle" data-at="{_iso(starts[at])}" '
+        f'data-form="{"day" if _is_day(label) else "clock"}">{escape(label)}</text>'
+        for at, label in labels
     )
     none = "" if parts else '<p class="plot-none">Nothing was measured in this time.</p>'
     return safe(
         f'<div class="legend">{legend}</div><div class="plot"><div class="plot-y" aria-hidden="true">{axis}</div>'
         f'<svg class="plot-area" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(title)}: {escape(peaks)}">{"".join(grid)}{"".join(parts)}'
-        f'{_spots(starts, drawn, unit)}</svg><svg class="plot-x" aria-hidden="true">{below}</svg>{none}</div>'
+        f'{_spots(starts, drawn, unit, placed)}</svg><svg class="plot-x" aria-hidden="true">{below}</svg>{none}</div>'
     )
 
 
@@ -122,13 +138,39 @@ def ticks(starts: Sequence[datetime]) -> list[tuple[int, str]]:
     ]
 
 
-def _spots(starts: Sequence[datetime], drawn: Sequence[ChartSeries], unit: str) -> str:
+def _placed(starts: Sequence[datetime], marks: Marks) -> dict[int, tuple[datetime, str]]:
+    """The marks by the step that they fall into: of several in one step the last instant, and all texts."""
+    if len(starts) < 2:
+        return {}
+    step_s = (starts[1] - starts[0]).total_seconds()
+    found: dict[int, tuple[datetime, str]] = {}
+    for at, text in marks:
+        step = int((at - starts[0]).total_seconds() // step_s)
+        if 0 <= step < len(starts):
+            found[step] = (at, f"{found[step][1]}, {text}" if step in found else text)
+    return found
+
+
+def _spots(
+    starts: Sequence[datetime], drawn: Sequence[ChartSeries], unit: str, placed: Mapping[int, tuple[datetime, str]]
+) -> str:
     """An invisible rectangle for each step that shows the step's values under the pointer."""
     width = _WIDTH / max(len(starts), 1)
-    tips = [_tip(start, drawn, at, unit) for at, start in enumerate(starts)]
-    return "".join(
-        rect("hot", at * width, 0, width, _HEIGHT, title=tip, tip=tip) for at, tip in enumerate(tips)
-    )
+    found = []
+    for at, start in enumerate(starts):
+        tip = _tip(start, drawn, at, unit) + (f" · {placed[at][1]}" if at in placed else "")
+        spot = rect("hot", at * width, 0, width, _HEIGHT, title=tip, tip=tip)
+        ends = f' data-until="{_iso(starts[at + 1])}"' if at + 1 < len(starts) else ""
+        found.append(spot.replace(" data-tip=", f' data-at="{_iso(start)}"{ends} data-tip=', 1))
+    return "".join(found)
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_day(label: str) -> bool:
+    return ":" not in label
 
 
 def _tip(start: datetime, drawn: Sequence[ChartSeries], at: int, unit: str) -> str:

@@ -192,6 +192,8 @@ class TimelineEvent:
     """Whether it has not happened yet, by the clock of who reads."""
     worker: str = ""
     """Id of the worker that ran a failed attempt; only the end of the id for a worker that is gone; or empty."""
+    release: str = ""
+    """The release of that worker while it lives; else empty."""
 
 
 def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[TimelineEvent]:
@@ -213,8 +215,11 @@ def _begin(record: TaskRecord) -> TimelineEvent:
 
 def _failed(failure: Failure, workers: Iterable[WorkerRecord]) -> TimelineEvent:
     kind: Kind = "failed" if failure.what == "failed" else "expired"
-    worker = who_failed(failure, workers)
-    return TimelineEvent(kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt, worker=worker)
+    worker = worker_marked(failure.worker, workers)
+    return TimelineEvent(
+        kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt,
+        worker=failure.worker if worker is None else worker.id, release="" if worker is None else worker.release,
+    )  # fmt: skip
 
 
 def _end(record: TaskRecord, when: datetime) -> list[TimelineEvent]:

@@ -16,10 +16,11 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from jobrunner.broker.calls.events import releases
 from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import bars, lines, safe, shares, sparkline
-from jobrunner.client.client import Client, keys_of
-from jobrunner.clock import utc_now
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.clock import from_ms, utc_now
 from jobrunner.formatting import away, counted, duration, number, percent, rate, size
 from jobrunner.formatting import instant as instant_text
 from jobrunner.inspector.snapshot import shown_url
@@ -60,7 +61,7 @@ def instant(at: datetime | None) -> Markup | str:
     """An instant to the second, UTC; a dash for None."""
     if at is None:
         return "–"
-    return safe(f'<time datetime="{_iso(at)}" title="{_iso(at)}">{instant_text(at)}</time>')
+    return safe(f'<time datetime="{_iso(at)}" title="{instant_text(at)}">{instant_text(at)}</time>')
 
 
 def limit(rate: RateLimit) -> str:
@@ -189,16 +190,30 @@ def plots(client: Client, span: str, *, queue: str | None = None) -> StatsCharts
     """Reads and draws. Raises ServerError."""
     said, since, unit = SPANS[span]
     found = series(client, since=since, step=unit, queue=queue)
-    starts = [step.start for step in found.steps]
+    steps = _from_first_sample(found.steps)
+    starts = [step.start for step in steps]
+    first_ms = starts[0].timestamp() * 1000 if starts else 0.0
+    seen = broker_of(client).run(releases(keys_of(client), since_ms=first_ms))
+    marks = [(from_ms(at), f"release {short_release(name)}") for name, at in seen.items()]
     return StatsCharts(
         span=span,
         said=said,
         spans=tuple((name, shown) for name, (shown, _, _) in SPANS.items()),
-        throughput=bars(starts, _outcomes(found.steps), title=f"Attempts that ended, by {unit}"),
-        run=lines(starts, _percentiles(found.steps, "run"), title="Run time", unit=" ms"),
-        wait=lines(starts, _percentiles(found.steps, "wait"), title="Wait", unit=" ms"),
+        throughput=bars(starts, _outcomes(steps), title=f"Attempts that ended, by {unit}", marks=marks),
+        run=lines(starts, _percentiles(steps, "run"), title="Run time", unit=" ms", marks=marks),
+        wait=lines(starts, _percentiles(steps, "wait"), title="Wait", unit=" ms", marks=marks),
         figures=found,
     )
+
+
+_FEWEST_STEPS = 15
+
+
+def _from_first_sample(steps: Sequence[StatsStep]) -> Sequence[StatsStep]:
+    """The steps without those before the first sample or attempt, so a young server has no empty axis; at least 15."""
+    known = (at for at, step in enumerate(steps) if step.counts or step.depth is not None)
+    first = next(known, 0)
+    return steps[max(min(first - 1, len(steps) - _FEWEST_STEPS), 0) :]
 
 
 def _outcomes(steps: Sequence[StatsStep]) -> list[ChartSeries]:

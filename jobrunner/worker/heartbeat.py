@@ -221,6 +221,8 @@ class Heartbeat:
             calls.append(
                 events.note(self._keys, "worker_started", queues=",".join(sorted(queues)), worker=worker_id, **known)
             )
+            if self._registration.release:
+                calls += events.note_release(self._keys, self._registration.release, unix_ms())
             if self._registration.redact:
                 calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         _, commands, *_ = self._broker.run_many(calls)

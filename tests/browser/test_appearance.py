@@ -40,6 +40,7 @@ PATHS = {
     "history-searched": "/history?job=mail&since=1%20h",
     "flows": "/flows",
     "redis": "/redis",
+    "events": "/events",
     "audit": "/audit",
     "astray": "/no-such-page",
     "no-such-task": "/tasks/0000",
@@ -47,7 +48,7 @@ PATHS = {
 TASKS = {"dead": "billing", "pending": "exports", "scheduled": "mail", "waiting": "newsletter", "done": "mail"}
 BARE = (
     *("/", "/queues", "/tasks", "/dead", "/workers", "/periodic", "/pipelines", "/history", "/flows", "/redis"),
-    "/audit",
+    *("/events", "/audit"),
 )
 CUT_OFF = """() => [...document.querySelectorAll("main, .scroll, .table, .card")]
   .filter((one) => one.scrollWidth > one.clientWidth)

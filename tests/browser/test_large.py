@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DEAD, BACKLOG, ELSEWHERE, QUEUES = 50_000, 550_000, 400_000, 200
 PATHS = ["/", "/queues", "/queues/big", "/tasks", "/tasks?state=dead", "/tasks?queue=big&error=even",
          "/tasks?error=nowhere", "/tasks?queue=backlog&param=nowhere", "/tasks/last?queue=backlog", "/dead",
-         "/dead?type=absent", "/workers", "/periodic", "/pipelines", "/history", "/redis", "/audit"]  # fmt: skip
+         "/dead?type=absent", "/workers", "/periodic", "/pipelines", "/history", "/redis", "/events",
+         "/audit"]  # fmt: skip
 MOST_MS, MOST_COMMANDS = 200, 50
 
 

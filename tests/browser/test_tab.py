@@ -97,7 +97,7 @@ def test_the_keyboard_goes_everywhere(shop: Any, tab: Any) -> None:
     tab.goto(f"{shop.url}/")
 
     for key, path in {"q": "/queues", "t": "/tasks", "d": "/dead", "w": "/workers", "p": "/periodic", "l": "/pipelines",
-                      "h": "/history", "r": "/redis", "a": "/audit", "o": "/"}.items():  # fmt: skip
+                      "h": "/history", "r": "/redis", "e": "/events", "a": "/audit", "o": "/"}.items():  # fmt: skip
         tab.keyboard.press("g")
         tab.keyboard.press(key)
         tab.wait_for_url(shop.url + path)

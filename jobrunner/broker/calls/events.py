@@ -5,12 +5,13 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from jobrunner.broker.call import Arg, Call, command
+from jobrunner.broker.call import Arg, Call, command, fields
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms
 from jobrunner.events import Event
 
 KEPT = 10_000
+RELEASES_KEPT = 100
 _OWN = ("queue", "task", "job", "worker", "by")
 _LONGEST = 500
 
@@ -35,6 +36,28 @@ def after(keys: Keys, last: str, *, count: int) -> Call[list[Event]]:
 def newest(keys: Keys, *, count: int) -> Call[list[Event]]:
     """The last `count` events, oldest first."""
     return command("XREVRANGE", keys.events, "+", "-", "COUNT", count, read=lambda reply: _events(reply)[::-1])
+
+
+def before(keys: Keys, event_id: str, *, count: int) -> Call[list[Event]]:
+    """Up to `count` events before the one with that id, newest first; '' begins at the newest."""
+    end = f"({event_id}" if event_id else "+"
+    return command("XREVRANGE", keys.events, end, "-", "COUNT", count, read=_events)
+
+
+def note_release(keys: Keys, release: str, at_ms: int) -> list[Call[None]]:
+    """Notes when a release was first seen; a later worker with the same release changes nothing."""
+    return [
+        command("ZADD", keys.releases, "NX", at_ms, release, read=_nothing, may_fail=True),
+        command("ZREMRANGEBYRANK", keys.releases, 0, -RELEASES_KEPT - 1, read=_nothing, may_fail=True),
+    ]
+
+
+def releases(keys: Keys, *, since_ms: float) -> Call[dict[str, float]]:
+    """Releases that were first seen since then, with that time in Unix ms, oldest first."""
+    return command(
+        "ZRANGEBYSCORE", keys.releases, f"{since_ms:.0f}", "+inf", "WITHSCORES", may_fail=True,
+        read=lambda reply: {name: float(at) for name, at in fields(reply or []).items()},
+    )  # fmt: skip
 
 
 def awaited(keys: Keys, last: str, *, count: int, wait_ms: int) -> Call[list[Event]]:

@@ -6,6 +6,7 @@ A module has `pages: list[Page]`, whose endpoints return (template, values), and
 
 from jobrunner.web.pages import (
     audit,
+    events,
     operation,
     overview,
     periodic,
@@ -19,7 +20,7 @@ from jobrunner.web.pages import (
 )
 from jobrunner.web.routing import Action, Page
 
-_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, redis, audit, operation, sessions)
+_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, redis, events, audit, operation, sessions)
 _ACTIONS = (queues, tasks, task, periodic, workers, operation)
 
 

@@ -25,6 +25,31 @@ function span(seconds) {
   return rest ? `${count} ${unit} ${rest} ${smaller}` : `${count} ${unit}`;
 }
 
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+const forms = {
+  clock: new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" }),
+  day: new Intl.DateTimeFormat("en-GB", { month: "short", day: "2-digit" }),
+  whole: new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" }),
+  step: new Intl.DateTimeFormat("en-GB", { month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit" }),
+};
+
+function utc(at) {
+  return `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+function tellInstants(scope = document) {
+  const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+  for (const time of scope.querySelectorAll("time:not([data-relative])")) {
+    const at = new Date(time.dateTime);
+    set(time, forms.whole.format(at));
+    time.title = utc(at);
+  }
+  for (const label of scope.querySelectorAll(".plot-x text[data-at]")) {
+    set(label, forms[label.dataset.form].format(new Date(label.dataset.at)));
+  }
+  for (const named of scope.querySelectorAll("[data-zone]")) set(named, zone);
+}
+
 function tellTimes(scope = document) {
   const now = Date.now() + clockSkew;
   for (const time of scope.querySelectorAll("time[data-relative]")) {
@@ -32,7 +57,7 @@ function tellTimes(scope = document) {
     const seconds = (at - now) / 1000;
     const text = Math.abs(seconds) < 1 ? "now" : seconds > 0 ? `in ${span(seconds)}` : `${span(seconds)} ago`;
     if (time.textContent !== text) time.textContent = text;
-    time.title = at.toLocaleString();
+    time.title = `${forms.whole.format(at)} ${zone}\n${utc(at)}`;
   }
 }
 
@@ -92,6 +117,7 @@ function show(html) {
     const found = fresh.getElementById(part.id);
     if (found) morph(part, found);
   }
+  tellInstants();
   tellTimes();
   selection();
 }
@@ -356,10 +382,23 @@ document.addEventListener("pointermove", (event) => {
   if (!spot) { tip?.remove(); tip = null; return; }
   spot.querySelector("title")?.remove();
   if (!tip) { tip = document.createElement("div"); tip.className = "tip"; document.body.append(tip); }
-  tip.textContent = spot.dataset.tip;
-  const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 10);
-  tip.style.left = `${Math.max(left, 8)}px`;
+  const [start, ...values] = spot.dataset.tip.split(" · ");
+  const at = spot.dataset.at;
+  tip.textContent = [at ? `${forms.step.format(new Date(at))} ${zone}` : start, ...values].join("\n");
+  const card = spot.closest(".card")?.getBoundingClientRect() ?? { left: 0, right: innerWidth };
+  const right = Math.min(card.right, innerWidth) - tip.offsetWidth - 8;
+  const left = event.clientX + 14 > right ? event.clientX - tip.offsetWidth - 14 : event.clientX + 14;
+  tip.style.left = `${Math.max(left, card.left + 8, 8)}px`;
   tip.style.top = `${Math.max(event.clientY - tip.offsetHeight - 12, 8)}px`;
+});
+
+document.addEventListener("click", (event) => {
+  const { at, until } = event.target.closest?.("svg.plot-area [data-at]")?.dataset ?? {};
+  if (!at) return;
+  const queue = document.querySelector("main [data-queue]")?.dataset.queue;
+  const asked = new URLSearchParams({ since: at, until: until ?? new Date(Date.now() + clockSkew).toISOString() });
+  if (queue) asked.set("queue", queue);
+  location.assign(`${prefix}/tasks?${asked}`);
 });
 
 /* --- keyboard: ? shows what there is; g and a letter goes to a page ------------------------------------------------------------------- */
@@ -402,6 +441,7 @@ function step(by) {
   next.scrollIntoView({ block: "nearest", behavior: reduced ? "auto" : "smooth" });
 }
 
+tellInstants();
 tellTimes();
 setInterval(tellTimes, 1000);
 selection();

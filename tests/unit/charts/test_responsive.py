@@ -103,3 +103,18 @@ def test_no_chart_has_a_style_of_its_own():
     drawn = bars(minutes(1), [ChartSeries(name="a", look="good", values=[1])], title="t") + sparkline([1, 2], label="l")
 
     assert "style=" not in drawn
+
+
+def test_a_mark_is_drawn_at_its_step_and_told_there_and_in_the_legend():
+    marks = [(START + timedelta(minutes=2), "release a"), (START + timedelta(minutes=2, seconds=9), "release <b>"),
+             (START - timedelta(minutes=1), "before"), (START + timedelta(minutes=5), "after")]  # fmt: skip
+    series = [ChartSeries(name="p50", look="pending", values=[1] * 5)]
+
+    markup = lines(minutes(5), series, title="run", unit=" ms", marks=marks)
+    drawn = svg(markup)
+
+    assert [part.get("x1") for part in drawn if part.get("class") == "mark"] == ["300"]
+    tips = [part.get("data-tip") for part in drawn if part.get("class") == "hot"]
+    assert [tip for tip in tips if "release" in tip] == ["Nov 21 10:02 · p50 1 ms · release a, release <b>"]
+    assert "<b>" not in markup
+    assert not {"before", "after"} & set(re.findall(r"\w+", markup))

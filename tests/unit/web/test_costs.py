@@ -32,7 +32,7 @@ def town(client: Client) -> Client:
 
 PATHS = (
     *("/", "/queues", "/queues/queue-7", "/tasks", "/tasks?type=none", "/tasks/c2?queue=queue-7", "/dead", "/workers"),
-    *("/periodic", "/pipelines", "/history", "/flows", "/redis", "/audit"),
+    *("/periodic", "/pipelines", "/history", "/flows", "/redis", "/events", "/audit"),
 )
 
 

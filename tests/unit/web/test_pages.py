@@ -6,6 +6,7 @@ import time
 import pytest
 
 from jobrunner import Item, RateLimit
+from jobrunner.broker.calls import events as event_calls
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
@@ -15,6 +16,7 @@ from jobrunner.web.rendering import limit
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 PLAIN = [page.path for page in all_pages() if "{" not in page.path]
+JSON = {"accept": "application/json"}
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 
 
@@ -207,3 +209,54 @@ def test_a_task_in_nobody_s_hands_is_held_by_none(browse, client):
     client.queue("mail").push({"n": 1}, id="one")
 
     assert "Held by" not in browse().get("/tasks/one?queue=mail").text
+
+
+def test_events_are_listed_newest_first_by_kind_over_all_that_are_kept(browse, client, raw):
+    keys = keys_of(client)
+    run = broker_of(client).run_many
+    run([event_calls.note(keys, "worker_started", worker="host.1.00c0de", release=HOSTILE)])
+    error = "password=hunter2"
+    died = [event_calls.note(keys, "task_died", queue="mail", task=f"t{n}", error=error) for n in range(130)]
+    run([*died, event_calls.note(keys, "queue_paused", queue="mail")])
+
+    page = browse().get("/events", headers=JSON).json()
+    older = browse().get(f"/events?before={page['onward']}", headers=JSON).json()
+    started = browse().get("/events?kind=worker_started", headers=JSON).json()
+
+    assert [one["kind"] for one in page["events"][:2]] == ["queue_paused", "task_died"]
+    assert (len(page["events"]), len(older["events"]), older["onward"]) == (100, 32, "")
+    assert [one["worker"] for one in started["events"]] == ["host.1.00c0de"]
+    text = browse().get("/events").text
+    assert "hunter2" not in text
+    assert HOSTILE not in browse().get("/events?kind=worker_started").text
+    for odd in ("?before=nothing", "?kind=moon_rose", f"?before={'9' * 18}-0"):
+        assert browse().get(f"/events{odd}").status_code == 200
+
+
+def test_a_plot_marks_when_a_release_was_first_seen(browse, client):
+    keys, now_ms = keys_of(client), round(time.time() * 1000)
+    for release, at_ms in (("1.4.1", now_ms - 86_400_000), ("1.4.2", now_ms), (HOSTILE, now_ms), ("1.4.2", now_ms + 9)):
+        broker_of(client).run_many(event_calls.note_release(keys, release, at_ms))
+    client.queue("mail").push(1)
+
+    text = browse().get("/").text
+
+    assert "release 1.4.2" in text
+    assert "release 1.4.1" not in text
+    assert HOSTILE not in text
+    assert broker_of(client).run(event_calls.releases(keys, since_ms=now_ms)) == {"1.4.2": now_ms, HOSTILE: now_ms}
+
+
+def test_the_page_of_workers_tells_running_from_fetched_and_the_release(browse, client):
+    client.queue("mail").push(1)
+    said = {"host": "h", "queues": "mail", "concurrency": 8, "executing": 8, "fetched": 6, "in_hand": 14,
+            "release": "1f2e3d4c5b6a79880716253443526170deadbeef", "at": round(time.time() * 1000)}  # fmt: skip
+    broker_of(client).run(leader_calls.announce(keys_of(client), "h.1.00c0de", said, ttl_ms=60_000))
+
+    text, values = browse().get("/workers").text, browse().get("/workers", headers=JSON).json()
+
+    assert "8 running in 8 slots, 6 fetched" in text
+    assert "14" not in text.partition('id="found"')[2].partition("</span>")[0]
+    assert ">1f2e3d4c5b<" in text
+    assert (values["executing"], values["fetched"], values["slots"]) == (8, 6, 8)
+    assert values["workers"][0]["release"] == "1f2e3d4c5b6a79880716253443526170deadbeef"
