@@ -1,4 +1,5 @@
-"""The audit log: user, action, target, time and address of changes by the dashboard and the command line.
+"""The audit log: user, action, target, time and address of changes by the dashboard and the command line. Pages of the
+event log, which workers write, are read here, too.
 
 One stream per prefix, of bounded length, outside of the keys that workers may write (`Keys.audit`), so a worker's
 password can neither change nor delete it. Each entry is also a log record of the logger `jobrunner.audit`, which
@@ -16,9 +17,11 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.call import command
+from jobrunner.broker.calls import events
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
+from jobrunner.events import Event
 
 _KEPT = 50_000
 _LONGEST = 300
@@ -27,6 +30,9 @@ _ALL = 25
 _WINDOW_S = 900.0
 _SITES = 1000
 _AGAIN_S = 12 * 3600.0
+_EVENTS_AT_ONCE = 2500
+_MOST_READS = 5
+"""Together above what the stream of events keeps, so a rare kind is found however many events of others there are."""
 _log = logging.getLogger("jobrunner.audit")
 
 
@@ -169,3 +175,16 @@ def _entry(entry_id: str, words: list[bytes]) -> AuditEntry:
     names = ("who", "role", "action", "what", "outcome", "address")
     told = {name: fields.get(name.encode(), b"").decode("utf-8", "replace") for name in names}
     return AuditEntry(id=entry_id, at=from_ms(float(entry_id.partition("-")[0])), **told)
+
+
+def newest_events(client: Client, kind: str, before: str, *, most: int) -> list[Event]:
+    """Up to `most` events of one kind ('' for all) before the one with the id `before` ('' for all), newest first."""
+    found: list[Event] = []
+    count = _EVENTS_AT_ONCE if kind else most
+    for _ in range(_MOST_READS if kind else 1):
+        some = broker_of(client).run(events.before(keys_of(client), before, count=count))
+        found += [event for event in some if kind in ("", event.kind)]
+        if len(found) >= most or len(some) < count:
+            break
+        before = some[-1].id
+    return found[:most]

@@ -7,10 +7,11 @@ tasks a worker counted (leases of bare queues) are counted by how their totals g
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from jobrunner.broker.calls import events
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, is_of_attempts, parts_of
@@ -40,6 +41,7 @@ __all__ = [
     "Unit",
     "by_job",
     "by_queue",
+    "releases_since",
     "series",
 ]  # fmt: skip
 Hash = Mapping[str, str]
@@ -253,3 +255,9 @@ def _add_growth(hash_: Hash, tallied: Collection[str], sum_of: Callable[[str], S
 
 def _counted(sum_: StatsTotal) -> dict[str, Any]:
     return {"counts": sum_.counts, "run": sum_.times("run"), "wait": sum_.times("wait")}
+
+
+def releases_since(client: Client, since: datetime) -> dict[str, datetime]:
+    """Releases of workers that were first seen since then, with that time, oldest first."""
+    seen = broker_of(client).run(events.releases(keys_of(client), since_ms=since.timestamp() * 1000))
+    return {name: from_ms(at_ms) for name, at_ms in seen.items()}

@@ -16,15 +16,14 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from jobrunner.broker.calls.events import releases
 from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import bars, lines, safe, shares, sparkline
-from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.clock import from_ms, utc_now
+from jobrunner.client.client import Client, keys_of
+from jobrunner.clock import utc_now
 from jobrunner.formatting import away, counted, duration, number, percent, rate, size
 from jobrunner.formatting import instant as instant_text
 from jobrunner.inspector.snapshot import shown_url
-from jobrunner.inspector.stats import StatsSeries, StatsStep, Unit, series
+from jobrunner.inspector.stats import StatsSeries, StatsStep, Unit, releases_since, series
 from jobrunner.queue_settings import RateLimit
 from jobrunner.web.routing import Context
 
@@ -192,9 +191,8 @@ def plots(client: Client, span: str, *, queue: str | None = None) -> StatsCharts
     found = series(client, since=since, step=unit, queue=queue)
     steps = _from_first_sample(found.steps)
     starts = [step.start for step in steps]
-    first_ms = starts[0].timestamp() * 1000 if starts else 0.0
-    seen = broker_of(client).run(releases(keys_of(client), since_ms=first_ms))
-    marks = [(from_ms(at), f"release {short_release(name)}") for name, at in seen.items()]
+    seen = releases_since(client, starts[0]) if starts else {}
+    marks = [(at, f"release {short_release(name)}") for name, at in seen.items()]
     return StatsCharts(
         span=span,
         said=said,
