@@ -107,7 +107,7 @@ def test_the_dead_are_found_by_their_error_corrected_and_brought_back_slowly(
     done(office.run("work", "--burst", "--concurrency", "1"))  # they die in their order
 
     found = json.loads(done(cli("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
-    assert [task["id"] for task in found] == ids
+    assert [task["id"] for task in found] == ids[::-1]  # the latest first
 
     corrected = ("--id", ids[0], "--payload", '{"name": "bob"}')
     assert done(cli("dead", "requeue", "mail", *corrected)) == "requeued 1 dead task of queue mail"

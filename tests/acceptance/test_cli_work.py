@@ -110,7 +110,7 @@ def test_json_logs_are_one_object_a_line(jobs: Any) -> None:
     said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json")
 
     events = [json.loads(line)["event"] for line in said.err.splitlines()]
-    assert (events[0], events[-1]) == ("worker started", "worker stopped")
+    assert (*events[:2], events[-1]) == ("jobs loaded", "worker started", "worker stopped")
 
 
 def test_asked_once_it_finishes_what_runs(jobs: Any, client: Client) -> None:
