@@ -57,6 +57,7 @@ def _task(context: Context) -> tuple[str, Values]:
     return "task.html", {
         "nav": seen.nav,
         "task": _shown(context, record),
+        "encrypted": ENCRYPTED,
         "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
         "holder": holder,
         "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
