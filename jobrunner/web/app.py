@@ -5,7 +5,7 @@ Nothing runs before the first request, so it needs no lifespan of the applicatio
 keep or strip the prefix.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -32,7 +32,7 @@ from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.login import Login
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.rendering import STATIC
-from jobrunner.web.settings import checked_prefix
+from jobrunner.web.settings import checked_prefix, thresholds
 
 PUBLIC = ("/health", "/static", "/login")
 """Paths that need no login; their answers contain nothing of the server."""
@@ -47,6 +47,7 @@ def create_app(
     actions: bool = True,
     secret: str = "",
     trusted_proxies: Iterable[str] = (),
+    alerts: Mapping[str, float] | None = None,
 ) -> Starlette:
     """Makes the dashboard of `client`.
 
@@ -55,6 +56,7 @@ def create_app(
     of parameters to hide. `actions=False` makes the dashboard read-only. `secret` signs form tokens, together with the
     key of `auth`: give all processes the same. Where neither has one (a function, a proxy), each process signs with a
     key of its own. `trusted_proxies`: addresses whose X-Forwarded-For header gives the client's address.
+    `alerts`: thresholds above which pages warn: waiting_s, failed_share, dead_per_hour.
     """
     if auth is None:
         raise InvalidOption(
@@ -65,7 +67,7 @@ def create_app(
     prefix = checked_prefix(prefix_path)
     trusted = networks(trusted_proxies) or (asked.trusted if isinstance(asked, TrustedProxy) else ())
     client.hide(redact)
-    dashboard = Dashboard(client, asked, acts=actions, secret=secret, trusted=trusted)
+    dashboard = Dashboard(client, asked, acts=actions, secret=secret, trusted=trusted, alerts=thresholds(alerts or {}))
     dashboard.app = app = Starlette(
         routes=_routes(dashboard, asked),
         middleware=[Middleware(SecurityHeaders), *([Middleware(UnderPrefix, prefix=prefix)] if prefix else [])],

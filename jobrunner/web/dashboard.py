@@ -30,7 +30,7 @@ from jobrunner.web.access import (
 )
 from jobrunner.web.auth import Auth, Identity, Network, Role, delete_cookie, read_cookie, set_cookie
 from jobrunner.web.errors import NOTED, NotAllowed, Refused, TooMany, explained
-from jobrunner.web.live import LiveUpdates
+from jobrunner.web.live import AlertThresholds, LiveUpdates
 from jobrunner.web.operations import Operations
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, parse_pairs, read_form, wants_json
@@ -54,6 +54,7 @@ class Dashboard:
         acts: bool,
         secret: str,
         trusted: Collection[Network],
+        alerts: AlertThresholds,
     ) -> None:
         self.client = client
         self.acts = acts
@@ -61,7 +62,7 @@ class Dashboard:
         key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
         self.access = Access(client, auth, key=key, trusted=trusted)
         self.flash = Flash()
-        self.live = LiveUpdates(client)
+        self.live = LiveUpdates(client, alerts)
         self.app: Starlette  # set once the routes exist
         self._operations = Operations(client)
         self._templates = environment()

@@ -6,11 +6,12 @@ fetches its page again, which is rendered from the same snapshot. (Server-sent e
 """
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,13 +21,15 @@ from starlette.types import Receive, Scope, Send
 
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.etl.graph import Graph, published
+from jobrunner.formatting import describe, duration
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.stats_types import OutcomeCounts
 from jobrunner.web.errors import TooBusy
 
 FRESH_S = 1.0
@@ -36,6 +39,39 @@ _REST = 4
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
 _UNKNOWN_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertThresholds:
+    """Above what the dashboard warns; 0: it never warns. The defaults are those of the alert rules for Prometheus."""
+
+    waiting_s: float = 300.0
+    """Seconds for which the oldest task of a queue waits."""
+    failed_share: float = 0.2
+    """The share of attempts that fail."""
+    dead_per_hour: float = 1.0
+    """Tasks that die in an hour."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            highest = 1.0 if name == "failed_share" else math.inf
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (is_number and 0 <= value <= highest and math.isfinite(value)):
+                limit = " to 1" if highest == 1 else ""
+                raise InvalidOption(f"alerts.{name}={describe(value)}: give a number from 0{limit}; 0 is no alert")
+
+    def waits_long(self, seconds: float | None) -> bool:
+        """Whether a queue whose oldest task waits for so long is above the threshold."""
+        return self.waiting_s > 0 and (seconds or 0.0) > self.waiting_s
+
+    def fails_often(self, counts: OutcomeCounts) -> bool:
+        """Whether the share of failed attempts is above the threshold."""
+        return self.failed_share > 0 and counts.failed > self.failed_share * counts.ended
+
+    def dies_often(self, counts: OutcomeCounts, hours: float) -> bool:
+        """Whether the tasks that died in so many hours are above the threshold."""
+        return self.dead_per_hour > 0 and counts.dead > self.dead_per_hour * hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +86,7 @@ class DashboardSnapshot:
     """Queues with something to do that no worker serves, but for those that a pipeline declares as ends."""
     total: Rates
     rates: dict[str, Rates]
+    alerts: AlertThresholds = field(default_factory=AlertThresholds)
 
     @property
     def nav(self) -> dict[str, int]:
@@ -60,8 +97,9 @@ class DashboardSnapshot:
 class LiveUpdates:
     """Reads once for all tabs: a fresh snapshot, one loop that reads while tabs are open, and a stream for each tab."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, alerts: AlertThresholds | None = None) -> None:
         self._client = client
+        self._alerts = alerts or AlertThresholds()
         self._pulse = LiveRates()
         self._lock = threading.Lock()
         self._last: DashboardSnapshot | None = None
@@ -157,7 +195,8 @@ class LiveUpdates:
         return DashboardSnapshot(
             look=seen,
             graphs=graphs,
-            warnings=tuple(_warnings(seen, unserved)),
+            warnings=(*_warnings(seen, unserved), *_late(seen, self._alerts)),
+            alerts=self._alerts,
             unserved=unserved,
             total=self._pulse.total(),
             rates={queue.name: self._pulse.rates(queue.name) for queue in seen.queues},
@@ -191,6 +230,17 @@ def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check
     if seen.workers and seen.leader is None:
         found.append(leader_check(None))
     return found
+
+
+def _late(seen: LiveSnapshot, alerts: AlertThresholds) -> list[Check]:
+    late = [queue for queue in seen.queues if alerts.waits_long(queue.oldest_s) and not queue.paused and queue.workers]
+    if not late:
+        return []
+    worst = max(late, key=lambda queue: queue.oldest_s or 0.0)
+    others = f", and {len(late) - 1} more queues" if late[1:] else ""
+    found = f"the oldest task of {worst.name} waits for {duration(worst.oldest_s or 0.0)}{others}"
+    advice = f"the threshold is {duration(alerts.waiting_s)}; add workers, or look for a limit of the queue"
+    return [warn("queue latency", found, advice)]
 
 
 def _tick(seen: DashboardSnapshot) -> bytes:

@@ -203,6 +203,7 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         actions=not settings.read_only,
         trusted_proxies=settings.trusted_proxy,
         secret=settings.secret,
+        alerts=settings.alerts,
     )
     limits = room()
     for name in ("uvicorn.error", "asyncio"):  # requests that are no HTTP: strangers must not fill the log

@@ -5,16 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import check_whole, file_settings
 from jobrunner.web.auth import Auth, Loopback, Role, TrustedProxy, networks, role_named
 from jobrunner.web.credentials import Basic, Token
+from jobrunner.web.live import AlertThresholds
 from jobrunner.web.login import LoginLinks
 
 _LISTS = ("basic", "user_token", "trusted_proxy", "role_of", "redact")
 _TEXTS = ("host", "token", "proxy_header", "prefix_path", "secret")
 _FLAGS = ("read_only", "no_login")
-_KNOWN = (*_LISTS, *_TEXTS, *_FLAGS, "port")
+_KNOWN = (*_LISTS, *_TEXTS, *_FLAGS, "port", "alerts")
 _WAYS = {
     "token": "token",
     "user_token": "token",
@@ -39,6 +41,8 @@ class DashboardSettings:
     redact: tuple[str, ...] = ()
     read_only: bool = False
     trusted_proxy: tuple[str, ...] = ()
+    alerts: Mapping[str, float] = field(default_factory=dict)
+    """Thresholds of [tool.jobrunner.dashboard.alerts] that are not the defaults."""
 
 
 def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> DashboardSettings:
@@ -76,7 +80,22 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
         redact=(*file.redact, *chosen.get("redact", ())),
         read_only=chosen.get("read_only", False),
         trusted_proxy=tuple(map(str, networks(chosen.get("trusted_proxy", ())))),
+        alerts=checked_alerts(chosen.get("alerts", {})),
     )
+
+
+def thresholds(alerts: Mapping[str, Any]) -> AlertThresholds:
+    """The thresholds, the defaults where none is given. Raises UnknownOption, InvalidOption."""
+    if not isinstance(alerts, Mapping):
+        raise InvalidOption(f"alerts={describe(alerts)}: give a table, such as alerts = {{ waiting_s = 600 }}")
+    check_options(alerts, AlertThresholds.__slots__, "option in alerts")
+    return AlertThresholds(**alerts)
+
+
+def checked_alerts(alerts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same table, checked."""
+    thresholds(alerts)
+    return alerts
 
 
 def checked_prefix(prefix: str) -> str:

@@ -1,5 +1,7 @@
 """Overview: health of the whole system on one page, for a person on call."""
 
+from datetime import timedelta
+
 from jobrunner.inspector.attempts import at_work
 from jobrunner.inspector.live_snapshot import failures_by_job, most_failing
 from jobrunner.inspector.stats import by_job
@@ -30,6 +32,9 @@ def _overview(context: Context) -> tuple[str, Values]:
         "rates": seen.total,
         "jobs": jobs[:_MOST_ROWS],
         "plots": plots(context.client, span),
+        "alerts": seen.alerts,
+        "hours": since / timedelta(hours=1),
+        "oldest_s": max((queue.oldest_s or 0.0 for queue in seen.look.queues), default=0.0) or None,
         "is_new": _is_new(seen),
     }
 

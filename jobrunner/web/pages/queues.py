@@ -62,6 +62,7 @@ def _queue(context: Context) -> tuple[str, Values]:
     first = first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST)
     return "queue.html", {
         "nav": seen.nav,
+        "alerts": seen.alerts,
         "queue": view,
         "rates": seen.rates.get(name, Rates()),
         "settings": settings,

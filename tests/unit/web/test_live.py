@@ -5,9 +5,12 @@ import json
 
 import pytest
 
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.web import live as module
-from jobrunner.web.live import LiveUpdates
+from jobrunner.web.live import AlertThresholds, LiveUpdates
+from tests.support.waiting import wait_for
 
 
 def tick(event):
@@ -129,3 +132,21 @@ def test_a_look_that_takes_long_holds_for_four_times_as_long(live, monkeypatch):
     now[0] += 0.01
     assert live.glance() is not first
     assert live.glance(fresh=True) is not live.glance(fresh=True), "fresh=True reads again"
+
+
+def test_a_queue_above_the_threshold_is_warned_of_and_one_that_is_paused_or_unserved_is_not(client: Client) -> None:
+    for name in ("late", "paused", "unserved"):
+        client.queue(name).push(1)
+    client.queue("paused").pause()
+    said = {"queues": "late,paused"}
+    broker_of(client).run(leader_calls.announce(keys_of(client), "w.1.00c0de", said, ttl_ms=600_000))
+
+    def warned(waiting_s: float) -> list[str]:
+        seen = LiveUpdates(client, AlertThresholds(waiting_s=waiting_s)).glance()
+        return [one.found for one in seen.warnings if one.what == "queue latency"]
+
+    wait_for(lambda: warned(0.000_001))
+    (found,) = warned(0.000_001)
+    assert found.startswith("the oldest task of late waits for")
+    assert "more queue" not in found
+    assert warned(300) == warned(0) == []

@@ -3,10 +3,11 @@
 import pytest
 
 from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.inspector.stats_types import OutcomeCounts
 from jobrunner.web.auth import Loopback, TrustedProxy
 from jobrunner.web.credentials import Basic, Token
 from jobrunner.web.login import LoginLinks
-from jobrunner.web.settings import settle
+from jobrunner.web.settings import settle, thresholds
 
 
 def test_nothing_given_is_loopback_with_links_that_let_in() -> None:
@@ -70,3 +71,29 @@ def test_no_password_is_in_an_error() -> None:
         settle({"basic": ("a-secret-without-a-name",)}, {})
 
     assert "secret" not in str(refused.value)
+
+
+def test_thresholds_of_alerts_are_checked_and_what_is_not_given_is_the_default() -> None:
+    chosen = thresholds(settle({}, {"alerts": {"waiting_s": 60, "dead_per_hour": 0}}).alerts)
+
+    assert (chosen.waiting_s, chosen.failed_share, chosen.dead_per_hour) == (60, 0.2, 0)
+    assert (chosen.waits_long(61), chosen.waits_long(60), chosen.waits_long(None)) == (True, False, False)
+    assert chosen.fails_often(OutcomeCounts(counts={"failed": 3, "succeeded": 7}))
+    assert not chosen.fails_often(OutcomeCounts(counts={"failed": 2, "succeeded": 8}))
+    assert not chosen.fails_often(OutcomeCounts())
+    assert not chosen.dies_often(OutcomeCounts(counts={"dead": 99}), 1.0)
+    assert thresholds({"dead_per_hour": 2}).dies_often(OutcomeCounts(counts={"dead": 13}), 6.0)
+
+
+@pytest.mark.parametrize("alerts", [
+    {"waiting_s": -1}, {"failed_share": 20}, {"failed_share": "5%"}, {"dead_per_hour": True},
+    {"waiting_s": float("nan")}, {"waiting_s": float("inf")}, 5,
+])  # fmt: skip
+def test_a_threshold_that_cannot_be_is_refused(alerts: object) -> None:
+    with pytest.raises(InvalidOption, match=r"^alerts"):
+        settle({}, {"alerts": alerts})
+
+
+def test_an_unknown_threshold_is_named() -> None:
+    with pytest.raises(UnknownOption, match="'failed_share'"):
+        settle({}, {"alerts": {"failed_shares": 0.1}})
