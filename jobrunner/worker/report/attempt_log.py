@@ -18,7 +18,7 @@ from jobrunner.outcome import Acknowledged, Failed, FannedOut, Outcome, Succeede
 LINES_PER_S = 10
 _SUCCESSES = frozenset((Succeeded, FannedOut, Acknowledged))
 _TAKEN = "ok"
-_subject = attrgetter("type", "queue")
+_job = attrgetter("type")
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -30,7 +30,7 @@ class AttemptLog:
         self._lock = threading.Lock()
         self._ends = 0.0
         self._left = 0
-        self._counted: Counter[tuple[str, str]] = Counter()
+        self._counted: Counter[str] = Counter()
         self._since = 0.0
 
     def note(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
@@ -55,11 +55,8 @@ class AttemptLog:
             since, self._since = self._since, 0.0
         if not counted:
             return
-        jobs: Counter[str] = Counter()
-        for (job, queue), count in counted.items():
-            jobs[job or queue] += count
         in_s = round(monotonic() - since, 1)
-        _log.info("more tasks succeeded", count=jobs.total(), in_s=in_s, jobs=dict(jobs.most_common()))
+        _log.info("more tasks succeeded", count=counted.total(), in_s=in_s, jobs=dict(counted.most_common()))
 
     def _log_successes(self, attempts: list[Attempt]) -> None:
         now = monotonic()
@@ -70,7 +67,9 @@ class AttemptLog:
             self._left = max(self._left - len(attempts), 0)
             if counted := attempts[logged:]:
                 self._since = self._since or now
-                self._counted.update(map(_subject, counted))
+                self._counted.update(map(_job, counted))  # a loop in C: a drain logs each of its tasks here
+                if self._counted.pop("", 0):
+                    self._counted.update(attempt.queue for attempt in counted if not attempt.type)
         for attempt in attempts[:logged]:
             took = {"took": round(attempt.run_s, 4)} if attempt.run_s >= 0 else {}
             _log.info("task succeeded", **subject_of(attempt), **took)
