@@ -84,6 +84,11 @@ def screen_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def prints_all_columns(*, wide: bool) -> bool:
+    """Whether a list prints all of its columns: with --wide, and where no terminal limits the width."""
+    return wide or screen_width() is None
+
+
 def _sum(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 

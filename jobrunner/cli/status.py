@@ -3,7 +3,7 @@
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options, with_wide
-from jobrunner.cli.output import answer_json, echo, facts, screen_width, table, when
+from jobrunner.cli.output import answer_json, echo, facts, prints_all_columns, table, when
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.formatting import duration
 from jobrunner.inspector.snapshot import QueueView, Snapshot, overview
@@ -47,7 +47,7 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
 def queue_table(queues: list[QueueView], *, wide: bool = False) -> str:
     """One row per queue; empty without queues. A terminal gets totals only with `wide`; the column HISTORY is there
     when a queue keeps one."""
-    is_wide = _is_wide(wide=wide)
+    is_wide = prints_all_columns(wide=wide)
     keeps = any(queue.done for queue in queues)
     history, total = ("HISTORY",) if keeps else (), ("SUCCEEDED",) if is_wide else ()
     columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *history, *total, "WORKERS", "STATE")
@@ -63,11 +63,6 @@ def queue_table(queues: list[QueueView], *, wide: bool = False) -> str:
     return table(columns, rows, tail=True, wide=wide) if rows else ""
 
 
-def _is_wide(*, wide: bool) -> bool:
-    """Whether all columns are printed: also where no terminal limits the width."""
-    return wide or screen_width() is None
-
-
 def _switch(queue: QueueView) -> str:
     if not queue.paused:
         return "open"
@@ -76,7 +71,7 @@ def _switch(queue: QueueView) -> str:
 
 def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:
     """One row per worker; empty without workers."""
-    is_wide = _is_wide(wide=wide)
+    is_wide = prints_all_columns(wide=wide)
     columns = (
         *("WORKER", "STATE", "STARTED"),
         *(("EXECUTOR",) if is_wide else ()),
@@ -99,7 +94,7 @@ def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:
 
 def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> str:
     """One row per periodic job; empty without them."""
-    is_wide = _is_wide(wide=wide)
+    is_wide = prints_all_columns(wide=wide)
     more = ("FIRED", "SKIPPED") if is_wide else ()
     columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", *more, "QUEUE")
     rows = [

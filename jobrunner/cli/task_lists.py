@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from typing import Any
 
 import click
 
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.cli.options import CommonOptions
-from jobrunner.cli.output import answer_json, echo, readable, rising, table, talk, when
+from jobrunner.cli.output import answer_json, echo, prints_all_columns, readable, rising, table, talk, when
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.client.client import Client
 from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import cut
 from jobrunner.inspector.search import Filter, search, total_of
 from jobrunner.inspector.task_rows import STATES, TaskRow, read_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
@@ -76,6 +78,7 @@ def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
                   help="Only from this time on: 2h, 2026-11-20T20:00Z. Dead tasks by death, scheduled ones by due "
                        "time, others by enqueueing.")  # fmt: skip
     @click.option("--until", type=_instant, metavar="WHEN", help="Only before this time.")
+    @wraps(command)
     def conditional(
         *args: Any, job: str | None, error: str | None, param: str | None, since: datetime | None,
         until: datetime | None, **rest: Any,
@@ -83,8 +86,6 @@ def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
         found = TaskConditions(job=job, error=error, param=param, since=since, until=until)
         return command(*args, conditions=found, **rest)
 
-    conditional.__doc__, conditional.__name__ = command.__doc__, command.__name__
-    conditional.__click_params__ = [*getattr(command, "__click_params__", []), *conditional.__click_params__]  # type: ignore[attr-defined]
     return conditional
 
 
@@ -141,10 +142,11 @@ def show_list(
     if shared.as_json:
         answer_json([task_value(record, hides) for record in found])
     elif found:
-        names_queue = wide or any(tag_of_id(record.id) != record.queue for record in found)
-        more = ("ATTEMPTS", "ENQUEUED") if wide else ()
+        is_wide = prints_all_columns(wide=wide)
+        names_queue = is_wide or any(tag_of_id(record.id) != record.queue for record in found)
+        more = ("ATTEMPTS", "ENQUEUED") if is_wide else ()
         columns = ("ID", "JOB", *(("QUEUE",) if names_queue else ()), "STATE", "WHEN", *more, "ERROR OR PAYLOAD")
-        rows = [_row(record, hides, names_queue=names_queue, wide=wide) for record in found]
+        rows = [_row(record, hides, names_queue=names_queue, is_wide=is_wide) for record in found]
         echo(table(columns, rows, shortened=("JOB",), tail=True, wide=wide))
     else:
         talk(nothing)
@@ -193,7 +195,7 @@ def _field(raw: bytes, hides: Redaction) -> str:
     return hides.text(raw.decode("utf-8", "replace"))
 
 
-def _row(record: TaskRecord, hides: Redaction, *, names_queue: bool, wide: bool) -> tuple[object, ...]:
+def _row(record: TaskRecord, hides: Redaction, *, names_queue: bool, is_wide: bool) -> tuple[object, ...]:
     text = hides.text(record.error.partition("\n")[0])
     if not text:
         text = ENCRYPTED if record.is_encrypted else short(hides.shown(readable(record.payload)))
@@ -201,8 +203,8 @@ def _row(record: TaskRecord, hides: Redaction, *, names_queue: bool, wide: bool)
         *(record.id, record.type),
         *((record.queue,) if names_queue else ()),
         *(record.state, when(record.when)),
-        *((record.attempts, when(record.enqueue_time)) if wide else ()),
-        text if wide or len(text) <= _LONGEST else text[: _LONGEST - 1] + "…",
+        *((record.attempts, when(record.enqueue_time)) if is_wide else ()),
+        text if is_wide else cut(text, _LONGEST),
     )
 
 

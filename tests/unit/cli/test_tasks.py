@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
-from jobrunner.cli import output, status
+from jobrunner.cli import output
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.formatting import display_width
 from jobrunner.redaction import HIDDEN
@@ -239,7 +239,6 @@ def test_a_list_fits_a_terminal_of_80_columns_and_ids_stay_whole(
     said = {"host": "h", "pid": 7, "queues": ",".join(f"queue-{n}" for n in range(30))}
     broker_of(client).run(announce(keys_of(client), "ip-10-20-30-40.eu-west-1.4711.00c0de", said, ttl_ms=60_000))
     monkeypatch.setattr(output, "screen_width", lambda: 80)
-    monkeypatch.setattr(status, "screen_width", lambda: 80)
 
     shown = cli(*command.split()).out
     wide = cli(*command.split(), "--wide").out
@@ -248,3 +247,13 @@ def test_a_list_fits_a_terminal_of_80_columns_and_ids_stay_whole(
     assert max(display_width(line) for line in table.splitlines()) <= 80, shown
     assert (dies if command in ("tasks list", "dead list") else "") in shown
     assert max(display_width(line) for line in wide.splitlines()) > 80
+
+
+def test_where_no_terminal_limits_the_width_a_list_of_tasks_has_all_columns(
+    cli: Callable[..., Any], mixed: dict[str, str]
+) -> None:
+    piped, wide = cli("tasks", "list").out, cli("tasks", "list", "--wide").out
+
+    assert piped == wide
+    assert {"QUEUE", "ATTEMPTS", "ENQUEUED"} <= set(piped.splitlines()[0].split())
+    assert len(piped.splitlines()) == 1 + len(mixed)
