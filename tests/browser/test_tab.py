@@ -48,6 +48,45 @@ def test_what_was_chosen_and_typed_stays_while_the_page_follows(shop: Any, tab: 
     assert tab.input_value("[name=error]") == "half a wo"
 
 
+def test_a_search_goes_on_by_itself_to_the_last_task(shop: Any, tab: Any) -> None:
+    shop.client.queue("haystack").push_many({"n": number} for number in range(12_000))
+    needle = shop.client.queue("haystack").push({"needle": 1})
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+
+    tab.goto(f"{shop.url}/tasks?queue=haystack&param=needle")
+    tab.wait_for_selector(f"#tasks tr[data-key='{needle}']")
+    tab.wait_for_selector("#searching [data-next]", state="detached")
+
+    assert len([url for url in asked if "after=" in url]) >= 2
+    assert tab.locator("#tasks tbody tr").count() == 1
+    assert "12,001 searched" in tab.inner_text("#found")
+
+
+def test_a_search_that_is_stopped_says_that_it_is_not_finished_and_goes_on_by_its_link(shop: Any, tab: Any) -> None:
+    shop.client.queue("barn").push_many({"n": number} for number in range(12_000))
+    tab.add_init_script("window.fetch = () => new Promise(() => undefined)")  # the next piece never comes
+
+    tab.goto(f"{shop.url}/tasks?queue=barn&param=needle")
+    tab.click("#searching [data-stop]")
+    tab.wait_for_selector("#searching [data-onward]")
+
+    assert "of 12,000, not finished" in tab.inner_text("#searching")
+    assert "Nothing found" not in tab.inner_text("main")
+    assert "after=" in (tab.get_attribute("#searching [data-onward]", "href") or "")
+
+
+def test_on_a_phone_the_filters_are_folded(shop: Any, look: Any) -> None:
+    tab = look(size="phone")
+    tab.goto(f"{shop.url}/tasks")
+    assert not tab.is_visible("[name=error]")
+
+    tab.click("[data-fold]")
+
+    assert tab.is_visible("[name=error]")
+    assert tab.get_attribute("[data-fold]", "aria-expanded") == "true"
+
+
 def test_a_hidden_tab_asks_for_nothing(shop: Any, tab: Any) -> None:
     tab.goto(f"{shop.url}/")
     sign(tab, "live")

@@ -31,7 +31,7 @@ def _parameters(record: TaskRecord) -> Any:
         raise Refused(f"task {record.id} is {record.state}: only the parameters of a dead task can be changed")
     if record.is_encrypted:
         why = "" if record.unread is None else f" and cannot be decrypted: {record.unread}"
-        missing = why or " and this dashboard has no key (JOBRUNNER_PAYLOAD_ENCRYPTION)"
+        missing = why or " and this dashboard has no key (JOBRUNNER_PAYLOAD_KEYS)"
         raise Refused(f"the parameters of task {record.id} are encrypted{missing}; requeue it unchanged")
     if record.unread is not None:
         raise Refused(f"the parameters of task {record.id} cannot be read: {record.unread}; requeue it unchanged")
