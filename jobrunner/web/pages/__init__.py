@@ -7,6 +7,7 @@ A module has `pages: list[Page]`, whose endpoints return (template, values), and
 from jobrunner.web.pages import (
     audit,
     events,
+    flows,
     operation,
     overview,
     periodic,
@@ -20,7 +21,7 @@ from jobrunner.web.pages import (
 )
 from jobrunner.web.routing import Action, Page
 
-_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, redis, events, audit, operation, sessions)
+_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, flows, redis, events, audit, operation, sessions)
 _ACTIONS = (queues, tasks, task, periodic, workers, operation)
 
 

@@ -1,29 +1,19 @@
-"""Pipelines: all of them, and one as a graph with what is in each of its queues. Flows: the recent ones, and the steps
-of one."""
+"""Pipelines: all of them, and one as a graph with what is in each of its queues."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobrunner.codec import decode
-from jobrunner.encryption.cipher import is_encrypted_result
-from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph, QueueNode
-from jobrunner.inspector.flows import read_flow, recent_flows
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats import QueueStats, by_queue
-from jobrunner.task import ENCRYPTED
 from jobrunner.web.errors import NotThere
 from jobrunner.web.graph import Box, draw
 from jobrunner.web.live import DashboardSnapshot
-from jobrunner.web.pages.task import shown
 from jobrunner.web.routing import Context, Page, Values
 
 _WINDOW = timedelta(minutes=2)
 _OVER_S = 60.0
-_FLOWS_AT_ONCE = 20
-_MOST_FLOWS = 1000
-_STEPS_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,45 +118,7 @@ def _per_s(figures: QueueStats | None) -> float:
     return figures.ended / (2 * _OVER_S) if figures else 0.0
 
 
-def _flows(context: Context) -> tuple[str, Values]:
-    page = context.query.whole("page", 1, lowest=1, highest=_MOST_FLOWS // _FLOWS_AT_ONCE)
-    found = recent_flows(context.client, first=(page - 1) * _FLOWS_AT_ONCE, count=_FLOWS_AT_ONCE)
-    return "flows.html", {"nav": context.glance().nav, "flows": found, "page": page, "flow": None}
-
-
-def _flow(context: Context) -> tuple[str, Values]:
-    page = context.query.whole("page", 1, lowest=1, highest=1_000_000)
-    found = read_flow(context.client, context.path("flow"), first=(page - 1) * _STEPS_AT_ONCE, count=_STEPS_AT_ONCE)
-    if found is None:
-        raise NotThere("there is no such flow: it ended, or waited, longer ago than its ttl, or never was")
-    pages = -(-found.total // _STEPS_AT_ONCE)
-    return "flows.html", {
-        "nav": context.glance().nav,
-        "flow": found,
-        "rows": [(one, _passed_on(context, one.result)) for one in found.steps],
-        "page": page,
-        "last_page": max(pages, 1),
-        "at_once": _STEPS_AT_ONCE,
-    }
-
-
-def _passed_on(context: Context, result: bytes) -> str:
-    """The result that a step passed on, on one line; '' for none."""
-    if not result:
-        return ""
-    if is_encrypted_result(result):
-        return ENCRYPTED
-    if result.startswith(b"@"):
-        return "(in pieces: a large group)"
-    try:
-        return " ".join(shown(context, decode(result)).split())[:200]
-    except (JobrunnerError, ValueError, RecursionError):
-        return "(open the task)"
-
-
 pages: list[Page] = [
-    Page(path="/flows", name="flows", endpoint=_flows),
-    Page(path="/flows/{flow}", name="flow", endpoint=_flow),
     Page(path="/pipelines", name="pipelines", endpoint=_pipelines),
     Page(path="/pipelines/{pipeline}", name="pipeline", endpoint=_pipeline),
 ]
