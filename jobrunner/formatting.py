@@ -195,6 +195,12 @@ def cut(text: str, width: int) -> str:
     return kept + "…" if width > 0 else ""
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """Up to `most` names with commas between, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def display_width(text: str) -> int:
     """The columns that a terminal takes for a text: two for each wide character, none for a combining one."""
     if text.isascii():

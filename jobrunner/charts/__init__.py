@@ -8,13 +8,15 @@ Invariant: every text is escaped, so names from outside cannot break out of the 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
+from types import MappingProxyType
 
 Values = Sequence[float | None]
 Point = tuple[float, float]
+_NO_DATA: Mapping[str, str] = MappingProxyType({})
 _HOUR_S, _DAY_S = 3600, 86_400
 _STEPS_S = (
     1, 5, 10, 30, 60, 300, 600, 1800, _HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S, _DAY_S, 7 * _DAY_S, 30 * _DAY_S,
@@ -145,9 +147,11 @@ def rule(look: str, x1: float, y1: float, x2: float, y2: float, *, title: str = 
     return _closed(f'line class="{look}" {ends}', "line", title)
 
 
-def rect(look: str, x: float, y: float, width: float, height: float, *, title: str = "", tip: str = "") -> str:
-    """A rectangle; `tip` is for the script of the dashboard, which shows it at once."""
-    more = f' data-tip="{escape(tip)}"' if tip else ""
+def rect(
+    look: str, x: float, y: float, width: float, height: float, *, title: str = "", data: Mapping[str, str] = _NO_DATA
+) -> str:
+    """A rectangle; `data` has values for the script of the dashboard, by name."""
+    more = "".join(f' data-{name}="{escape(value)}"' for name, value in data.items())
     place = f'x="{_length(x)}" y="{_length(y)}" width="{_length(width)}" height="{_length(height)}"'
     return _closed(f'rect class="{look}" {place}{more}', "rect", title)
 

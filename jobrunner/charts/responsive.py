@@ -159,9 +159,9 @@ def _spots(
     found = []
     for at, start in enumerate(starts):
         tip = _tip(start, drawn, at, unit) + (f" · {placed[at][1]}" if at in placed else "")
-        spot = rect("hot", at * width, 0, width, _HEIGHT, title=tip, tip=tip)
-        ends = f' data-until="{_iso(starts[at + 1])}"' if at + 1 < len(starts) else ""
-        found.append(spot.replace(" data-tip=", f' data-at="{_iso(start)}"{ends} data-tip=', 1))
+        until = {"until": _iso(starts[at + 1])} if at + 1 < len(starts) else {}
+        data = {"at": _iso(start), **until, "tip": tip}
+        found.append(rect("hot", at * width, 0, width, _HEIGHT, title=tip, data=data))
     return "".join(found)
 
 

@@ -122,13 +122,11 @@ def connected(shared: CommonOptions, *, starts: bool = False) -> Client:
     one.
     """
     client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
-    server = endpoint_of(client).embedded
-    if server is not None and not starts:
-        status = server.status()
-        if not status.running:
-            client.close()
-            raise ServerUnavailable(_not_running(status.folder))
-    announce_start(client)
+    if starts:
+        announce_start(client)
+    elif (server := endpoint_of(client).embedded) is not None and not (status := server.status()).running:
+        client.close()
+        raise ServerUnavailable(_not_running(status.folder))
     return client
 
 

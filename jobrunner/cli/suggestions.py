@@ -22,6 +22,7 @@ from jobrunner.broker.keys import split_queue
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json
 from jobrunner.client.client import Client
+from jobrunner.formatting import listed
 from jobrunner.inspector.snapshot import is_known
 from jobrunner.settings import client_settings, file_settings, project_file
 
@@ -61,8 +62,7 @@ def _nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
-    more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-    return f"known are {', '.join(known[:_NAMED])}{more}" if known else "no queue was ever used"
+    return f"known are {listed(known, _NAMED)}" if known else "no queue was ever used"
 
 
 def with_create(command: Callable[..., Any]) -> Callable[..., Any]:

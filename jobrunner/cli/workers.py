@@ -10,7 +10,8 @@ from jobrunner.cli.status import worker_table
 from jobrunner.cli.suggestions import worker_ids
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.records import command_worker
+from jobrunner.client.records import WorkerCommand, command_worker
+from jobrunner.formatting import listed
 
 _EXAMPLES = """\b
 Examples:
@@ -48,7 +49,7 @@ def quiet(shared: CommonOptions, worker: str) -> None:
     """Let WORKER take no new tasks; what it runs goes on.
 
     WORKER is the id of a worker, or a part of it that only one worker has."""
-    _command(shared, worker, "quiet", "1", done="takes no new tasks from its next heartbeat on")
+    _command(shared, worker, "quiet", done="takes no new tasks from its next heartbeat on")
 
 
 @workers.command(epilog="Example:  jobrunner workers resume 9f02ab")
@@ -56,7 +57,7 @@ def quiet(shared: CommonOptions, worker: str) -> None:
 @with_shared_options
 def resume(shared: CommonOptions, worker: str) -> None:
     """Let a quiet WORKER take tasks again."""
-    _command(shared, worker, "quiet", "0", done="takes tasks again from its next heartbeat on")
+    _command(shared, worker, "resume", done="takes tasks again from its next heartbeat on")
 
 
 @workers.command(epilog="Example:  jobrunner workers stop 9f02ab")
@@ -66,18 +67,17 @@ def stop(shared: CommonOptions, worker: str) -> None:
     """Stop WORKER: what it runs may finish.
 
     Tasks that run longer than its grace, and those that it has fetched, are handed back."""
-    _command(shared, worker, "stop", "1", done="stops at its next heartbeat")
+    _command(shared, worker, "stop", done="stops at its next heartbeat")
 
 
-def _command(shared: CommonOptions, named: str, command: str, value: str, *, done: str) -> None:
+def _command(shared: CommonOptions, named: str, command: WorkerCommand, *, done: str) -> None:
     with connected(shared) as client:
         worker = _id_of(client, named)
-        if not run_operation(broker_of(client), command_worker(keys_of(client), worker, command, value)):
+        if not run_operation(broker_of(client), command_worker(keys_of(client), worker, command)):
             raise Refusal(f"there is no worker {worker!r} any more")
-        action = "resume" if (command, value) == ("quiet", "0") else command
-        note(client, f"worker.{action}", worker, done)
+        note(client, f"worker.{command}", worker, done)
     if shared.as_json:
-        answer_json({"worker": worker, "command": action})
+        answer_json({"worker": worker, "command": command})
     else:
         echo(f"worker {worker} {done}")
 
@@ -88,8 +88,7 @@ def _id_of(client: Client, named: str) -> str:
     found = [one for one in ids if one == named] or [one for one in ids if named and named in one]
     if len(found) == 1:
         return found[0]
-    some = found or ids
-    listed = ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if len(some) > _NAMED else "")
     if found:
-        raise Refusal(f"{named!r} is a part of {len(found)} ids of workers; name one: {listed}")
-    raise Refusal(f"there is no worker {named!r}; " + (f"workers are {listed}" if ids else "no worker runs"))
+        raise Refusal(f"{named!r} is a part of {len(found)} ids of workers; name one: {listed(found, _NAMED)}")
+    others = f"workers are {listed(ids, _NAMED)}" if ids else "no worker runs"
+    raise Refusal(f"there is no worker {named!r}; {others}")

@@ -7,6 +7,7 @@ in another folder.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -20,7 +21,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import InvalidOption, UnknownJob
-from jobrunner.formatting import describe
+from jobrunner.formatting import describe, listed
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.redaction import Redaction
 from jobrunner.schedule import Schedule, first_tick
@@ -52,6 +53,9 @@ _COUNTED_AT_ONCE = 1000
 _KNOWN_FOR_S = 5.0
 _NAMED = 10
 _COMMANDS_KEPT_MS = 3_600_000
+WorkerCommand = Literal["quiet", "resume", "stop"]
+_COMMANDS = {"quiet": ("quiet", "1"), "resume": ("quiet", "0"), "stop": ("stop", "1")}
+"""The field that a worker reads for each command, and its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +127,15 @@ def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
     return sorted((_worker(worker_id, fields) for worker_id, fields in said), key=lambda worker: worker.id)
 
 
-def command_worker(keys: Keys, worker_id: str, command: str, value: str) -> Operation[bool]:
-    """Leaves a command (`quiet` 1 or 0, `stop` 1), which the worker reads with its next heartbeat.
+def command_worker(keys: Keys, worker_id: str, command: WorkerCommand) -> Operation[bool]:
+    """Leaves a command, which the worker reads with its next heartbeat.
 
     Returns False when no live worker has this id.
     """
     if worker_id not in {one.id for one in (yield from read_workers(keys))}:
         return False
-    yield leader_calls.order(keys, worker_id, command, value, ttl_ms=_COMMANDS_KEPT_MS)
+    field, value = _COMMANDS[command]
+    yield leader_calls.order(keys, worker_id, field, value, ttl_ms=_COMMANDS_KEPT_MS)
     return True
 
 
@@ -292,7 +297,4 @@ def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
 
 
 def _known(names: list[str]) -> str:
-    if not names:
-        return "no worker published any yet"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"known are {', '.join(names[:_NAMED])}{more}"
+    return f"known are {listed(names, _NAMED)}" if names else "no worker published any yet"

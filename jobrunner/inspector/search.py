@@ -146,7 +146,7 @@ def matching(client: Client, wanted: Filter, redaction: Redaction | None = None)
     again.
     """
     for line in _lines(client, wanted):
-        here, newest = None, line.state in ("dead", "done")
+        here, newest = None, line.state in LATEST_FIRST
         while here is None or here.read < 2 * line.size:
             chunk = _call(client, wanted, line, EXAMINED_AT_ONCE, here, newest=newest, payloads=False)
             shown = _shown(chunk, wanted, redaction)

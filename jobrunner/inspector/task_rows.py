@@ -18,6 +18,7 @@ from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import is_encrypted
 from jobrunner.encryption.envelope import claimed_encoding
+from jobrunner.formatting import cut
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
 
@@ -126,18 +127,16 @@ def params_line(payload: str, encoding: str, redaction: Redaction) -> str:
     try:
         value = redaction.shown(msgspec.json.decode(payload))
     except (msgspec.MsgspecError, RecursionError):
-        return _cut(redaction.text(" ".join(payload.split())) if payload.isprintable() else f"({len(payload):,} bytes)")
+        if not payload.isprintable():
+            return f"({len(payload):,} bytes)"
+        return cut(redaction.text(" ".join(payload.split())), _LONGEST_PARAMS)
     if isinstance(value, dict):
-        return _cut(" ".join(f"{name}={_one_line(part)}" for name, part in value.items()))
-    return _cut(_one_line(value))
+        return cut(" ".join(f"{name}={_as_json(part)}" for name, part in value.items()), _LONGEST_PARAMS)
+    return cut(_as_json(value), _LONGEST_PARAMS)
 
 
-def _one_line(value: Any) -> str:
-    return " ".join(json.dumps(value, ensure_ascii=False, default=repr).split())
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_PARAMS else text[: _LONGEST_PARAMS - 1] + "…"
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=repr)
 
 
 def read_instant(ms: float | str | bytes | None) -> datetime | None:

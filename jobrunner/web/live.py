@@ -23,7 +23,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.etl.graph import Graph, published
-from jobrunner.formatting import describe, duration
+from jobrunner.formatting import describe, duration, listed
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, unknown_type_check
@@ -222,7 +222,7 @@ def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check
     found = [check for check in (facts_checks(seen.server) if seen.server else ()) if check.verdict != "ok"]
     if unserved:
         names = [queue.name for queue in unserved]
-        told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        told = listed(names, 3)
         undone = sum(queue.open for queue in unserved)
         advice = f"start one: jobrunner work MODULE -q {names[0]}"
         found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice))

@@ -5,7 +5,7 @@ A quiet worker reserves nothing new until it receives the command to resume.
 
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.records import command_worker
+from jobrunner.client.records import WorkerCommand, command_worker
 from jobrunner.inspector.attempts import at_work
 from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Action, Context, Done, Page, Values
@@ -30,20 +30,20 @@ def _workers(context: Context) -> tuple[str, Values]:
 
 
 def _quiet(context: Context) -> Done:
-    return _told(context, "quiet", "1", "reserves nothing new from its next heartbeat on")
+    return _told(context, "quiet", "reserves nothing new from its next heartbeat on")
 
 
 def _resume(context: Context) -> Done:
-    return _told(context, "quiet", "0", "reserves again from its next heartbeat on")
+    return _told(context, "resume", "reserves again from its next heartbeat on")
 
 
 def _stop(context: Context) -> Done:
-    return _told(context, "stop", "1", "stops at its next heartbeat: running tasks finish, the others are handed back")
+    return _told(context, "stop", "stops at its next heartbeat: running tasks finish, the others are handed back")
 
 
-def _told(context: Context, command: str, value: str, text: str) -> Done:
+def _told(context: Context, command: WorkerCommand, text: str) -> Done:
     worker = context.path("worker")
-    order = command_worker(keys_of(context.client), worker, command, value)
+    order = command_worker(keys_of(context.client), worker, command)
     if not run_operation(broker_of(context.client), order):
         raise NotThere(f"there is no worker {worker[:100]!r}, or it fell silent")
     return Done(text=f"worker {worker} {text}", to=context.url("workers"))

@@ -169,7 +169,7 @@ class Reporting:
             over = [report for report in reports if type(report[1]) is Acknowledged]
             self._leases.drop(attempt for attempt, _ in over)
             self._parts.stats.observe(over, ["ok"] * len(over))
-            done = [report for report in over if getattr(report[1], "succeeded", False)]
+            done = [(one, outcome) for one, outcome in over if isinstance(outcome, Acknowledged) and outcome.succeeded]
             self._parts.log.note(done, ["ok"] * len(done))
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Unknown in kinds:
