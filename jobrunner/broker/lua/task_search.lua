@@ -11,54 +11,11 @@ local now_ms, tasks, count, most, newest, last_score, last_id, since, before, sc
 -- reply {how many were read, score of the last, id of the last, '1' when that was the end, id, score, type,
 --       retry_count, started_at, enqueue_time, error, encoding, attempts, outcome, payload (cut; '' unless it was
 --       searched or asked for), id, ...}
+-- include task_matching
 
 local id_part, type, job_part, error_part, payload_part = unpack(ARGV, 12)
 local LONGEST_ERROR, LONGEST_PAYLOAD, MOST_BYTES = 4000, 16385, 524288
 local FIELDS = {'type', 'retry_count', 'started_at', 'enqueue_time', 'error', 'encoding', 'attempts', 'outcome'}
-
--- Whether a text, which may be missing, contains a part in lower case; everything contains ''.
-local function contains(text, part) return part == '' or string.find(string.lower(text or ''), part, 1, true) ~= nil end
-
--- Whether it contains any line of `parts`.
-local function contains_any(text, parts)
-  local lowered = parts ~= '' and string.lower(text)
-  for part in string.gmatch(parts, '[^\n]+') do
-    if string.find(lowered, part, 1, true) then return true end
-  end
-  return parts == ''
-end
-
--- Whether one member of a sorted set is before another of the same score. Lua's `<` goes by the locale of the server.
-local function is_less(one, other)
-  for i = 1, math.min(#one, #other) do
-    local left, right = string.byte(one, i), string.byte(other, i)
-    if left ~= right then return left < right end
-  end
-  return #one < #other
-end
-
--- The rank behind a member that may be gone: ranks shift while members come and go, scores and ids do not.
-local function rank_behind(set, is_descending, score, id)
-  if redis.call('ZSCORE', set, id) == score then
-    return redis.call(is_descending and 'ZREVRANK' or 'ZRANK', set, id) + 1
-  end
-  local lowest, highest = is_descending and '(' .. score or '-inf', is_descending and '+inf' or '(' .. score
-  local low = redis.call('ZCOUNT', set, lowest, highest)
-  local high = low + redis.call('ZCOUNT', set, score, score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local one = redis.call(is_descending and 'ZREVRANGE' or 'ZRANGE', set, middle, middle)[1]
-    local is_behind = is_descending and is_less(one, id) or not is_descending and is_less(id, one)
-    if is_behind then high = middle else low = middle + 1 end
-  end
-  return low
-end
-
--- The rank of the first member of the scores from `since` on and before `before`; '' = open.
-local function rank_of_first(set, is_descending, since, before)
-  if is_descending then return before ~= '' and redis.call('ZCOUNT', set, before, '+inf') or 0 end
-  return since ~= '' and redis.call('ZCOUNT', set, '-inf', '(' .. since) or 0
-end
 
 local is_descending = newest == '1'
 local lowest, highest = tonumber(since) or -math.huge, tonumber(before) or math.huge
