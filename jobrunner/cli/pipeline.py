@@ -1,13 +1,8 @@
-"""`jobrunner pipeline`: list, show, diagram, push, run."""
+"""`jobrunner pipeline`: list, diagram, run; `show` and `push` have modules of their own."""
 
-import json
 import os
-import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
 import click
@@ -23,25 +18,20 @@ from jobrunner.cli.options import (
     with_shared_options,
 )
 from jobrunner.cli.output import answer_json, echo, table, talk
+from jobrunner.cli.pipeline_push import push
 from jobrunner.cli.pipeline_show import loaded_pipeline, show
 from jobrunner.cli.signals import Restart
-from jobrunner.cli.suggestions import pipeline_names, pipeline_queues
+from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.cli.work import WorkOptions, chosen_client, words, work_here
 from jobrunner.client.client import Client
-from jobrunner.client.item import Item
-from jobrunner.client.queue import Queue
-from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
-from jobrunner.etl.graph import full_name
-from jobrunner.etl.pipeline import Pipeline, all_pipelines, find_pipeline
+from jobrunner.errors import InvalidOption
+from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.etl.progress import Emptied
 from jobrunner.etl.spark_station import choose
-from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, log_to_stderr
 
-_AT_ONCE = 1000
-"""Items that `push -` sends in one batch."""
 _EXAMPLES = """\b
 Examples:
   jobrunner pipeline run orders myapp.orders --processes 2
@@ -97,6 +87,7 @@ def diagram(shared: CommonOptions, name: str, modules: tuple[str, ...], form: st
 
 
 pipeline.add_command(show)
+pipeline.add_command(push)
 
 
 def _rows(declared: dict[str, Pipeline], stats: dict[str, QueueCounts]) -> list[dict[str, object]]:
@@ -201,102 +192,3 @@ def _queues(found: Pipeline) -> tuple[tuple[str, ...], tuple[str, ...]]:
     served = [node.queue for node in found.graph.in_order() if node.is_served]
     on_spark = tuple(queue for queue in served if queue in found.spark_stations)
     return tuple(queue for queue in served if queue not in found.spark_stations), on_spark
-
-
-_PUSH_EXAMPLES = """\b
-Examples:
-  jobrunner pipeline push orders/raw '{"id": 7}' -m myapp.orders
-  jobrunner pipeline push orders/raw - < orders.jsonl
-  zcat orders.jsonl.gz | jobrunner pipeline push orders/raw - --priority 0
-"""
-
-
-@pipeline.command(epilog=_PUSH_EXAMPLES)
-@click.argument("target", metavar="NAME/QUEUE", shell_complete=pipeline_queues)
-@click.argument("payload", metavar="JSON|-")
-@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
-              help="Module that declares the pipeline; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
-@click.option("--in", "in_", type=seconds_of, metavar="S",
-              help="Delay before the item is due: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
-@click.option("--priority", type=int, metavar="0..2", help="Higher runs first.")
-@with_shared_options
-def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
-    """Push an item into QUEUE of pipeline NAME and print its id.
-
-    `-` reads one item from each line of stdin. When a module declares the pipeline, the command checks the queue's
-    name and writes its settings first.
-    """
-    name, slash, short = target.partition("/")
-    if not slash:
-        raise click.UsageError(f"{target!r} is no queue of a pipeline; write NAME/QUEUE")
-    with connected(shared, starts=True) as client:
-        queue = _target(client, name, short, modules)
-        if payload == "-":
-            _push_lines(shared, queue, options)
-            return
-        pushed = queue.push(_read(payload, "the payload"), **options)
-    if shared.as_json:
-        answer_json({"id": pushed, "queue": queue.name})
-    else:
-        echo(pushed)
-
-
-def _target(client: Client, name: str, short: str, modules: tuple[str, ...]) -> Queue:
-    chosen = modules_or_configured(modules)
-    load_modules(chosen)
-    full = full_name(name, short)
-    if chosen:
-        declared = find_pipeline(name)
-        declared.graph.find(full)
-        declared.apply(client)
-    return client.queue(full)
-
-
-def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
-    pushed = 0
-    lines = enumerate(sys.stdin.buffer, 1)
-    try:
-        with _bar() as advance:
-            while numbered := list(islice(lines, _AT_ONCE)):
-                items = [Item(_read(line, f"line {number}"), **options) for number, line in numbered if line.strip()]
-                pushed += len(queue.push_many(items))
-                advance([line for _, line in numbered])
-    except JobrunnerError:
-        talk(f"of the lines before, {counted(pushed, 'item')} were pushed into {queue.name}")
-        raise
-    if shared.as_json:
-        answer_json({"queue": queue.name, "pushed": pushed})
-    else:
-        echo(f"pushed {counted(pushed, 'item')} into {queue.name}")
-
-
-def _read(text: str | bytes, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        raise UsageError(
-            f"{what} is no JSON: {shown.strip()[:60]!r} ({error}); a text is written '\"like this\"'"
-        ) from error
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[list[bytes]], None]]:
-    """Tells a person who looks how far it is, line by line: a bar when stdin is a file, else a number."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    status = os.fstat(sys.stdin.fileno())
-    if stat.S_ISREG(status.st_mode) and status.st_size:
-        with click.progressbar(length=status.st_size, label="Pushing", file=sys.stderr) as bar:
-            yield lambda lines: bar.update(sum(map(len, lines)))
-        return
-    total = 0
-
-    def tell(lines: list[bytes]) -> None:
-        nonlocal total
-        total += len(lines)
-        echo(f"\rPushing  {total} lines", nl=False, err=True)
-
-    yield tell
-    echo("", err=True)

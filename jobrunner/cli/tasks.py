@@ -1,7 +1,5 @@
 """`jobrunner tasks`: list, show, cancel, requeue, run-now, enqueue."""
 
-from collections.abc import Iterable
-from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -12,7 +10,7 @@ from jobrunner.cli.enqueue import enqueue
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
-from jobrunner.cli.output import Refusal, answer_json, echo, exactly, facts, rising, when
+from jobrunner.cli.output import Refusal, answer_json, echo, rising
 from jobrunner.cli.suggestions import check_queue, queue_names
 from jobrunner.cli.task_lists import (
     LIMIT,
@@ -22,23 +20,20 @@ from jobrunner.cli.task_lists import (
     find_tasks,
     nothing_found,
     searching,
-    short,
     show_list,
-    task_value,
     with_conditions,
 )
+from jobrunner.cli.task_show import show_task
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all
-from jobrunner.client.records import WorkerRecord
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
 from jobrunner.formatting import counted
-from jobrunner.inspector.attempts import LeaseHolder, holder_of, who_failed
+from jobrunner.inspector.attempts import holder_of
 from jobrunner.inspector.search import matching
 from jobrunner.inspector.task_rows import STATES, TaskPosition
-from jobrunner.redaction import Redaction
-from jobrunner.task import Failure, TaskRecord, TaskState
+from jobrunner.task import TaskState
 
 _EXAMPLES = """\b
 Examples:
@@ -108,22 +103,7 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
         workers = client.workers()
         holder = holder_of(client, record, workers)
         hides = client.redaction()
-    if shared.as_json:
-        ran_by = [who_failed(failure, workers) for failure in record.failures]
-        failures = [
-            replace(one, worker=name, error=hides.text(one.error))
-            for one, name in zip(record.failures, ran_by, strict=True)
-        ]
-        answer_json(task_value(record, hides) | {"holder": _holder_value(holder), "failures": failures})
-    else:
-        held = [("held by", _told_holder(holder))] if holder is not None else []
-        echo(facts([*_all_of(record, hides), *held]))
-        if record.failures:
-            echo("")
-        for failure in record.failures:
-            echo(hides.text(_told_failure(failure, workers)))
-        if record.error:
-            echo(f"\n{hides.text(record.error.rstrip())}")
+    show_task(shared, record, holder, workers, hides)
 
 
 _CANCEL_EXAMPLES = """\b
@@ -269,54 +249,3 @@ def _is_pending(task: TaskHandle[Any]) -> bool:
         return task.state is TaskState.PENDING
     except TaskGone:
         return False
-
-
-def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
-    value = task_value(record, hides)
-    found: list[tuple[str, object]] = [
-        ("id", record.id),
-        ("job", record.type),
-        ("queue", record.queue),
-        ("state", record.state),
-        (_WHEN.get(record.state, "when"), exactly(record.when)),
-        ("enqueued", exactly(record.enqueue_time)),
-        ("attempts", f"{record.attempts}, {record.retry_count} of them failed"),
-        ("priority", record.priority),
-        ("payload", short(value["payload"])),
-    ]
-    found += [(name, value[name]) for name in ("result", "progress", "headers") if value[name]]
-    return [pair for pair in found if pair[1] != "-"]
-
-
-def _told_holder(holder: LeaseHolder) -> str:
-    if holder.worker is None:
-        return f"a worker that is gone, {holder.mark}" if holder.mark else "no worker: a program, or a batch"
-    began = f", began it {when(holder.running.began)}" if holder.running else ""
-    return f"{holder.worker.host} pid {holder.worker.pid} ({holder.worker.id}){began}"
-
-
-def _holder_value(holder: LeaseHolder | None) -> dict[str, Any] | None:
-    if holder is None:
-        return None
-    worker, running = holder.worker, holder.running
-    return {
-        "mark": holder.mark,
-        "worker": worker and worker.id,
-        "host": worker and worker.host,
-        "pid": worker and worker.pid,
-        "began": running and running.began,
-    }
-
-
-def _told_failure(failure: Failure, workers: Iterable[WorkerRecord]) -> str:
-    by = who_failed(failure, workers)
-    return f"attempt {failure.attempt} {failure.what} {when(failure.at)}{f' at {by}' if by else ''}: {failure.error}"
-
-
-_WHEN = {
-    TaskState.SCHEDULED: "due",
-    TaskState.PENDING: "lease ends",
-    TaskState.DEAD: "died",
-    TaskState.SUCCEEDED: "finished",
-    TaskState.CANCELLED: "cancelled",
-}

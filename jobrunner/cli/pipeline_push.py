@@ -1,0 +1,124 @@
+"""`jobrunner pipeline push`: one item from the command line, or one from each line of stdin."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import click
+
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
+from jobrunner.cli.output import answer_json, echo, talk
+from jobrunner.cli.suggestions import pipeline_queues
+from jobrunner.client.client import Client
+from jobrunner.client.item import Item
+from jobrunner.client.queue import Queue
+from jobrunner.errors import JobrunnerError, UsageError
+from jobrunner.etl.graph import full_name
+from jobrunner.etl.pipeline import find_pipeline
+from jobrunner.formatting import counted
+from jobrunner.jobs.registry import load_modules
+
+_AT_ONCE = 1000
+"""Items of one batch of `push -`."""
+_EXAMPLES = """\b
+Examples:
+  jobrunner pipeline push orders/raw '{"id": 7}' -m myapp.orders
+  jobrunner pipeline push orders/raw - < orders.jsonl
+  zcat orders.jsonl.gz | jobrunner pipeline push orders/raw - --priority 0
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("target", metavar="NAME/QUEUE", shell_complete=pipeline_queues)
+@click.argument("payload", metavar="JSON|-")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
+              help="Module that declares the pipeline; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
+@click.option("--in", "in_", type=seconds_of, metavar="S",
+              help="Delay before the item is due: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
+@click.option("--priority", type=int, metavar="0..2", help="Higher runs first.")
+@with_shared_options
+def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
+    """Push an item into QUEUE of pipeline NAME and print its id.
+
+    `-` reads one item from each line of stdin. When a module declares the pipeline, the command checks the queue's
+    name and writes its settings first.
+    """
+    name, slash, short = target.partition("/")
+    if not slash:
+        raise click.UsageError(f"{target!r} is no queue of a pipeline; write NAME/QUEUE")
+    with connected(shared, starts=True) as client:
+        queue = _target(client, name, short, modules)
+        if payload == "-":
+            _push_lines(shared, queue, options)
+            return
+        pushed = queue.push(_read(payload, "the payload"), **options)
+    if shared.as_json:
+        answer_json({"id": pushed, "queue": queue.name})
+    else:
+        echo(pushed)
+
+
+def _target(client: Client, name: str, short: str, modules: tuple[str, ...]) -> Queue:
+    chosen = modules_or_configured(modules)
+    load_modules(chosen)
+    full = full_name(name, short)
+    if chosen:
+        declared = find_pipeline(name)
+        declared.graph.find(full)
+        declared.apply(client)
+    return client.queue(full)
+
+
+def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
+    pushed = 0
+    lines = enumerate(sys.stdin.buffer, 1)
+    try:
+        with _bar() as advance:
+            while numbered := list(islice(lines, _AT_ONCE)):
+                items = [Item(_read(line, f"line {number}"), **options) for number, line in numbered if line.strip()]
+                pushed += len(queue.push_many(items))
+                advance([line for _, line in numbered])
+    except JobrunnerError:
+        talk(f"of the lines before, {counted(pushed, 'item')} were pushed into {queue.name}")
+        raise
+    if shared.as_json:
+        answer_json({"queue": queue.name, "pushed": pushed})
+    else:
+        echo(f"pushed {counted(pushed, 'item')} into {queue.name}")
+
+
+def _read(text: str | bytes, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        raise UsageError(
+            f"{what} is no JSON: {shown.strip()[:60]!r} ({error}); a text is written '\"like this\"'"
+        ) from error
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[list[bytes]], None]]:
+    """Tells a person who looks how far it is, line by line: a bar when stdin is a file, else a number."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    status = os.fstat(sys.stdin.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        with click.progressbar(length=status.st_size, label="Pushing", file=sys.stderr) as bar:
+            yield lambda lines: bar.update(sum(map(len, lines)))
+        return
+    total = 0
+
+    def tell(lines: list[bytes]) -> None:
+        nonlocal total
+        total += len(lines)
+        echo(f"\rPushing  {total} lines", nl=False, err=True)
+
+    yield tell
+    echo("", err=True)
