@@ -25,6 +25,7 @@ COMMANDS = {
     "enqueue": ("jobrunner.cli.enqueue:enqueue", "Enqueue one task of a job."),
     "status": ("jobrunner.cli.status:status", "Show the server, queues, workers, leader and periodic jobs."),
     "top": ("jobrunner.cli.top.command:top", "Show queues, rates, workers and failures in the terminal, live."),
+    "jobs": ("jobrunner.cli.jobs:jobs", "List jobs with their queues, totals and rates."),
     "queues": ("jobrunner.cli.queues:queues", "List, pause, limit and purge queues, and show their settings."),
     "tasks": ("jobrunner.cli.tasks:tasks", "List, show, enqueue, cancel and requeue tasks."),
     "dead": ("jobrunner.cli.dead:dead", "List, requeue and delete dead tasks."),

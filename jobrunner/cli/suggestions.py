@@ -55,14 +55,15 @@ def check_queue(client: Client, name: str | None, *, create: bool | None = None)
         return
     known = sorted({*client.queues(), *served, *(one for one in declared if not one.endswith("/"))})
     remedy = "" if create is None else "; --create does it all the same"
-    raise Refusal(f"there is no queue {name!r}; {_nearest(name, known)}{remedy}")
+    raise Refusal(f"there is no queue {name!r}; {nearest_of(name, known, none='no queue was ever used')}{remedy}")
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest_of(name: str, known: list[str], *, none: str) -> str:
+    """The end of a refusal of an unknown name: the nearest known one, else the known ones, else `none`."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"known are {listed(known, _NAMED)}" if known else "no queue was ever used"
+    return f"known are {listed(known, _NAMED)}" if known else none
 
 
 def with_create(command: Callable[..., Any]) -> Callable[..., Any]:

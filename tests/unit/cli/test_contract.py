@@ -33,6 +33,7 @@ def store(item): ...
 ANSWERS = {
     "enqueue": ["add_up", "x=1"],
     "status": [],
+    "jobs": [],
     "top": ["--every", "0.1"],
     "queues limit": ["mail", "--max-inflight", "3"],
     "queues delete": ["mail", "--force", "--yes"],

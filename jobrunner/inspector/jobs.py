@@ -1,0 +1,97 @@
+"""The jobs of a prefix: those that modules declare, that workers publish, and that tasks name, with their totals.
+
+Totals are counted by the scripts that end tasks, so they are exact, also when workers crash. The last hour is what
+workers count: it includes the running minute, up to the last report of each worker.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobrunner.broker.calls import stats as stats_calls
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.inspector.stats import by_job, whole
+from jobrunner.inspector.stats_types import JobStats
+from jobrunner.jobs.registry import JobDefinition
+
+_HOUR = timedelta(hours=1)
+_QUEUES_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job on one queue. Totals are of all time; those of the last hour end with `_last_hour`."""
+
+    name: str
+    queue: str | None
+    """None for a job that workers know and that has no queue here: no module declares it, and none of its tasks
+    ended."""
+    max_attempts: int | None = None
+    """None: as its queue says, or unknown because no module declares the job."""
+    schedule: str = ""
+    """In words; empty for a job that is not periodic."""
+    workers: int = 0
+    """How many live workers say that they know the job."""
+    succeeded: int = 0
+    failed: int = 0
+    """Attempts that failed, those of tasks that are dead now among them."""
+    recovered: int = 0
+    """Attempts whose lease ended without a report, as their worker crashed."""
+    dead: int = 0
+    """Tasks that became dead, also when they were requeued or deleted since."""
+    ended_last_hour: int = 0
+    """Attempts that ended, however."""
+    failed_last_hour: int = 0
+
+
+def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[JobView]:
+    """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue.
+
+    One round trip for each 500 queues, and those of the last hour. Raises ServerError.
+    """
+    options = {(one.name, one.options.queue): one.options for one in declared}
+    schedules = {(one.name, one.queue): one.schedule for one in client.periodics()}
+    totals = _totals(client)
+    lately = {(one.type, one.queue): one for one in by_job(client, since=_HOUR) if one.type}
+    known = Counter(name for worker in client.workers() for name in worker.types or ())
+    places: set[tuple[str, str | None]] = {*options, *schedules, *totals, *lately}
+    named = {name for name, _ in places}
+    places |= {(name, None) for name in known if name not in named}
+    return [
+        JobView(
+            name=name,
+            queue=queue,
+            max_attempts=options[name, queue].max_attempts if queue is not None and (name, queue) in options else None,
+            schedule=schedules.get((name, queue or ""), ""),
+            workers=known[name],
+            **totals.get((name, queue or ""), {}),
+            **_of_last_hour(lately.get((name, queue or ""))),
+        )
+        for name, queue in sorted(places, key=lambda place: (place[0], place[1] or ""))
+    ]
+
+
+def _totals(client: Client) -> dict[tuple[str, str], dict[str, int]]:
+    """What ended of each job on each queue, by (job, queue)."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    names = client.queues()
+    for at in range(0, len(names), _QUEUES_AT_ONCE):
+        some = names[at : at + _QUEUES_AT_ONCE]
+        typed = broker_of(client).run_many([stats_calls.by_type(keys_of(client).queue(name)) for name in some])
+        for queue, fields in zip(some, typed, strict=True):
+            _add(found, queue, fields)
+    return found
+
+
+def _add(found: dict[tuple[str, str], dict[str, int]], queue: str, fields: Mapping[str, str]) -> None:
+    for field, count in fields.items():
+        name, _, outcome = field.rpartition(" ")
+        if name:
+            of_job = found.setdefault((name, queue), {})
+            if outcome in ("succeeded", "failed", "recovered", "dead"):
+                of_job[outcome] = whole(count)
+
+
+def _of_last_hour(stats: JobStats | None) -> dict[str, int]:
+    return {} if stats is None else {"ended_last_hour": stats.ended, "failed_last_hour": stats.failed}
