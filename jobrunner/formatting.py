@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlsplit
 
 DISTRIBUTION, OTHER_DISTRIBUTION = "jobrunner-queue", "jobrunner"
@@ -29,6 +30,14 @@ _HOSTS = re.compile(r"((\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?,?)*")
 def install_command(extras: str) -> str:
     """The command that installs extras of this package, such as `web` or `demo,spark`, for messages."""
     return f'pip install "{DISTRIBUTION}[{extras}]"'
+
+
+def require_extra(module: str, extra: str, *packages: str) -> None:
+    """Checks that the packages of an extra are installed, which `module` needs. Raises ModuleNotFoundError with the
+    command that installs them; its `name` is the first missing package."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"{module} needs {package}: {install_command(extra)}", name=package)
 
 
 def describe(value: object, longest: int = _LONGEST) -> str:

@@ -6,6 +6,8 @@ value in a page, and no read from the server while no tab is open.
 
 from typing import TYPE_CHECKING, Any
 
+from jobrunner.formatting import require_extra
+
 if TYPE_CHECKING:
     from jobrunner.web.app import asgi_under as asgi_under
     from jobrunner.web.app import create_app as create_app
@@ -22,6 +24,8 @@ __all__ = ["Basic", "Identity", "LoginLinks", "Loopback", "Role", "Token", "Trus
 _AT = {
     "create_app": "app", "asgi_under": "app", "Basic": "credentials", "Token": "credentials", "LoginLinks": "login",
 }  # fmt: skip
+
+require_extra("jobrunner.web", "web", "starlette", "jinja2")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,48 @@
+"""An import of a part whose extra is not installed names the extra; parts without a missing package stay importable."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jobrunner.formatting import require_extra
+
+BLOCKED = "import sys; sys.modules[{package!r}] = None\n{code}"
+
+
+def run_without(package: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process in which an import of the package fails."""
+    words = [sys.executable, "-c", BLOCKED.format(package=package, code=code)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "extra"),
+    [
+        ("starlette", "from jobrunner.web import create_app", "web"),
+        ("jinja2", "from jobrunner.web import Token", "web"),
+        ("starlette", "from jobrunner.web.app import create_app", "web"),
+        ("prometheus_client", "import jobrunner.metrics.exposition", "metrics"),
+        ("opentelemetry", "from jobrunner.tracing import instrument; instrument()", "otel"),
+    ],
+)
+def test_an_import_without_its_extra_names_the_extra(package: str, code: str, extra: str) -> None:
+    done = run_without(package, code)
+
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert package in last
+    assert last.endswith(f'pip install "jobrunner-queue[{extra}]"')
+
+
+def test_the_core_and_tracing_are_imported_without_any_extra() -> None:
+    for package in ("starlette", "prometheus_client", "opentelemetry"):
+        done = run_without(package, "import jobrunner, jobrunner.tracing; jobrunner.job")
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_extra_that_is_there_is_no_error_and_the_missing_package_is_named() -> None:
+    require_extra("jobrunner.web", "web", "sys", "json")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        require_extra("jobrunner.web", "web", "json", "no_such_package_of_ours")
+    assert caught.value.name == "no_such_package_of_ours"
