@@ -46,6 +46,9 @@ KEYS = """
 awaited closing died figures guesses keyed orders ring room told turn
 """
 
+LABELS = ("come in", "Died last", "its task<", "Since it exists", "since it exists", "Not here", "Left it", ">Kept<")
+"""What pages of the dashboard do not say: standard terms are in docs/start/words.md."""
+
 
 def _words(text: str) -> set[str]:
     return set(text.split())
@@ -104,3 +107,9 @@ def test_no_script_and_no_event_has_a_retired_name() -> None:
     retired = _words(WORDS) | {"arrive", "crew", "figures", "glance", "lead", "want"}
     assert [name for name in scripts if name in retired] == []
     assert [kind for kind in events.KINDS if set(kind.split("_")) & _words(WORDS)] == []
+
+
+def test_no_page_of_the_dashboard_has_a_retired_label() -> None:
+    pages = {path.name: path.read_text("utf-8") for path in (PACKAGE / "web" / "templates").glob("*.html")}
+    assert len(pages) > 15
+    assert [f"{name}: {label}" for name, text in pages.items() for label in LABELS if label in text] == []

@@ -31,7 +31,7 @@ s                       sort the queues by name, open, rate, dead
 ctrl-l                  draw all anew
 q                       quit
 
-IN/S and OUT/S: tasks per second over the last ten seconds. DONE: finished
+IN/S and OUT/S: tasks per second over the last ten seconds. OUT: finished
 tasks per refresh. OPEN: waiting and pending, relative to the fullest queue.
 """
 
@@ -171,7 +171,7 @@ def _queues(screen: Screen, rows: list[QueueView], width: int, height: int) -> l
     widths = _queue_widths(rows, width)
     name, load, course = widths
     counts = " ".join(f"{title:>{columns}}" for title, columns in _COUNTS.items())
-    over_time = "DONE OVER TIME" if course > 13 else "DONE"
+    over_time = "OUT OVER TIME" if course > 12 else "OUT"
     head = f"  {_named('QUEUE', screen):<{name}} {counts} {'OPEN':<{load}} {over_time}"
     lines = [titled(head, width, bare=True)]
     if not rows:
