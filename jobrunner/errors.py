@@ -12,6 +12,7 @@
     │   ├── PayloadTooLarge             more bytes than the payload limit
     │   ├── ResultTooLarge              more bytes than the result limit
     │   ├── DuplicateJob                two different jobs declared under one name
+    │   ├── DuplicateQueue              a queue declared twice with different settings
     │   ├── UnknownJob                  a job name that no loaded module declares
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
@@ -99,6 +100,10 @@ class ResultTooLarge(UsageError):
 
 class DuplicateJob(UsageError):
     """Two different jobs declared under one name."""
+
+
+class DuplicateQueue(UsageError):
+    """A queue that is declared twice with different settings."""
 
 
 class UnknownJob(UsageError):

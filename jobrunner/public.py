@@ -11,6 +11,7 @@ from jobrunner.client.item import Item
 from jobrunner.client.lease import AsyncLease, Lease
 from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
+from jobrunner.jobs.declared_queues import queue
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
@@ -53,4 +54,5 @@ __all__ = [
     "current_task",
     "group",
     "job",
+    "queue",
 ]

@@ -18,6 +18,8 @@ key                                  type   content
                                               history was noted and trimmed (lua/lib/history.lua); `capacity_wanted`:
                                               until when a producer waits for capacity, Unix ms;
                                               `recheck`, `parked`: what a change of limits per key left to do
+``P:{tag}:Q:declared``               hash   the settings that programs declare, and who changed which by hand (see
+                                            lua/queue_declare.lua)
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/token_bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one partition
 ``P:{tag}:Q:partition:<band>:<key>``   zset   task id → place: one partition, in a queue that has them
@@ -167,6 +169,7 @@ class QueueKeys:
     done: bytes
     leases: bytes
     settings: bytes
+    declared: bytes
     bucket: bytes
     counters: bytes
     types: bytes
@@ -263,6 +266,7 @@ class Keys:
             done=own + b"done",
             leases=own + b"leases",
             settings=own + b"settings",
+            declared=own + b"declared",
             bucket=own + b"bucket",
             counters=own + b"counters",
             types=own + b"types",

@@ -17,6 +17,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.outgoing import remember_unknown, sending
+from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
@@ -141,6 +142,10 @@ class AsyncQueue:
     async def settings(self) -> QueueSettings:
         """As Queue.settings."""
         return await self._run(queue_operations.settings(self._ref))
+
+    async def origins(self) -> dict[str, SettingOrigin]:
+        """As Queue.origins."""
+        return await self._run(queue_operations.origins(self._ref))
 
     async def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
         """As Queue.ids."""

@@ -1,6 +1,6 @@
 """Queues as queues: push, reserve, report. For programs that want the queue and not the job class."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.outgoing import remember_unknown, sending
+from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.option_names import checks_methods
@@ -146,13 +147,18 @@ class Queue:
     def configure(self, **options: Any) -> None:
         """Changes the settings named, leaves the others; None brings back the default.
 
-        Options are the fields of QueueSettings. Raises UnknownOption, InvalidOption, InvalidName.
+        Options are the fields of QueueSettings. A setting that is declared (`jobrunner.queue`) counts as changed by
+        hand from then on: it is kept until it is declared anew. Raises UnknownOption, InvalidOption, InvalidName.
         """
         self._run(queue_operations.configure(self._ref, options))
 
     def settings(self) -> QueueSettings:
         """The settings in force."""
         return self._run(queue_operations.settings(self._ref))
+
+    def origins(self) -> dict[str, SettingOrigin]:
+        """Where the settings come from that are declared, or were changed by hand, by the name of the setting."""
+        return self._run(queue_operations.origins(self._ref))
 
     def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
         """Ids of one state, first in line first, at most `limit`."""
@@ -212,3 +218,8 @@ class Queue:
 
     def _run(self, steps: Operation[T]) -> T:
         return run_operation(self._broker, steps)
+
+
+def configure_as(queue: Queue, who: str, options: Mapping[str, Any]) -> None:
+    """`Queue.configure` for a person, who is named beside the settings. Raises what that raises."""
+    queue._run(queue_operations.configure(queue._ref, options, by=who))  # noqa: SLF001 - its own module

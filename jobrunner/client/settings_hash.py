@@ -1,12 +1,14 @@
 """Settings of a queue, to and from the hash they are stored in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from jobrunner.broker.keys import split_queue
+from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
@@ -54,6 +56,45 @@ def read_settings(stored: Stored) -> QueueSettings:
         except (ValueError, TypeError, msgspec.MsgspecError):
             continue
     return QueueSettings(**read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingOrigin:
+    """Where the value of one setting comes from."""
+
+    declared: Any = None
+    """The declared value; None when no declaration names the setting, or for its default."""
+    is_declared: bool = False
+    place: str = ""
+    """module:line of the declaration in force, or the file; empty when it is not declared."""
+    changed_by: str = ""
+    """Who changed it by hand since; empty when nobody did. Such a value is kept until it is declared anew."""
+    changed_at: datetime | None = None
+
+
+def read_origins(stored: Stored) -> dict[str, SettingOrigin]:
+    """The origin of each setting that is declared, or was changed by hand, by name. `stored`: the hash `declared`."""
+    declared = read_settings({name[1:]: value for name, value in stored.items() if name[0] == "="})
+    place = stored.get("place", b"").decode("utf-8", "replace")
+    found = {}
+    for name, form in _FORMS.items():
+        is_declared = f"={form.fields[0]}" in stored
+        at, _, by = stored.get(f"by:{form.fields[0]}", b"").decode("utf-8", "replace").partition(" ")
+        if is_declared or by:
+            found[name] = SettingOrigin(
+                declared=getattr(declared, name) if is_declared else None,
+                is_declared=is_declared,
+                place=place if is_declared else "",
+                changed_by=by,
+                changed_at=from_ms(int(at)) if by and at.isdecimal() else None,
+            )
+    return found
+
+
+def settings_named(changed: Iterable[str]) -> list[str]:
+    """The settings that have one of these fields."""
+    known = set(changed)
+    return [name for name, form in _FORMS.items() if known.intersection(form.fields)]
 
 
 def _check_forward(to: str | None, queue: str) -> None:

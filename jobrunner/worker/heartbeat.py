@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt, new_mark
 from jobrunner.broker.broker import Broker
@@ -24,6 +25,7 @@ from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.build import published
+from jobrunner.jobs.declared_queues import publishing
 from jobrunner.jobs.registry import CurrentBatch, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
@@ -216,6 +218,7 @@ class Heartbeat:
         ]
         if periodics:
             calls.append(leader_calls.define_periodics(self._keys, published(periodics, self._encryption)))
+        calls += (replace(call, read=_nothing, may_fail=True) for call in publishing(self._keys, self._heartbeat_s))
         if not self._has_started:
             known = {"release": self._registration.release} if self._registration.release else {}
             calls.append(
@@ -234,6 +237,10 @@ class Heartbeat:
         """Takes the worker off the list."""
         stopped = events.note(self._keys, "worker_stopped", worker=self._registration.worker_id)
         self._broker.run_many([*leader_calls.retire(self._keys, self._registration.worker_id), stopped])
+
+
+def _nothing(_: object) -> None:
+    return None
 
 
 def _running(begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:

@@ -8,9 +8,10 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
-from jobrunner.client.settings_hash import write_settings
+from jobrunner.client.settings_hash import settings_named, write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, ServerRefused
+from jobrunner.jobs.declared_queues import declared_queues, publishing
 from jobrunner.jobs.registry import (
     BatchEnd,
     CurrentBatch,
@@ -71,7 +72,7 @@ def served_queues(given: Iterable[str] | Mapping[str, int] | None, client: Clien
 
 def unknown_queues(names: Iterable[str], client: Client) -> list[str]:
     """The queues that belong to no declared job or station and were never used on the server. Raises ServerError."""
-    declared = {*default_queues(), "default"}
+    declared = {*default_queues(), "default", *(one.name for one in declared_queues())}
     doubtful = [name for name in names if name not in declared]
     if not doubtful:
         return []
@@ -85,7 +86,7 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
     try:
         unknown = unknown_queues(names, client)
         registered = broker_of(client).run(queues.some_registered(keys_of(client))) if unknown else ()
-        known = sorted({*default_queues(), *registered} if unknown else ())
+        known = sorted({*default_queues(), *(one.name for one in declared_queues()), *registered} if unknown else ())
     except ServerRefused as error:  # this user may not read the registry
         _log.warning("unknown queues cannot be found: the registry is not readable", error=str(error))
         return
@@ -125,10 +126,24 @@ def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:
     ]
 
 
+def publish_declared(client: Client, heartbeat_s: float) -> None:
+    """Publishes the declared queues, registers them, and logs which settings that changed. Raises ServerError."""
+    if not (declared := declared_queues()):
+        return
+    keys = keys_of(client)
+    named = queues.register_queues(keys, [one.name for one in declared])
+    _, *replies = broker_of(client).run_many([named, *publishing(keys, heartbeat_s)])
+    for one, changed in zip(declared, replies, strict=True):
+        if changed:
+            _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
+
+
 def longest_poll_s(poll_s: float) -> float:
     """No longer than the shortest lease, so that a look at the queue tells of every lease before it ends."""
     declared = [*(job.options for job in all_jobs()), *(station.options for station in all_stations())]
-    return min(poll_s, min((options.keepalive for options in declared if options.keepalive), default=poll_s))
+    lengths = [options.keepalive for options in declared if options.keepalive]
+    lengths += [float(one.stored.get("keepalive_ms") or 0) / 1000 for one in declared_queues()]
+    return min(poll_s, min((length for length in lengths if length), default=poll_s))
 
 
 class BatchDrivers:

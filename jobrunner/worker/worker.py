@@ -28,7 +28,14 @@ from jobrunner.worker.drain import EmptyQueues, Shutdown
 from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.process_guard import Canary
-from jobrunner.worker.queues import check_middleware, configuring, log_declared, served_queues, warn_of_unknown
+from jobrunner.worker.queues import (
+    check_middleware,
+    configuring,
+    log_declared,
+    publish_declared,
+    served_queues,
+    warn_of_unknown,
+)
 from jobrunner.worker.recycling import Recycling
 
 _DRIVERS_PAUSE_S = 0.2
@@ -199,6 +206,7 @@ class Worker:
             warn_of_unknown(weights, self.client)
             check_middleware(weights, self.client)
             broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
+            publish_declared(self.client, self.settings.heartbeat)
         except BaseException:
             guard.close()
             raise

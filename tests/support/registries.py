@@ -1,4 +1,4 @@
-"""Restores the registries of jobs, stations, drivers and pipelines after a test."""
+"""Restores the registries of jobs, stations, drivers, pipelines and queues after a test."""
 
 import sys
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner.etl import pipeline
-from jobrunner.jobs import registry
+from jobrunner.jobs import declared_queues, registry
 
 _PROJECT = Path(__file__).parents[1]
-_JOBS, _STATIONS, _DRIVERS, _PIPELINES = (
-    registry._definitions, registry._stations, registry._drivers, pipeline._known
+_JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES = (
+    registry._definitions, registry._stations, registry._drivers, pipeline._known, declared_queues._declared
 )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def as_before() -> Iterator[None]:
     Those of a module that a test wrote end with the test.
     """
     modules = set(sys.modules)
-    registries: tuple[dict[str, Any], ...] = (_JOBS, _STATIONS, _DRIVERS, _PIPELINES)
+    registries: tuple[dict[str, Any], ...] = (_JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES)
     before = [dict(known) for known in registries]
     try:
         yield
@@ -58,4 +58,5 @@ def _of_modules(new: set[str]) -> tuple[dict[str, Any], ...]:
         {queue: known for queue, known in _STATIONS.items() if queue in lines or is_new(known.origin)},
         {queue: known for queue, known in _DRIVERS.items() if queue in lines or is_new(known[0])},
         pipelines,
+        {queue: known for queue, known in _QUEUES.items() if is_new(known.place)},
     )

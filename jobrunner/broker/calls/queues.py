@@ -1,5 +1,6 @@
 """Calls about whole queues: counts, configure, maintenance, purge, and the registry of all queues."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,12 +97,14 @@ def _probed(reply: list[Any]) -> Probe:
 
 
 _ARCHIVED_SLICE = 500
+_DIGEST = 16
 _LONGEST_LEASE_MS = 3 * 86_400_000
 """Members of a batch are held for between 3.5 and 7 days (MEMBER_LEASE_MS in lua/lib/batch.lua)."""
 _count = ScriptCommand("queue_counts", _counts)
 _upkeep = ScriptCommand("maintain", _upkeep_done)
 _probe = ScriptCommand("probe", _probed)
 _configure = ScriptCommand("configure", lambda _: None)
+_declare = ScriptCommand("queue_declare", texts)
 _purge = ScriptCommand("purge", int)
 _await_capacity = ScriptCommand("await_capacity", int)
 _delete_queue: ScriptCommand[list[Any]] = ScriptCommand("delete_queue", lambda reply: reply)
@@ -130,9 +133,21 @@ def probe(keys: QueueKeys) -> Call[Probe]:
     return _probe.on(keys, tasks=keys.tasks)
 
 
-def configure(keys: QueueKeys, fields: Mapping[str, Arg]) -> Call[None]:
-    """Sets fields of the settings hash; an empty value removes one."""
-    return _configure.on(keys, rest=[word for pair in fields.items() for word in pair])
+def configure(keys: QueueKeys, fields: Mapping[str, Arg], *, by: str = "") -> Call[None]:
+    """Sets fields of the settings hash; an empty value removes one. `by`: who changes them by hand."""
+    return _configure.on(keys, rest=[word for pair in fields.items() for word in pair], by=by)
+
+
+def declare(keys: QueueKeys, fields: Mapping[str, Arg], *, place: str, ttl_ms: int) -> Call[list[str]]:
+    """Publishes declared settings, which stay published for `ttl_ms`. Reply: the fields that changed."""
+    words = [word for name in sorted(fields) for word in (name, fields[name])]
+    digest = hashlib.sha256(repr(words).encode()).hexdigest()[:_DIGEST]
+    return _declare.on(keys, rest=words, ttl_ms=ttl_ms, digest=digest, place=place)
+
+
+def origins(keys: QueueKeys) -> Call[dict[str, bytes]]:
+    """Where the settings come from: a hash that lua/queue_declare.lua describes; {} for a damaged one."""
+    return command("HGETALL", keys.declared, read=lambda reply: fields(reply or []), may_fail=True)
 
 
 def wake(keys: QueueKeys) -> Call[int]:

@@ -13,7 +13,7 @@ from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.settings_hash import read_settings, write_settings
+from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
 from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError
 from jobrunner.formatting import describe
@@ -144,19 +144,25 @@ def resume(ref: QueueRef) -> Operation[None]:
     yield from _switched(ref, queues.configure(ref.keys, {"paused": ""}), event)
 
 
-def configure(ref: QueueRef, options: Mapping[str, Any]) -> Operation[None]:
-    """Changes the settings named."""
-    wanted = queues.configure(ref.keys, write_settings(options, ref.name))
+def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Operation[None]:
+    """Changes the settings named, by hand: `by` is the name of a person, by default that of this process."""
+    who = by or events.who()
+    wanted = queues.configure(ref.keys, write_settings(options, ref.name), by=who)
     if options.get("dead_letter_queue"):
         allow_forward(ref.name, options["dead_letter_queue"])
     said = {f"set_{name}": str(value) for name, value in options.items()}
-    event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=events.who(), **said)
+    event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=who, **said)
     yield from _switched(ref, wanted, event)
 
 
 def settings(ref: QueueRef) -> Operation[QueueSettings]:
     """Returns the settings in force."""
     return read_settings((yield from ask(queues.settings(ref.keys))))
+
+
+def origins(ref: QueueRef) -> Operation[dict[str, SettingOrigin]]:
+    """Returns where the settings come from that are declared or were changed by hand."""
+    return read_origins((yield from ask(queues.origins(ref.keys))))
 
 
 def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:

@@ -43,7 +43,8 @@ local function unlink_queue_keys(prefix)
   redis.call('UNLINK', prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'pending', prefix .. 'dead',
     prefix .. 'done', prefix .. 'leases', prefix .. 'batches', prefix .. 'finishing', prefix .. 'deaths',
     prefix .. 'settings', prefix .. 'bucket', prefix .. 'counters', prefix .. 'types', prefix .. 'arrival',
-    prefix .. 'wake', prefix .. 'capacity', prefix .. 'holders', prefix .. 'inflight')
+    prefix .. 'wake', prefix .. 'capacity', prefix .. 'holders', prefix .. 'inflight',
+    prefix .. 'declared')
 end
 
 -- The field `unused` of the totals: since when the queue has been unused (Unix ms), a blank, and the sum of its totals

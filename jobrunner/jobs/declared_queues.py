@@ -1,0 +1,143 @@
+"""Queues that are declared beside jobs: the registry of this process, and the calls that publish it.
+
+Workers publish each declaration when they start and with each heartbeat, and the server decides which one is in force
+(lua/queue_declare.lua): a setting that an operator changed by hand is kept until its declared value changes.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, TypedDict, Unpack
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys, split_queue
+from jobrunner.client.settings_hash import Fields, settings_named, write_settings
+from jobrunner.errors import DuplicateQueue, InvalidOption, UsageError
+from jobrunner.option_names import check_options
+from jobrunner.queue_settings import QueueSettings, RateLimit
+from jobrunner.retry import Backoff
+from jobrunner.settings import Duration
+
+_LEAST_TTL_S = 30.0
+_BEATS = 3
+"""A worker whose heartbeats stopped for so many of them publishes nothing any more."""
+
+
+class DeclaredSettings(TypedDict, total=False):
+    """The settings of `Queue.configure`; None declares the default, a setting that is left out stays as it is."""
+
+    keepalive: Duration | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    dead_ttl: Duration | None
+    dead_max: int | None
+    max_inflight: int | None
+    rate: RateLimit | None
+    max_inflight_per_partition: int | None
+    rate_per_partition: RateLimit | None
+    fair: bool | None
+    max_size: int | None
+    expires_in: Duration | None
+    history: Duration | None
+    history_max: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredQueue:
+    """A queue as it is declared."""
+
+    name: str
+    settings: Mapping[str, Any]
+    place: str
+    """module:line, or the file that declares it."""
+    stored: Fields
+    """The settings as the server stores them; '' for a default."""
+    code: CodeType | None = None
+    """What ran the declaration: a module that is loaded again has other code."""
+
+
+_declared: dict[str, DeclaredQueue] = {}
+
+
+def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
+    """Declares a queue and its settings, beside the jobs that use it: `queue("tenants", fair=True, history=86400)`.
+
+    The settings are those of `Queue.configure`, with the same checks. Workers that load the module publish them when
+    they start. What an operator changes by hand (command line, dashboard, `configure`) is kept until the declared value
+    of that setting changes. Declaring the same twice is allowed.
+
+    Raises UnknownOption, InvalidOption, InvalidName, and DuplicateQueue for a second declaration with other settings.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001
+    place = f"{frame.f_globals.get('__name__', '?')}:{frame.f_lineno}"
+    made = declaration(name, settings, place, frame.f_code)
+    known = _declared.get(name)
+    if known is not None and not _is_reloaded(known, made):
+        check_same(known, made)
+        return known
+    _declared[name] = made
+    return made
+
+
+def declaration(
+    name: str, settings: Mapping[str, Any], place: str, code: CodeType | None = None
+) -> DeclaredQueue:
+    """A declaration, checked. Raises UnknownOption, InvalidOption, InvalidName."""
+    tag, own = split_queue(name)
+    if tag != own:
+        raise InvalidOption(
+            f"queue {name!r} at {place} belongs to a pipeline: give its settings to the station, or to "
+            f"pipeline.declare({own!r}, …)"
+        )
+    check_options(settings, QueueSettings.__slots__, f"setting of queue {name!r} at {place}:")
+    try:
+        stored = write_settings(settings, name)
+    except UsageError as error:
+        raise type(error)(f"queue {name!r} at {place}: {error}") from error
+    return DeclaredQueue(name=name, settings=dict(settings), place=place, stored=stored, code=code)
+
+
+def check_same(known: DeclaredQueue, other: DeclaredQueue) -> None:
+    """Raises DuplicateQueue unless both declare the same."""
+    if known.stored == other.stored:
+        return
+    unset = object()
+    fields = {*known.stored, *other.stored}
+    differ = [name for name in fields if known.stored.get(name, unset) != other.stored.get(name, unset)]
+    told = ", ".join(f"{name} ({_value(known, name)}; {_value(other, name)})" for name in settings_named(differ))
+    raise DuplicateQueue(
+        f"queue {known.name!r} is declared at {known.place} and at {other.place} with different settings: {told}; "
+        "keep one of them"
+    )
+
+
+def declared_queues() -> list[DeclaredQueue]:
+    """Every declared queue, by name."""
+    return [_declared[name] for name in sorted(_declared)]
+
+
+def forget_queue(name: str) -> None:
+    """Removes a declaration, for tests that make their own."""
+    _declared.pop(name, None)
+
+
+def publishing(keys: Keys, heartbeat_s: float) -> list[Call[list[str]]]:
+    """Calls that publish every declared queue, in the order of `declared_queues`. Reply: the fields that changed."""
+    ttl_ms = round(max(heartbeat_s * _BEATS, _LEAST_TTL_S) * 1000)
+    return [
+        queues.declare(keys.queue(one.name), one.stored, place=one.place, ttl_ms=ttl_ms) for one in declared_queues()
+    ]
+
+
+def _is_reloaded(known: DeclaredQueue, made: DeclaredQueue) -> bool:
+    """Whether one module declares it again, because it was loaded again, or is `__main__` of a notebook."""
+    if known.code is None or made.code is None or known.code is made.code:
+        return False
+    is_module = known.code.co_name == made.code.co_name == "<module>"
+    return is_module and known.place.rpartition(":")[0] == made.place.rpartition(":")[0]
+
+
+def _value(declared: DeclaredQueue, name: str) -> str:
+    return repr(declared.settings[name]) if name in declared.settings else "not given"
