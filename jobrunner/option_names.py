@@ -98,6 +98,22 @@ _WHERE: Final = {
 }  # fmt: skip
 """Where options belong that are met where they do not."""
 
+_SENT_BY: Final = {
+    name: here
+    for names, here in {
+        "delay apply_async perform_async perform_later send send_with_options defer defer_async enqueue_job push "
+        "insert apply apply_later schedule": "enqueue(…)",
+        "send_async async_send kiq adelay": "aenqueue(…)",
+        "perform_in perform_at enqueue_in enqueue_at apply_at countdown eta run_in run_at":
+        "using(in_=…).enqueue(…), or with at=…",
+        "set configure options with_options opts": "using(…).enqueue(…)",
+        "s si signature subtask message message_with_options": "bind(…), or an instance of a job class, as a step",
+        "map starmap chunks perform_bulk push_bulk insert_all delay_many apply_many": "enqueue_many(…)",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+"""Methods of tasks of Celery, Sidekiq, Dramatiq, RQ, Procrastinate, Taskiq and Oban, and what does so here."""
+
 _PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
 _OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"
 _ADVICE: Final = {
@@ -170,6 +186,13 @@ def meant(name: str, known: Collection[str]) -> str | None:
             return " or ".join(map(repr, here))
     near = _nearest(name, known, _NEAR)
     return None if near is None else repr(near)
+
+
+def no_attribute(owner: object, what: str, name: str) -> AttributeError:
+    """The error for an attribute that a job does not have; for a method of another framework it names ours."""
+    here = _SENT_BY.get(name)
+    remedy = f"; it is called {here} here" if here else ""
+    return AttributeError(f"{what} has no attribute {name!r}{remedy}", name=name, obj=None if here else owner)
 
 
 def _alternatives(name: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`jobrunner enqueue`: one task of a job, with parameters from the command line."""
 
+import sys
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, get_type_hints
@@ -17,14 +18,15 @@ from jobrunner.cli.options import (
 )
 from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import job_names, queue_names
-from jobrunner.errors import ParameterError
+from jobrunner.errors import ParameterError, UnknownJob
 from jobrunner.jobs.build import build_task
 from jobrunner.jobs.options import EnqueueOptions
-from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
-from jobrunner.option_names import check_names
+from jobrunner.jobs.registry import JobDefinition, all_jobs, find, load_modules, lookup
+from jobrunner.option_names import check_names, nearest
 
 _EXAMPLES = """\b
 Examples:
+  jobrunner enqueue myapp.jobs.SendWelcomeEmail address=ada@example.org
   jobrunner enqueue SendWelcomeEmail address=ada@example.org -m myapp.jobs
   jobrunner enqueue add x=1 y=2 --in 5m --priority 2
   jobrunner enqueue report 'days=[1, 2]' --at 2030-01-01T03:00:00+01:00
@@ -32,11 +34,14 @@ Examples:
 
 
 def instant(text: str) -> datetime:
-    """The datetime of an ISO 8601 text; whether it has a zone is checked where it is used."""
+    """The datetime of an ISO 8601 text with a time zone."""
     try:
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no instant; write 2030-01-01T03:00:00+00:00") from error
+        raise click.BadParameter(f"{text!r} is no instant; write 2030-01-01T03:00:00Z") from error
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{text} has no time zone; write {found.isoformat()}Z for UTC, or its offset, +01:00")
+    return found
 
 
 @click.command(epilog=_EXAMPLES)
@@ -65,10 +70,11 @@ def enqueue(
 ) -> None:
     """Enqueue one task of the job NAME and print its id.
 
-    A VALUE is read as JSON if that gives the parameter's type, else as text.
+    NAME is the name of a job in the modules of -m or [tool.jobrunner], or a job with its module, as in
+    myapp.jobs.SendWelcomeEmail, which is then imported. A VALUE is read as JSON if that gives the parameter's
+    type, else as text.
     """
-    load_modules(modules_or_configured(modules))
-    definition = lookup(name)
+    definition = _job(name, modules_or_configured(modules))
     options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
     task = build_task(definition, read_parameters(definition, words), options)
     with connected(shared, starts=True) as client:
@@ -79,6 +85,26 @@ def enqueue(
         answer_json({"id": sent.id, "queue": task.queue, "type": task.type, "is_new": sent.is_new})
     else:
         echo(sent.id)
+
+
+def _job(name: str, modules: tuple[str, ...]) -> JobDefinition:
+    """The job of that name, or the job at MODULE.NAME. Raises UnknownJob, ModuleNotLoadable."""
+    load_modules(modules)
+    module, _, attribute = name.rpartition(".")
+    if find(name) is not None or (modules and not module):
+        return lookup(name)
+    if not module:
+        raise UnknownJob(f"unknown job {name!r}: no module is named; write MODULE.{name}, or add -m MODULE")
+    load_modules([module])
+    target = getattr(sys.modules[module], attribute, None)
+    declared = getattr(target, "definition", None)
+    is_inherited = isinstance(target, type) and "definition" not in vars(target)
+    if isinstance(declared, JobDefinition) and not is_inherited:
+        return declared
+    there = [one.name for one in all_jobs() if one.origin.startswith(f"{module}:")]
+    if attribute in there:  # declared with name=… of its own
+        return lookup(attribute)
+    raise UnknownJob(f"module {module!r} has no job {attribute!r}; {nearest(attribute, there)}")
 
 
 def read_parameters(definition: JobDefinition, words: Iterable[str]) -> Any:

@@ -15,7 +15,16 @@ from jobrunner.client.buffer import buffer_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events
 from jobrunner.client.operations.capacity import registering_again
-from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, enqueue_call, placed, write
+from jobrunner.client.operations.enqueue import (
+    EnqueueBatch,
+    Placed,
+    QueueRef,
+    batches,
+    enqueue_call,
+    no_task,
+    placed,
+    write,
+)
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import remember_unknown, sending
@@ -152,7 +161,11 @@ class Client:
         """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
         if unknown:  # checked here, as every enqueue would pay for the frame of `checks_options`
             check_options(unknown, ("task", "wait"), "option of Client.enqueue()")
-        if wait or self._buffer is not None or (task.lock is not None and self._encryption is not None):
+        try:
+            is_alone = task.lock is None or self._encryption is None
+        except AttributeError:
+            raise no_task(task) from None
+        if wait or self._buffer is not None or not is_alone:
             return self.enqueue_many([task], wait=wait)[0]
         if self._middleware is None and not OBSERVERS:
             return self._send(task)

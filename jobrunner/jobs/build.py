@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import ParameterError
 from jobrunner.jobs.options import NOW, EnqueueOptions
 from jobrunner.jobs.registry import JobDefinition
-from jobrunner.option_names import checks_options
+from jobrunner.option_names import checks_options, no_attribute
 from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_priority, due, new_id
@@ -77,6 +77,11 @@ class FunctionJob(Generic[P, C, R]):
 
     def __repr__(self) -> str:
         return f"<job {self.definition.name!r}>"
+
+    if not TYPE_CHECKING:  # a type checker would take any attribute for known
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"job {self.__dict__.get('__name__', 'function')!r}", name)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """The call with these arguments, for `enqueue_many` and flows. Raises ParameterError when they do not fit."""

@@ -8,6 +8,7 @@ from typing import Any, Never, ParamSpec, TypeVar, get_type_hints, overload
 import msgspec
 
 from jobrunner.errors import InvalidName, InvalidOption, UsageError
+from jobrunner.formatting import describe
 from jobrunner.jobs.build import FunctionJob
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import Unique, refuse_unknown, settle
@@ -70,6 +71,7 @@ class Declaration:
     def _declare_class(self, target: type) -> type:
         if not issubclass(target, Job):
             raise UsageError(f"@job: {target.__qualname__} is no Job; write class {target.__name__}(Job)")
+        _check_run(target)
         definition = self._define(target, target.__qualname__, target.__doc__)
         if definition.periodic is None and issubclass(target, PeriodicJob):
             raise InvalidOption(
@@ -119,6 +121,22 @@ class Declaration:
         )
 
 
+def _check_run(target: type[Job]) -> None:
+    """Raises UsageError for a class whose tasks could only fail: without `run`, or with one that takes arguments."""
+    name, run = target.__qualname__, inspect.getattr_static(target, "run")
+    if run is inspect.getattr_static(Job, "run"):
+        raise UsageError(f"@job: class {name} has no run(); define def run(self), which does the work")
+    if not inspect.isfunction(run):
+        return
+    try:
+        inspect.signature(run).bind(None)
+    except TypeError:
+        raise UsageError(
+            f"@job: {name}.run{inspect.signature(run)} cannot be called; write def run(self): the parameters of a job "
+            "class are its annotated attributes"
+        ) from None
+
+
 def _required(values: type[Job]) -> list[str]:
     """Names of the parameters without a default."""
     names, defaults = values.__struct_fields__, values.__struct_defaults__  # defaults are those of the last names
@@ -126,8 +144,15 @@ def _required(values: type[Job]) -> list[str]:
     return [name for at, name in enumerate(names) if at < first or defaults[at - first] is msgspec.NODEFAULT]
 
 
+@overload
+def job(target: J, /) -> J: ...  # type: ignore[overload-overlap]  # a class is a callable too
+@overload
+def job(target: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
+@overload
+def job(target: Callable[P, R], /) -> FunctionJob[P, R, R]: ...
+@overload
 def job(
-    *wrongly: Never,
+    *,
     name: str | None = None,
     queue: str | None = None,
     priority: int | None = None,
@@ -150,8 +175,9 @@ def job(
     overlap: str | None = None,
     jitter: Duration | None = None,
     **unknown: Never,
-) -> Declaration:
-    """Declares a job. Put above a Job class, or above a function with annotated parameters.
+) -> Declaration: ...
+def job(target: Any = None, /, *surplus: Any, **options: Any) -> Any:
+    """Declares a job. Put above a Job class, or above a function with annotated parameters; bare, or with options:
 
     name          the task's type; default: the class or function name
     queue         where its tasks go; default "default"
@@ -159,27 +185,27 @@ def job(
     max_attempts  tries before the task is dead; default 5, 1 = no retry, 0 = no limit
     backoff       Backoff(base, factor, cap, jitter) or a callable (retry_count, error) -> delay; default: the queue's
     retry_on      error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
-    max_stalled  leases that may end without a report, as after a crash, before the task is dead; default max_attempts
+    max_stalled   leases that may end without a report, as after a crash, before the task is dead; default max_attempts
     keepalive     length of the lease; the worker renews it
     timeout       of one attempt
     ack           "late" (default) or "early": at most once
     on_crash      when its worker is killed meanwhile: "retry" (default) at once, or "wait" until its lease has ended
     result_ttl    how long a finished task stays readable; default 60 s, 0 deletes at once
     expires_in    a task not started by then goes to dead
-    partition_by      name of the parameter whose value is the task's key, for limits per key and turns of its queue
+    partition_by  name of the parameter whose value is the task's key, for limits per key and turns of its queue
     unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
-    every / cron + tz, catch_up, overlap, jitter: make it a periodic job; every parameter needs a default
+    every         makes it a periodic job, which runs each time so long after the last tick; every parameter needs a
+                  default
+    cron          the same at the times of a cron expression
+    tz            time zone of `cron`; default UTC
+    catch_up      ticks missed while no worker ran: "last" (default) makes up for one, "none", or how many
+    overlap       "skip" (default) a tick while the task of the last one is not finished, or "allow"
+    jitter        longest random delay of a tick
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
     """
-    if wrongly:
-        raise UsageError("@job is written with parentheses: @job() or @job(queue=…)")
-    options = {
-        "name": name, "queue": queue, "priority": priority, "max_attempts": max_attempts, "backoff": backoff,
-        "retry_on": retry_on, "max_stalled": max_stalled,
-        "keepalive": keepalive, "timeout": timeout, "ack": ack, "on_crash": on_crash,
-        "result_ttl": result_ttl, "expires_in": expires_in,
-        "unique": unique, "partition_by": partition_by,
-        "every": every, "cron": cron, "tz": tz, "catch_up": catch_up, "overlap": overlap, "jitter": jitter,
-    }  # fmt: skip
-    return Declaration({option: value for option, value in options.items() if value is not None} | unknown)
+    if surplus or not (target is None or callable(target)):
+        told = ", ".join(map(describe, (target, *surplus)))
+        raise UsageError(f"@job({told}): options have names; write @job(queue=…), @job(), or @job alone")
+    declaration = Declaration({option: value for option, value in options.items() if value is not None})
+    return declaration if target is None else declaration(target)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, ClassVar, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -14,7 +14,7 @@ from jobrunner.jobs.options import NOW, EnqueueOptions
 from jobrunner.jobs.params import ParametersMeta
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.jobs.running_task import JobRun, Metadata, RunningTask
-from jobrunner.option_names import checks_options
+from jobrunner.option_names import checks_options, no_attribute
 from jobrunner.settings import Duration
 
 T_co = TypeVar("T_co", covariant=True)
@@ -147,6 +147,11 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Shows how far this run has come."""
         self._run.progress(done, total, note)
+
+    if not TYPE_CHECKING:  # a type checker would take any attribute for known
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"job {type(self).__name__}(…)", name)
 
     @property
     def _run(self) -> JobRun:

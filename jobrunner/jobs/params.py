@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_or
 
 import msgspec
 
-from jobrunner.errors import ParameterError
+from jobrunner.errors import ParameterError, UsageError
 from jobrunner.formatting import describe
 from jobrunner.jobs.options import OPTIONS
-from jobrunner.option_names import meant
+from jobrunner.option_names import meant, no_attribute
 
 _PLAIN = (int, str, float, bool, bytes, type(None), Any)
 _CONTAINERS = (list, dict, tuple, set, frozenset, Union, UnionType)
@@ -28,9 +28,22 @@ _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUI
 
 
 class ParametersMeta(msgspec.StructMeta):
-    """Makes a missing or unknown parameter an error of this package."""
+    """Makes a missing or unknown parameter an error of this package, and other frameworks' methods a hint at ours."""
 
-    if not TYPE_CHECKING:  # a type checker would take its signature for that of every job
+    if not TYPE_CHECKING:  # a type checker would take their signatures for those of every job
+
+        def __new__(mcls, name, bases, namespace, **config):
+            for method in ("__init__", "__new__"):
+                if method in namespace:
+                    raise UsageError(
+                        f"job class {name} defines {method}: a job gets its parameters by its annotated attributes "
+                        "(customer: str), as a dataclass does; code that runs when one is made goes into "
+                        "__post_init__, and what run() needs, such as a connection, is made in before() or run()"
+                    )
+            return super().__new__(mcls, name, bases, namespace, **config)
+
+        def __getattr__(cls, name):  # noqa: N805
+            raise no_attribute(cls, f"job class {cls.__name__}", name)
 
         def __call__(cls, *args, **kwargs):  # noqa: N805
             try:

@@ -179,7 +179,7 @@ def lookup(name: str) -> JobDefinition:
     try:
         check_names([name], list(_definitions), "job")
     except ValueError as error:
-        raise UnknownJob(f"{error}; is its module loaded?") from error
+        raise UnknownJob(f"{error}{'' if str(error).endswith('?') else '; is its module loaded?'}") from error
     return _definitions[name]
 
 

@@ -128,6 +128,16 @@ def is_new(task: Task, said: bool) -> bool:
     return said or not task.sending
 
 
+def no_task(sent: object) -> UsageError:
+    """The error for what is given to `Client.enqueue` and is no Task."""
+    name = sent if isinstance(sent, str) and sent.isidentifier() else "add"
+    return UsageError(
+        f"enqueue({describe(sent)}): a client sends Tasks; a job sends itself: {name}.enqueue(…), "
+        "SendMail(…).enqueue(), or from the command line jobrunner enqueue NAME; "
+        "for a payload without a job: client.queue(…).push(…)"
+    )
+
+
 class EnqueueBatch:
     """Up to BATCH tasks as calls: `before`, of the registry of queues, and `written`, for each queue and unique task.
 
@@ -214,5 +224,8 @@ def batches(sent: Iterable[Task], limit: int, most: int = BATCH) -> Iterator[lis
     rest = iter(sent)
     while some := list(itertools.islice(rest, most)):
         for task in some:
-            check_size(task.payload, limit)
+            try:
+                check_size(task.payload, limit)
+            except AttributeError:
+                raise no_task(task) from None
         yield from sliced(some, lambda task: len(task.payload) + len(task.headers or b""), most=most)

@@ -1,7 +1,10 @@
 """`jobrunner enqueue`: the task it makes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.task import TaskState
@@ -48,3 +51,68 @@ def test_it_says_when_the_id_is_there_already(cli: Callable[..., Any], add: Any,
     assert '"is_new": false' in again.out
     assert (err.code, err.out.strip()) == (0, "mine")
     assert "no new task: mine is there already" in err.err
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """A module with jobs that no command has loaded; its name."""
+    name = f"shop_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "jobs.py").write_text(
+        "from jobrunner import Job, job\n"
+        f"@job(name='{name}-greet', queue='shop')\ndef greet(name: str) -> None: ...\n"
+        f"@job(name='{name}-Bill', queue='shop')\nclass Bill(Job):\n    to: str\n    def run(self): ...\n"
+        "class Undeclared(Bill): ...\nanswer = 42\n"
+    )
+    return name
+
+
+@pytest.mark.parametrize(("job", "words"), [("greet", "name=Ada"), ("Bill", "to=Ada")])
+def test_a_job_is_named_with_its_module(
+    cli: Callable[..., Any], shop: str, job: str, words: str, client: Client
+) -> None:
+    result = cli("enqueue", f"{shop}.jobs.{job}", words)
+
+    assert result.code == 0, result.err
+    assert client.task(result.out.strip()).record().type == f"{shop}-{job}"
+
+
+def test_a_job_is_named_by_its_own_name_with_its_module(cli: Callable[..., Any], shop: str, client: Client) -> None:
+    result = cli("enqueue", f"{shop}.jobs.{shop}-greet", "name=Ada")
+
+    assert client.task(result.out.strip()).record().type == f"{shop}-greet"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("shop-nothing", "no module is named; write MODULE.shop-nothing, or add -m MODULE"),
+        ("{shop}.jobs.gret", "has no job 'gret'"),
+        ("{shop}.jobs.answer", "has no job 'answer'"),
+        ("{shop}.jobs.Undeclared", "has no job 'Undeclared'"),
+        ("{shop}.nothing.greet", "cannot be imported"),
+        (".greet", "no module is named"),
+    ],
+)
+def test_a_name_that_leads_nowhere_says_where_it_was_looked_for(
+    cli: Callable[..., Any], shop: str, name: str, told: str, raw: Any
+) -> None:
+    result = cli("enqueue", name.format(shop=shop), "x=1")
+
+    assert (result.code, result.out) == (2, "")
+    assert told in result.err
+    assert raw.dbsize() == 0
+
+
+def test_an_instant_without_a_zone_says_how_to_write_it(cli: Callable[..., Any], add: Any) -> None:
+    result = cli("enqueue", "add", "x=1", "--at", "2030-01-01T03:00:00")
+
+    assert result.code == 2
+    assert "2030-01-01T03:00:00 has no time zone; write 2030-01-01T03:00:00Z" in result.err
+
+
+def test_a_missing_name_shows_the_usage(cli: Callable[..., Any]) -> None:
+    result = cli("enqueue")
+
+    assert result.code == 2
+    assert "usage: jobrunner enqueue" in result.err

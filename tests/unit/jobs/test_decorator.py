@@ -193,8 +193,10 @@ def test_a_parameter_may_not_hide_what_every_job_has() -> None:
 
 
 def test_what_is_no_job_is_refused_with_the_way_to_write_it() -> None:
-    with pytest.raises(UsageError, match="parentheses"):
-        job(plain)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"@job\('mail'\): options have names; write @job\(queue=…\)"):
+        job("mail")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="options have names"):
+        job(plain, 3)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match=r"\(Job\)"):
         job()(int)
     with pytest.raises(UsageError, match="cannot be stored"):
@@ -252,3 +254,94 @@ def test_what_becomes_of_it_in_a_crash_is_one_of_two() -> None:
         registry.forget("patient")
     with pytest.raises(InvalidOption, match=r"on_crash='never': choose 'retry' .* or 'wait'"):
         job(name="impatient", on_crash="never")(lambda: None)
+
+
+def test_without_parentheses_it_declares_classes_and_functions_with_the_defaults() -> None:
+    @job
+    class Bare(Job):
+        """Bare."""
+
+        x: int
+
+        def run(self) -> int:
+            return self.x
+
+    @job
+    def bare(x: int) -> int:
+        return x
+
+    @job
+    async def bare_async(x: int) -> int:
+        return x
+
+    assert (Bare.definition.name, Bare.definition.options.queue, Bare.definition.doc) == ("Bare", "default", "Bare.")
+    assert (bare.definition.name, bare(3), bare_async.definition.is_async) == ("bare", 3, True)
+
+
+def test_a_class_that_could_only_fail_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(UsageError, match=r"NoRun has no run\(\); define def run\(self\)"):
+
+        @job
+        class NoRun(Job):
+            x: int
+
+    with pytest.raises(UsageError, match=r"Wants\.run\(self, x: int\) -> None cannot be called.*annotated attributes"):
+
+        @job
+        class Wants(Job):
+            def run(self, x: int) -> None: ...  # type: ignore[override]
+
+    with pytest.raises(UsageError, match="NoTick has no run"):
+
+        @job(every=60)
+        class NoTick(PeriodicJob): ...
+
+    assert registry.find("NoRun") is None
+
+
+def test_run_may_be_inherited_and_have_defaults() -> None:
+    class Base(Job):
+        x: int
+
+        def run(self, again: bool = False) -> bool:
+            return again
+
+    @job
+    class Derived(Base): ...
+
+    assert Derived(x=1).run() is False
+
+
+@pytest.mark.parametrize("method", ["__init__", "__new__"])
+def test_a_constructor_in_a_job_is_refused_with_the_way_to_write_it(method: str) -> None:
+    with pytest.raises(UsageError, match=rf"job class Made defines {method}: a job gets its parameters by.*before\(\)"):
+        type(Job)("Made", (Job,), {method: lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("delay", r"enqueue\(…\)"), ("apply_async", r"enqueue\(…\)"), ("perform_async", r"enqueue\(…\)"),
+        ("send", r"enqueue\(…\)"), ("perform_in", r"using\(in_=…\)"), ("s", r"bind\(…\)"), ("chunks", "enqueue_many"),
+    ],
+)  # fmt: skip
+def test_methods_of_other_frameworks_are_answered_with_ours(name: str, here: str) -> None:
+    @job
+    class Foreign(Job):
+        def run(self) -> None: ...
+
+    for owner in (job(plain), Foreign, Foreign()):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; it is called {here}"):
+            getattr(owner, name)
+        assert not hasattr(owner, "nothing_like_it")
+
+
+def test_a_parameter_may_have_the_name_of_a_foreign_method() -> None:
+    @job
+    class Late(Job):
+        delay: int
+
+        def run(self) -> int:
+            return self.delay
+
+    assert Late(delay=3).run() == 3

@@ -1,0 +1,30 @@
+"""What is given to a client and is no task: a clear error, and nothing is sent."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from jobrunner.client.async_client import AsyncClient
+from jobrunner.client.client import Client
+from jobrunner.errors import UsageError
+
+
+@pytest.mark.parametrize("given", ["add", ("add", 1), {"job": "add"}, None, print])
+def test_a_client_says_what_it_sends(client: Client, given: Any, raw: Any) -> None:
+    async def enqueue() -> None:
+        async with AsyncClient.like(client.settings) as twin:
+            await twin.enqueue(given)
+
+    with pytest.raises(UsageError, match=r"enqueue\(.*\): a client sends Tasks; a job sends itself: add\.enqueue"):
+        client.enqueue(given)
+    with pytest.raises(UsageError, match="a client sends Tasks"):
+        client.enqueue_many([given])
+    with pytest.raises(UsageError, match="a client sends Tasks"):
+        asyncio.run(enqueue())
+    assert raw.dbsize() == 0
+
+
+def test_the_name_of_a_job_is_taken_for_its_function(client: Client) -> None:
+    with pytest.raises(UsageError, match=r"greet\.enqueue\(…\)"):
+        client.enqueue("greet")  # type: ignore[arg-type]
