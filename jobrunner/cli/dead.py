@@ -1,7 +1,6 @@
 """`jobrunner dead`: list, requeue and purge dead tasks."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import sys
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from jobrunner.cli.task_lists import (
     QUEUE,
     TaskConditions,
     find_tasks,
+    matching_tasks,
     nothing_found,
     show_list,
     with_conditions,
@@ -25,7 +25,7 @@ from jobrunner.cli.task_lists import (
 from jobrunner.client.client import Client
 from jobrunner.errors import TaskGone
 from jobrunner.formatting import counted
-from jobrunner.inspector.task_rows import dead_ids, dead_like
+from jobrunner.inspector.task_rows import dead_ids
 from jobrunner.task import TaskState
 
 _EXAMPLES = """\b
@@ -59,12 +59,6 @@ def json_value(text: str) -> Any:
         ) from error
 
 
-def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    job = click.option("--job", metavar="NAME", help="Only tasks of this job.")
-    error = click.option("--error", metavar="TEXT", help="Only tasks whose last error contains this text, in any case.")
-    return job(error(command))
-
-
 @dead.command("list", epilog="Example:  jobrunner dead list mail --error 'connection refused' --json")
 @QUEUE
 @with_conditions
@@ -84,32 +78,40 @@ def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, 
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a task. Repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All tasks that are dead now.")
-@_with_filters
+@with_conditions
 @click.option("--rate", type=per_second, metavar="N", help="Tasks per second that become due; default: all at once.")
 @click.option("--payload", "text", metavar="JSON", help="Replaces the payload; with exactly one --id.")
+@click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def requeue(
-    shared: CommonOptions,
-    queue: str,
-    ids: tuple[str, ...],
-    everything: bool,
-    job: str | None,
-    error: str | None,
-    rate: float | None,
-    text: str | None,
-) -> None:
-    """Put dead tasks of QUEUE back, with their attempts reset to 0."""
-    if bool(ids) == (everything or job is not None or error is not None):
-        raise click.UsageError("no tasks are selected; give --id ID; or --job NAME, --error TEXT or both; or --all")
+    shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, conditions: TaskConditions,
+    rate: float | None, text: str | None, yes: bool,
+) -> None:  # fmt: skip
+    """Put dead tasks of QUEUE back, with their attempts reset to 0.
+
+    Selects by --id, by conditions as `dead list` does, or --all. On a terminal it asks with the number of tasks, unless
+    --id names them or --yes is given.
+    """
+    if bool(ids) == (everything or not conditions.are_none):
+        raise click.UsageError("no tasks are selected; give --id ID; or --job TEXT, --error TEXT, ...; or --all")
     if text is not None and len(ids) != 1:
         raise click.UsageError("--payload replaces the payload of one task; name the task with one --id ID")
     payload = msgspec.UNSET if text is None else json_value(text)
-    with connected(shared, starts=True) as client, _chosen(client, queue, ids, job, error) as chosen:
-        done = client.queue(queue).requeue_dead(chosen, rate=rate, payload=payload)
+    with connected(shared, starts=True) as client:
+        check_queue(client, queue)
+        chosen = [check_id(one) for one in ids] or _dead_like(client, queue, conditions)
+        if not chosen:
+            raise Refusal(nothing_found(queue, "dead", conditions))
+        if not ids and sys.stdin.isatty():
+            at = "" if rate is None else f", {rate:g} per second"
+            confirm(f"Requeue {counted(len(chosen), 'dead task')} of queue {queue}{conditions}{at}?", yes=yes)
+        with watched(chosen, "requeueing") as some:
+            done = client.queue(queue).requeue_dead(some, rate=rate, payload=payload)
         edited = " with an edited payload" if text is not None else ""
-        note(client, "dead.requeue", " ".join((queue, *ids)), f"requeued {counted(done, 'dead task')}{edited}")
+        what = " ".join((queue, *ids)) + str(conditions)
+        note(client, "dead.requeue", what, f"requeued {done:,} of {counted(len(chosen), 'dead task')}{edited}")
     if not done:
-        raise Refusal(_none_of(queue, ids, job, error))
+        raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "requeued", done, len(ids))
 
 
@@ -123,6 +125,7 @@ def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: b
     """Delete dead tasks of QUEUE."""
     _check_choice(ids, everything)
     with connected(shared, starts=True) as client:
+        check_queue(client, queue)
         count = client.queue(queue).counts()["dead"]
         if not count:
             raise Refusal(_none_of(queue, ids))
@@ -134,18 +137,12 @@ def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: b
     _tell(shared, queue, "deleted", done, len(ids))
 
 
-@contextmanager
-def _chosen(
-    client: Client, queue: str, ids: tuple[str, ...], job: str | None, error: str | None
-) -> Iterator[Iterable[str]]:
-    if ids:
-        yield [check_id(one) for one in ids]
-        return
-    with watched(dead_ids(client, queue), "requeueing") as found:
-        if job is None and error is None:
-            yield found
-        else:
-            yield (record.id for record in dead_like(client, queue, found, job=job, error=error))
+def _dead_like(client: Client, queue: str, conditions: TaskConditions) -> list[str]:
+    """Ids of the dead tasks that meet all conditions, the longest dead first."""
+    if conditions.are_none:
+        return dead_ids(client, queue)
+    found = matching_tasks(client, conditions.filter(queue, "dead"))
+    return [place.id for place in sorted(found, key=lambda one: (one.score, one.id))]
 
 
 def _purge_all(client: Client, queue: str, count: int) -> int:
@@ -169,11 +166,8 @@ def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
         raise click.UsageError("no tasks are selected; give --id ID, or --all")
 
 
-def _none_of(queue: str, ids: tuple[str, ...], job: str | None = None, error: str | None = None) -> str:
-    if ids:
-        return f"none of these tasks is dead in queue {queue}"
-    of_job = "" if job is None else f" of job {job!r}"
-    return f"queue {queue} has no dead tasks{of_job}" + ("" if error is None else f" with {error!r} in their errors")
+def _none_of(queue: str, ids: tuple[str, ...]) -> str:
+    return f"none of these tasks is dead in queue {queue}" if ids else f"queue {queue} has no dead tasks"
 
 
 def _tell(shared: CommonOptions, queue: str, verb: str, done: int, asked: int) -> None:

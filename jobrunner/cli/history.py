@@ -13,9 +13,16 @@ from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_sha
 from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import check_queue, queue_names
-from jobrunner.cli.task_lists import show_list
-from jobrunner.client.client import endpoint_of
-from jobrunner.client.item import stored_record
+from jobrunner.cli.task_lists import (
+    LIMIT,
+    QUEUE,
+    TaskConditions,
+    find_tasks,
+    nothing_found,
+    show_list,
+    with_conditions,
+)
+from jobrunner.client.client import Client, endpoint_of
 from jobrunner.client.queue import Queue
 from jobrunner.clock import perf_counter
 from jobrunner.errors import TaskGone
@@ -38,19 +45,31 @@ def history() -> None:
 history.add_command(report)
 
 
-@history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")
-@click.argument("queue", shell_complete=queue_names)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
+_LIST_EXAMPLES = """\b
+Examples:
+  jobrunner history list mail --limit 20
+  jobrunner history list --job Invoice --since 2h --until 1h
+  jobrunner history list --param customer=17 --wide
+"""
+
+
+@history.command("list", epilog=_LIST_EXAMPLES)
+@QUEUE
+@with_conditions
+@LIMIT
 @with_wide
 @with_shared_options
-def list_(shared: CommonOptions, queue: str, limit: int, wide: bool) -> None:
-    """List the finished tasks that QUEUE keeps, the latest first."""
+def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, limit: int, wide: bool) -> None:
+    """List the finished tasks that QUEUE, or any queue, keeps.
+
+    Those that meet all conditions, queue by queue, the latest of each first. --since and --until are of the time at
+    which a task finished.
+    """
     with connected(shared) as client:
         check_queue(client, queue)
-        asked = client.queue(queue)
-        found = [stored_record(one) for one in asked.history(limit)]
-        nothing = "" if found else _nothing(asked)
         hides = client.redaction()
+        found = find_tasks(client, conditions.filter(queue, "done"), limit, hides)
+        nothing = "" if found else _nothing(client, queue, conditions)
     show_list(shared, hides, found, nothing, wide=wide)
 
 
@@ -63,11 +82,12 @@ def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
     purge_state(shared, queue, "done", yes=yes)
 
 
-def _nothing(queue: Queue) -> str:
-    settings = queue.settings()
-    if settings.history is None and settings.history_max is None:
-        return f"queue {queue.name} keeps no history; a program sets that with configure(history=…)"
-    return f"queue {queue.name} has no finished tasks"
+def _nothing(client: Client, queue: str | None, conditions: TaskConditions) -> str:
+    if queue is not None:
+        settings = client.queue(queue).settings()
+        if settings.history is None and settings.history_max is None:
+            return f"queue {queue} keeps no history; jobrunner queues limit {queue} --history 7d has it keep one"
+    return nothing_found(queue, "finished", conditions)
 
 
 _REPLAY_EXAMPLES = """\b

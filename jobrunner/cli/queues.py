@@ -17,7 +17,10 @@ from jobrunner.inspector.snapshot import queue_views
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.retry import Backoff
 
-LIMITS = ("max_inflight", "rate", "max_size", "max_inflight_per_partition", "rate_per_partition", "fair")
+LIMITS = (
+    *("max_inflight", "rate", "max_size", "max_inflight_per_partition", "rate_per_partition", "fair"),
+    *("history", "history_max"),
+)
 """The settings that `queues limit` sets."""
 LIFTED = "none"
 """The argument that removes a limit."""
@@ -46,6 +49,11 @@ def at_most(text: str) -> int | str:
     if not re.fullmatch(rf"[0-9]{{1,15}}|{LIFTED}", lowered):
         raise click.BadParameter(f"{text!r} is no limit; write a whole number from 1, or {LIFTED} to lift it")
     return LIFTED if lowered == LIFTED else int(lowered) or LIFTED
+
+
+def kept_for(text: str) -> float | str:
+    """The seconds of a duration such as `7d`, or LIFTED, also for 0. Raises click.BadParameter."""
+    return LIFTED if text.strip().lower() == LIFTED else seconds_of(text) or LIFTED
 
 
 def limits_in_force(settings: QueueSettings) -> dict[str, Any]:
@@ -158,10 +166,12 @@ def resume(shared: CommonOptions, queue: str) -> None:
     "--rate-per-partition", type=rate, metavar="N/TIME", help="Most tasks of one partition handed out in an interval."
 )
 @click.option("--fair/--no-fair", default=None, help="Whether partitions are served in rotation.")
+@click.option("--history", type=kept_for, metavar="S", help="How long finished tasks are kept: 12h, 7d.")
+@click.option("--history-max", type=at_most, metavar="N", help="Most finished tasks that are kept.")
 @with_create
 @with_shared_options
 def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None:
-    """Set limits of QUEUE and print the limits in force.
+    """Set limits and history of QUEUE and print those in force.
 
     `none` removes a limit; limits not named are kept."""
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}

@@ -19,8 +19,8 @@ from jobrunner.client.client import Client
 from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import cut
-from jobrunner.inspector.search import Filter, search, total_of
-from jobrunner.inspector.task_rows import STATES, TaskRow, read_tasks
+from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, search, total_of
+from jobrunner.inspector.task_rows import STATES, TaskPosition, TaskRow, read_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
 
@@ -110,6 +110,17 @@ def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> 
             if not onward:
                 break
     return _records(client, rows)
+
+
+def matching_tasks(client: Client, wanted: Filter) -> list[TaskPosition]:
+    """All tasks that match; a terminal sees how far the search is."""
+    found, searched = list[TaskPosition](), 0
+    with searching(client, wanted) as tell:
+        for some in matching(client, wanted, client.redaction()):
+            found += some
+            searched += EXAMINED_AT_ONCE
+            tell(searched)
+    return found
 
 
 @contextmanager

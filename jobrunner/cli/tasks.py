@@ -18,8 +18,8 @@ from jobrunner.cli.task_lists import (
     STATE,
     TaskConditions,
     find_tasks,
+    matching_tasks,
     nothing_found,
-    searching,
     show_list,
     with_conditions,
 )
@@ -31,7 +31,6 @@ from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
 from jobrunner.formatting import counted
 from jobrunner.inspector.attempts import holder_of
-from jobrunner.inspector.search import matching
 from jobrunner.inspector.task_rows import STATES, TaskPosition
 from jobrunner.task import TaskState
 
@@ -157,7 +156,7 @@ def _cancel_all(
     with connected(shared) as client:
         check_queue(client, queue)
         states = (state,) if state else _CANCELLED
-        chosen = [place for one in states for place in _matching(client, conditions, queue, one)]
+        chosen = [place for one in states for place in matching_tasks(client, conditions.filter(queue, one))]
         if not chosen:
             raise Refusal(nothing_found(queue, state or " or ".join(_CANCELLED), conditions))
         what = counted(len(chosen), f"{state or 'open'} task")
@@ -169,16 +168,6 @@ def _cancel_all(
     else:
         rest = f", {counted(len(chosen) - done, 'task')} ended meanwhile" if done < len(chosen) else ""
         echo(f"{'asked to stop' if state == 'pending' else 'cancelled'} {counted(done, 'task')}{where}{rest}")
-
-
-def _matching(client: Client, conditions: TaskConditions, queue: str | None, state: str) -> list[TaskPosition]:
-    wanted, found, searched = conditions.filter(queue, state), list[TaskPosition](), 0
-    with searching(client, wanted) as tell:
-        for some in matching(client, wanted, client.redaction()):
-            found += some
-            searched += _AT_ONCE
-            tell(searched)
-    return found
 
 
 def _cancel_each(client: Client, chosen: list[TaskPosition]) -> int:

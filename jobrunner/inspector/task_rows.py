@@ -1,10 +1,9 @@
 """Lists of tasks: rows for tables, and full records. Reads only."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -179,17 +178,3 @@ def dead_ids(client: Client, queue: str) -> list[str]:
     while page := asked.ids("dead", limit=_IDS_AT_ONCE, start=len(found)):
         found += page
     return found
-
-
-def dead_like(
-    client: Client, queue: str, ids: Iterable[str], *, job: str | None = None, error: str | None = None
-) -> Iterator[TaskRecord]:
-    """Those of these tasks that are dead, of that job, and have that text in their last error, whatever its case.
-
-    Reads `ids` and the server as it goes, so it may be stopped early.
-    """
-    rest, text = iter(ids), (error or "").casefold()
-    while some := list(islice(rest, _RECORDS_AT_ONCE)):
-        for record in read_tasks(client, queue, some):
-            if record.state == "dead" and job in (None, record.type) and text in record.error.casefold():
-                yield record

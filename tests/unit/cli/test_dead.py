@@ -1,5 +1,6 @@
 """`jobrunner dead` selects dead tasks, changes their payloads, and requeues them at a limited rate."""
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
+from jobrunner.inspector.audit import entries
 from jobrunner.task import Task, new_id
 
 Says = Callable[..., Any]
@@ -52,7 +54,8 @@ def test_a_search_in_vain_says_what_it_looked_for(cli: Says, client: Client) -> 
 
     assert (result.code, result.out) == (0, "")
     assert result.err == "queue mail has no dead tasks of job 'Welcome' with 'lost' in their errors\n"
-    assert cli("dead", "requeue", "mail", "--job", "Welcome").code == 1
+    refused = cli("dead", "requeue", "mail", "--job", "Welcome")
+    assert (refused.code, refused.line) == (1, "Error: queue mail has no dead tasks of job 'Welcome'")
 
 
 def test_only_those_picked_are_put_back(cli: Says, client: Client) -> None:
@@ -84,6 +87,54 @@ def test_more_of_them_than_one_page_come_back_at_a_rate(
     assert (last - first).total_seconds() == pytest.approx(1228 * 1000, abs=60)
 
 
+def test_a_part_of_a_job_selects_as_in_lists_and_so_do_times_and_parameters(cli: Says, client: Client) -> None:
+    ids = [kill_job(client, job, "no") for job in ("SendWelcome", "Invoice", "welcome_back")]
+    kill(client, {"customer": 17}, {"customer": 18})
+
+    assert cli("dead", "requeue", "mail", "--job", "welc", "--json").value == {"queue": "mail", "requeued": 2}
+    assert cli("dead", "requeue", "mail", "--param", "customer=17", "--json").value["requeued"] == 1
+    assert cli("dead", "requeue", "mail", "--until", "1h").code == 1
+    assert client.queue("mail").ids("waiting")[:2] == [ids[0], ids[2]]
+    assert client.queue("mail").counts()["dead"] == 2
+
+
+@pytest.mark.parametrize(("said", "code", "left"), [("n\n", 1, 3), ("y\n", 0, 1)])
+def test_a_terminal_is_asked_with_the_number(
+    cli: Says, client: Client, monkeypatch: pytest.MonkeyPatch, said: str, code: int, left: int
+) -> None:
+    kill(client, 1, 2, error="refused")
+    kill(client, 3, error="no address")
+    terminal = io.StringIO(said)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+    result = cli("dead", "requeue", "mail", "--error", "refused", "--rate", "50")
+
+    assert result.code == code
+    assert "Requeue 2 dead tasks of queue mail with 'refused' in their errors, 50 per second?" in result.err
+    assert client.queue("mail").counts()["dead"] == left
+
+
+def test_the_audit_log_has_the_conditions_and_the_number(cli: Says, client: Client) -> None:
+    kill_job(client, "Welcome", "refused")
+
+    cli("dead", "requeue", "mail", "--job", "welc", "--error", "refused")
+
+    (entry,) = entries(client)
+    assert entry.what == "mail of job 'welc' with 'refused' in their errors"
+    assert entry.outcome == "requeued 1 of 1 dead task"
+
+
+@pytest.mark.parametrize("command", ["requeue", "purge"])
+def test_a_mistyped_queue_is_refused_with_the_nearest(cli: Says, client: Client, command: str) -> None:
+    kill(client, 1)
+
+    result = cli("dead", command, "mial", "--all", "--yes")
+
+    assert (result.code, "did you mean 'mail'?" in result.err) == (1, True)
+    assert client.queue("mail").counts()["dead"] == 1
+
+
 @pytest.mark.parametrize("payload", ['{"to": "ada"}', "null", "0", '"text"', "[]"])
 def test_one_returns_with_a_corrected_payload(cli: Says, client: Client, payload: str) -> None:
     (one,) = kill(client, {"to": "ghost"})
@@ -97,7 +148,7 @@ def test_one_returns_with_a_corrected_payload(cli: Says, client: Client, payload
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "--id ID; or --job NAME"),
+        ((), "--id ID; or --job TEXT"),
         (("--id", "a", "--all"), "no tasks are selected"),
         (("--id", "a", "--job", "Welcome"), "no tasks are selected"),
         (("--all", "--payload", "1"), "--payload replaces the payload of one task"),

@@ -36,11 +36,53 @@ def test_a_queue_without_history_says_how_to_get_one(cli: Says, client: Client, 
     client.queue("mail").push(1)
     result = cli("history", "list", "mail")
     assert (result.code, result.out) == (0, "")
-    assert result.err == "queue mail keeps no history; a program sets that with configure(history=…)\n"
+    assert result.err == "queue mail keeps no history; jobrunner queues limit mail --history 7d has it keep one\n"
 
-    client.queue("mail").configure(history_max=5)
+    assert cli("queues", "limit", "mail", "--history-max", "5", "--json").value["history_max"] == 5
     assert cli("history", "list", "mail").err == "queue mail has no finished tasks\n"
     assert cli("history", "list", "mail", "--json").value == []
+
+
+def test_all_queues_are_searched_by_the_conditions_of_lists(cli: Says, client: Client, done: list[str]) -> None:
+    other = client.queue("bills")
+    other.configure(history=3600)
+    other.push({"to": "ada"})
+    other.push({"to": "eve"})
+    for lease in other.reserve(2):
+        lease.commit()
+
+    def found(*words: str) -> list[tuple[str, str]]:
+        return [(one["queue"], one["payload"]["to"]) for one in cli("history", "list", *words, "--json").value]
+
+    assert sorted(found()) == [("bills", "ada"), ("bills", "eve"), ("mail", "ada"), ("mail", "bob")]
+    assert found("--param", "to=ada") == [("bills", "ada"), ("mail", "ada")]
+    assert found("mail", "--param", "to=ada") == [("mail", "ada")]
+    assert found("--until", "1h") == []
+    assert len(found("--since", "1h", "--limit", "3")) == 3
+    nothing = cli("history", "list", "--job", "Welcome")
+    assert (nothing.code, nothing.err) == (0, "there are no finished tasks of job 'Welcome'\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"), [(("--history", "2h"), (7200.0, None)), (("--history", "none"), (None, None)),
+                        (("--history", "0"), (None, None)), (("--history-max", "7"), (3600.0, 7))]
+)  # fmt: skip
+def test_a_command_sets_how_long_history_is_kept(
+    cli: Says, client: Client, words: tuple[str, ...], kept: tuple[float | None, int | None]
+) -> None:
+    client.queue("mail").configure(history=3600)
+
+    assert cli("queues", "limit", "mail", *words).code == 0
+
+    settings = client.queue("mail").settings()
+    assert (settings.history, settings.history_max) == kept
+
+
+def test_a_history_that_is_no_time_changes_nothing(cli: Says, client: Client, done: list[str]) -> None:
+    result = cli("queues", "limit", "mail", "--history", "week")
+
+    assert (result.code, "'week' is no length of time" in result.err) == (2, True)
+    assert client.queue("mail").settings().history == 3600
 
 
 def test_a_finished_task_is_done_again_as_a_new_one(cli: Says, client: Client, done: list[str]) -> None:

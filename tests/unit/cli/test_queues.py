@@ -72,6 +72,7 @@ def test_limits_are_set_one_by_one_and_shown(cli: Callable[..., Any], client: Cl
         "queue                       mail\nmax-inflight                10\nrate                        2000/1m\n"
         "max-size                    none\n"
         "max-inflight-per-partition  none\nrate-per-partition          none\nfair                        no\n"
+        "history                     none\nhistory-max                 none\n"
     )
     limits = ("--max-size", "500", "--max-inflight-per-partition", "2", "--fair")
     result = cli("queues", "limit", "mail", *limits, "--json")
@@ -79,7 +80,7 @@ def test_limits_are_set_one_by_one_and_shown(cli: Callable[..., Any], client: Cl
     assert result.value == {
         "queue": "mail", "max_inflight": 10, "max_size": 500,
         "rate": {"max_tokens": 2000, "interval": 1, "interval_unit": "MINUTES"},
-        "max_inflight_per_partition": 2, "rate_per_partition": None, "fair": True,
+        "max_inflight_per_partition": 2, "rate_per_partition": None, "fair": True, "history": None, "history_max": None,
     }  # fmt: skip
     found = client.queue("mail").settings()
     assert (found.max_inflight, found.max_size) == (10, 500)
