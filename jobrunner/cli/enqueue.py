@@ -17,7 +17,7 @@ from jobrunner.cli.options import (
     with_shared_options,
 )
 from jobrunner.cli.output import answer_json, echo, talk
-from jobrunner.cli.suggestions import job_names, queue_names
+from jobrunner.cli.suggestions import check_queue, job_names, queue_names, with_create
 from jobrunner.errors import ParameterError, UnknownJob
 from jobrunner.jobs.build import build_task
 from jobrunner.jobs.options import EnqueueOptions
@@ -56,6 +56,7 @@ def instant(text: str) -> datetime:
 @click.option("--queue", metavar="NAME", shell_complete=queue_names, help="Queue; default: the queue of the job.")
 @click.option("--id", "task_id", metavar="ID",
               help="Task id; default: a new one. Enqueueing the same id again changes nothing.")  # fmt: skip
+@with_create
 @with_shared_options
 def enqueue(
     shared: CommonOptions,
@@ -67,17 +68,21 @@ def enqueue(
     priority: int | None,
     queue: str | None,
     task_id: str | None,
+    create: bool,
 ) -> None:
     """Enqueue one task of the job NAME and print its id.
 
     NAME is the name of a job in the modules of -m or [tool.jobrunner], or a job with its module, as in
     myapp.jobs.SendWelcomeEmail, which is then imported. A VALUE is read as JSON if that gives the parameter's
-    type, else as text.
+    type, else as text. A --queue that neither exists nor is declared is refused, unless --create is given: no worker
+    would take the task.
     """
     definition = _job(name, modules_or_configured(modules))
     options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
     task = build_task(definition, read_parameters(definition, words), options)
     with connected(shared, starts=True) as client:
+        if queue not in {job.options.queue for job in all_jobs()}:
+            check_queue(client, queue, create=create)
         sent = client.enqueue(task)
     if not sent.is_new:
         talk(f"no new task: {sent.id} is there already, see `jobrunner tasks show`")

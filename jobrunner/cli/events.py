@@ -9,9 +9,10 @@ from contextlib import suppress
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
-from jobrunner.cli.output import echo, plain_json
+from jobrunner.cli.output import INDENT, echo, plain_json, screen_width
 from jobrunner.client.client import Client
 from jobrunner.events import KINDS, Event
+from jobrunner.formatting import display_width
 from jobrunner.inspector import audit
 
 _EXAMPLES = """\b
@@ -31,20 +32,32 @@ Examples:
 def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[str, ...]) -> None:
     """Print the event log, and follow it.
 
-    Workers that started, stopped or were lost, dead tasks, changes of queues. Oldest first, one event per line;
-    with --json one object per line. The server keeps about 10 000 events.
+    Workers that started, stopped or were lost, dead tasks, changes of queues. Oldest first, one event per line, on a
+    narrow terminal with the rest below; with --json one object per line. The server keeps about 10 000 events.
     """
+    room = screen_width()
     with connected(shared) as client, suppress(KeyboardInterrupt):
         for event in client.events(after, follow=follow):
             if not kinds or event.kind in kinds:
-                echo(json.dumps(plain_json(event)) if shared.as_json else _line(event))
+                echo(json.dumps(plain_json(event)) if shared.as_json else _line(event, room))
 
 
-def _line(event: Event) -> str:
+def _line(event: Event, room: int | None) -> str:
+    """An event on one line, or on as many as `room` columns need: what does not fit goes on below, and is not cut."""
     named = [(name, getattr(event, name)) for name in ("queue", "job", "task", "worker", "by")]
     said = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
     shown = "".join(char if char.isprintable() else "?" for char in said)
-    return f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind:<16}  {shown}".rstrip()
+    line = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind:<16}  {shown}".rstrip()
+    if room is None or display_width(line) <= room:
+        return line
+    head, *words = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind}", *shown.split(" ")
+    lines = [head]
+    for word in words:
+        if display_width(lines[-1]) + 1 + display_width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"{INDENT}{word}")
+    return "\n".join(lines)
 
 
 def note(client: Client, action: str, what: str, outcome: str) -> None:

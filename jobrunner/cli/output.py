@@ -14,6 +14,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -52,18 +53,20 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 _LEAST = 8
 """Columns of a terminal that a shortened cell keeps."""
 _LEAST_TAIL = 24
-_INDENT = "    "
+INDENT = "    "
+"""Before what goes below its row or line on a narrow terminal."""
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, shortened: Sequence[str] = (), tail: bool = False,
-    wide: bool = False,
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, names: Sequence[str] = (),
+    shortened: Sequence[str] = (), tail: bool = False, wide: bool = False,
 ) -> str:  # fmt: skip
     """Rows below their headings; numbers to the right, all else to the left.
 
-    On a terminal, unless `wide`, the table fits: columns named in `shortened` are shortened, with `tail` the last one
-    goes below its row, and a first cell that is still too long has a line of its own. So names and ids, which the next
-    command needs, stay whole. Where stdout is no terminal each row is one line, and nothing is shortened.
+    On a terminal, unless `wide`, the table fits: columns named in `shortened` are shortened, and with `tail` the last
+    one goes below its row. The first column and those in `names` stay whole, as the next command needs them: where one
+    does not fit, it has a line of its own above its row. Where stdout is no terminal each row is one line, and nothing
+    is shortened.
     """
     grid = [list(columns), *([_cell(value) for value in row] for row in rows)]
     numeric = [len(grid) > 1 and all(is_number(row[at]) for row in grid[1:]) for at in range(len(columns))]
@@ -72,11 +75,13 @@ def table(
     if room is None or _sum(widths) <= room:
         return "\n".join(_line(row, widths, numeric) for row in grid)
     least = {at: max(_LEAST, len(name)) for at, name in enumerate(columns) if name in shortened}
+    whole = {at: max(_LEAST, len(name)) for at, name in enumerate(columns) if name in names}
     fitted, below = _shrunk(widths, least | ({len(columns) - 1: _LEAST_TAIL} if tail else {}), room), False
     if tail and _sum(fitted) > room:
         fitted, below = _shrunk(widths[:-1], least, room), True
-    fitted[0] = max(min(fitted[0], room - _sum([0, *fitted[1:]])), len(columns[0]))
-    return "\n".join(line for row in grid for line in _fitted(row, fitted, numeric, room, below=below))
+    fitted = _shrunk(_shrunk(fitted, whole, room), {0: len(columns[0])}, room)
+    kept = {0, *whole}
+    return "\n".join(line for row in grid for line in _fitted(row, fitted, numeric, room, kept, below=below))
 
 
 def screen_width() -> int | None:
@@ -102,16 +107,20 @@ def _shrunk(widths: Sequence[int], least: Mapping[int, int], room: int) -> list[
 
 
 def _fitted(
-    row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], room: int, *, below: bool
-) -> Iterator[str]:
-    first, *cells = row[: len(widths)]
-    cells = [cut(cell, width) for cell, width in zip(cells, widths[1:], strict=True)]
-    if display_width(first) > widths[0]:
-        yield first
-        first = ""
-    yield _line([first, *cells], widths, numeric[: len(widths)])
+    row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], room: int, kept: AbstractSet[int], *,
+    below: bool,
+) -> Iterator[str]:  # fmt: skip
+    cells = [*row[: len(widths)]]
+    if apart := [at for at in sorted(kept) if at < len(cells) and display_width(cells[at]) > widths[at]]:
+        names = [cells[at] for at in sorted({0, *apart})]
+        in_one = "  ".join(names)
+        yield from [in_one] if display_width(in_one) <= room else [names[0], *(INDENT + name for name in names[1:])]
+        cells = ["" if at == 0 or at in apart else cell for at, cell in enumerate(cells)]
+    line = _line([cut(cell, width) for cell, width in zip(cells, widths, strict=True)], widths, numeric[: len(widths)])
+    if line:
+        yield line
     if below and row[-1] != "-":
-        yield _INDENT + cut(row[-1], room - len(_INDENT))
+        yield INDENT + cut(row[-1], room - len(INDENT))
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:

@@ -105,7 +105,7 @@ def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> st
         )
         for job in periodics
     ]
-    return table(columns, rows, shortened=("SCHEDULE",), tail=True, wide=wide) if rows else ""
+    return table(columns, rows, names=("QUEUE",), shortened=("SCHEDULE",), wide=wide) if rows else ""
 
 
 def _next_of(job: PeriodicRecord) -> str:

@@ -158,7 +158,7 @@ def show_list(
         more = ("ATTEMPTS", "ENQUEUED") if is_wide else ()
         columns = ("ID", "JOB", *(("QUEUE",) if names_queue else ()), "STATE", "WHEN", *more, "ERROR OR PAYLOAD")
         rows = [_row(record, hides, names_queue=names_queue, is_wide=is_wide) for record in found]
-        echo(table(columns, rows, shortened=("JOB",), tail=True, wide=wide))
+        echo(table(columns, rows, names=("JOB", "QUEUE"), tail=True, wide=wide))
     else:
         talk(nothing)
 

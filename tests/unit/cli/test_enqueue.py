@@ -19,11 +19,26 @@ def test_it_enqueues_a_task_and_prints_its_id(cli: Callable[..., Any], add: Any,
 
 
 def test_options_place_the_task(cli: Callable[..., Any], add: Any, client: Client) -> None:
-    result = cli("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
+    result = cli("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--create", "--id", "mine",
+                 "--json")  # fmt: skip
 
     record = client.task("mine", queue="vip").record()
     assert result.value == {"id": "mine", "queue": "vip", "type": "add", "is_new": True}
     assert (record.state, record.priority) == (TaskState.SCHEDULED, 2)
+
+
+def test_a_mistyped_queue_is_refused_with_the_nearest_and_nothing_is_written(
+    cli: Callable[..., Any], add: Any, client: Client
+) -> None:
+    client.queue("vip").push(1)
+
+    refused = cli("enqueue", "add", "x=1", "--queue", "vpi")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "there is no queue 'vpi'; did you mean 'vip'?; --create does it all the same" in refused.err
+    assert client.queues() == ["vip"]
+    for known in ("vip", "maths"):  # the one exists, the other is that of a job and has no task yet
+        assert cli("enqueue", "add", "x=1", "--queue", known).code == 0
 
 
 def test_an_instant_with_a_zone_is_a_due_time(cli: Callable[..., Any], add: Any, client: Client) -> None:

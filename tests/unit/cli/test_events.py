@@ -3,7 +3,10 @@
 import json
 from typing import Any
 
+import pytest
+
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.task import new_id
 
 
 def test_the_command_shows_what_happened(client: Any, cli: Any) -> None:
@@ -24,6 +27,28 @@ def test_a_line_is_one_line_whatever_an_error_says(client: Any, cli: Any) -> Non
 
     (line,) = cli("events").out.splitlines()
     assert "error=no?[31m?more" in line
+
+
+@pytest.mark.parametrize("columns", [80, 40, 20])
+def test_on_a_terminal_an_event_fits_and_nothing_of_it_is_cut(
+    client: Any, cli: Any, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    from jobrunner.broker.calls.events import note
+
+    task = f"{new_id('a-queue-with-a-long-name')}"
+    said = {"queue": "a-queue-with-a-long-name", "task": task, "error": "ValueError: no such address " * 3}
+    broker_of(client).run(note(keys_of(client), "task_died", **said))
+    (whole,) = cli("events").out.splitlines()
+    monkeypatch.setattr("jobrunner.cli.events.screen_width", lambda: columns)
+
+    lines = cli("events").out.splitlines()
+
+    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+    assert f"task={task}" in {word for line in lines for word in line.split()}
+    assert all(len(line) <= columns or len(line.split()) == 1 for line in lines[1:]), (
+        "an id is whole, though it is longer"
+    )
+    assert lines[0].split()[2] == "task_died"
 
 
 def test_what_is_no_id_is_misuse(cli: Any) -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jobrunner.cli import output
 from jobrunner.cli.output import answer_json, facts, readable, table, when
 from jobrunner.clock import utc_now
 from jobrunner.inspector.doctor import ok
@@ -21,6 +22,42 @@ def test_a_cell_keeps_to_its_line() -> None:
         "two lines  x, y",
         "-          0",
     ]
+
+
+ROWS = [
+    ("01a1fe85769b0000c6650a2fcc89-mail", "Mail", "mail", "12 s ago", "to=ada " * 20),
+    (
+        "01a1fe85769b0000c6650a2fcc89-mail",
+        "SendQuarterlyInvoiceToEuropeanCustomers",
+        "mail",
+        "12 s ago",
+        "to=eve " * 20,
+    ),
+    ("own", "Mail", "billing-invoices-of-western-and-southern-europe/checked", "12 s ago", "no " * 40),
+]
+
+
+@pytest.mark.parametrize("columns", [120, 100, 80, 60])
+def test_names_stay_whole_however_narrow_the_terminal_is(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr(output, "screen_width", lambda: columns)
+
+    lines = table(("ID", "JOB", "QUEUE", "WHEN", "PAYLOAD"), ROWS, names=("JOB", "QUEUE"), tail=True).splitlines()
+
+    words = " ".join(lines).split()
+    assert max(map(len, lines)) <= columns
+    for name in {cell for row in ROWS for cell in row[:3]}:
+        assert words.count(name) == sum(row[:3].count(name) for row in ROWS), name
+    assert words.count("ago") == len(ROWS)
+
+
+def test_only_the_row_with_the_long_name_has_a_line_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "screen_width", lambda: 80)
+
+    lines = table(("ID", "JOB", "WHEN", "PAYLOAD"), [(i, j, w, p) for i, j, _, w, p in ROWS[:2]], names=("JOB",),
+                  tail=True).splitlines()  # fmt: skip
+
+    assert [line.split()[0] for line in lines] == ["ID", "PAYLOAD", ROWS[0][0], "to=ada", ROWS[1][0], "12", "to=eve"]
+    assert lines[5].index("12") == lines[2].index("12"), "what follows stays below its heading"
 
 
 def test_facts_stand_below_each_other() -> None:

@@ -12,7 +12,7 @@ from jobrunner.cli import output
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.formatting import display_width
 from jobrunner.redaction import HIDDEN
-from jobrunner.task import TaskState
+from jobrunner.task import Task, TaskState, new_id
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 
@@ -228,7 +228,7 @@ def test_requeue_puts_back_what_is_dead_and_names_what_is_not(
     assert client.queue("crash").counts()["waiting"] == 1
 
 
-@pytest.mark.parametrize("command", ["tasks list", "dead list", "queues list", "status", "workers list"])
+@pytest.mark.parametrize("command", ["tasks list", "dead list", "queues list", "status", "workers list", "jobs"])
 def test_a_list_fits_a_terminal_of_80_columns_and_ids_stay_whole(
     cli: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -236,6 +236,9 @@ def test_a_list_fits_a_terminal_of_80_columns_and_ids_stay_whole(
     queue = client.queue(name)
     dies = queue.push({"to": "件名" * 150}, max_attempts=1)
     queue.reserve()[0].rollback(error="ConnectionError: " + "refused " * 40)
+    job = "SendQuarterlyInvoiceToEuropeanCustomers"
+    client.enqueue(Task(id=new_id(name), type=job, queue=name, payload=b"{}", max_attempts=1))
+    queue.reserve()[0].rollback(error="no")
     said = {"host": "h", "pid": 7, "queues": ",".join(f"queue-{n}" for n in range(30))}
     broker_of(client).run(announce(keys_of(client), "ip-10-20-30-40.eu-west-1.4711.00c0de", said, ttl_ms=60_000))
     monkeypatch.setattr(output, "screen_width", lambda: 80)
@@ -246,6 +249,8 @@ def test_a_list_fits_a_terminal_of_80_columns_and_ids_stay_whole(
     table = shown.partition("\n\n")[2] if command == "status" else shown
     assert max(display_width(line) for line in table.splitlines()) <= 80, shown
     assert (dies if command in ("tasks list", "dead list") else "") in shown
+    assert (job if command in ("tasks list", "dead list", "jobs") else "") in shown
+    assert (name if command != "workers list" else "") in shown
     assert max(display_width(line) for line in wide.splitlines()) > 80
 
 
