@@ -1,15 +1,10 @@
-"""Hooks of mkdocs: add the reference and the style sheet, place pages without a place, rewrite links out of docs/."""
+"""Hooks of mkdocs: add the style sheet, place pages without a place, rewrite links out of docs/."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import reference
 
 _HOW_TO, _INSIDE = "How-to", "How it works"
 _WIDE = ("compare.md",)
@@ -17,11 +12,8 @@ _WIDE = ("compare.md",)
 
 
 def on_config(config: Any) -> Any:
-    """Adds the reference to the navigation, and to how-to every page that is nowhere; decisions to how it works."""
+    """Adds to how-to every page that is nowhere, and decisions to how it works."""
     config.nav = [*config.nav]
-    for section in config.nav:
-        if "Reference" in section:
-            section["Reference"] = [{title: path} for path, title in _reference_pages().items()]
     docs = Path(config.docs_dir)
     placed = set(re.findall(r"[\w/.-]+\.md", str(config.nav)))
     rest = sorted({str(page.relative_to(docs)) for page in docs.rglob("*.md")} - placed)
@@ -35,11 +27,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages of the reference and the style sheet."""
+    """Adds the style sheet."""
     style = (Path(__file__).parent / "site.css").read_text("utf-8")
     files.append(File.generated(config, "assets/site.css", content=style))
-    for path in _reference_pages():
-        files.append(File.generated(config, path, content=reference.PAGES[path][1]()))
     return files
 
 
@@ -61,15 +51,3 @@ def outside_links(markdown: str, source: str) -> str:
         return text if path in text else f"{text} (`{path}` in the repository)"
 
     return re.sub(r"\[([^\]]*)\]\(((?:\.\./)+)([^)]*)\)", mended, markdown)
-
-
-def _reference_pages() -> dict[str, str]:
-    """Path → title of the pages that this build can make."""
-    found = {}
-    for path, (title, write) in reference.PAGES.items():
-        try:
-            write()
-        except ModuleNotFoundError:  # a part that this build has not
-            continue
-        found[path] = title
-    return found

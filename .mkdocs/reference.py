@@ -1,6 +1,7 @@
-"""The reference pages of the site, generated from the code.
+"""The reference pages, generated from the code: ``python .mkdocs/reference.py`` writes docs/reference/.
 
-`PAGES` maps the path of a page to the function that writes it; `hooks.py` hands them to mkdocs.
+`PAGES` maps the path of a page to the function that makes it. The pages are committed, so that they can be read without
+a build; a test in tests/contracts fails when they are not those of the code.
 """
 
 import ast
@@ -8,13 +9,17 @@ import dataclasses
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import python_api
 
 from jobrunner import errors, queue_settings, settings
 from jobrunner.broker import keys as all_keys
@@ -22,11 +27,13 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.jobs.decorator import job
 
 PACKAGE = Path(settings.__file__).parent
-MODULES = (
-    "jobrunner", "jobrunner.etl", "jobrunner.middleware", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing",
-    "jobrunner.web",
-)  # fmt: skip
-"""Where users import from."""
+OPTION_GROUPS = {
+    "Name and queue": ("name", "queue", "priority", "partition_by", "unique"),
+    "Attempts": ("max_attempts", "backoff", "retry_on", "max_stalled", "on_crash", "ack"),
+    "Time": ("timeout", "keepalive", "expires_in", "result_ttl"),
+    "Periodic jobs": ("every", "cron", "tz", "catch_up", "overlap", "jitter"),
+}
+"""The options of @job under headings; a test compares them with its parameters."""
 VARIABLES = {
     "JOBRUNNER_URL": "The server, when no argument names one.",
     "REDIS_URL": "The same, when JOBRUNNER_URL is not set.",
@@ -50,23 +57,46 @@ VARIABLES = {
 }
 
 
-def api() -> str:
-    """Every name that users import, with its signature and what it says of itself."""
-    stable = "Import each name from the module in the heading above it. Names that are not listed here may change."
-    parts = ["# Python API", stable]
-    for name in MODULES:
-        module = importlib.import_module(name)
-        parts.append(f"## {name}")
-        if name != "jobrunner":
-            parts.append(inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0])
-        parts += [_described(module, one) for one in module.__all__]
-    return "\n\n".join(parts)
+def overview() -> str:
+    """The list of the other pages."""
+    rows = [(f"[{title}]({Path(path).name})", _line(make.__doc__).rstrip(".")) for path, (title, make) in PAGES.items()]
+    how = "Generated from the code by `python .mkdocs/reference.py`: change the docstrings there, not these pages."
+    return "\n\n".join(["# Reference", how, _table(("page", "holds"), rows[1:])])
 
 
 def job_options() -> str:
-    """The options of @job, as it tells them."""
-    told = f"```text\n{inspect.getdoc(job)}\n```"
-    return "\n\n".join(["# Options of `@job`", "See [jobs](../jobs.md) for how to use them.", told])
+    """Every option of the decorator: what it does, and its default."""
+    said = _options_of(inspect.getdoc(job) or "")
+    how = "See [jobs](../jobs.md) for how to use them. `Duration` is a number of seconds or a `timedelta`."
+    parts = ["# Options of `@job`", how]
+    parameters = inspect.signature(job).parameters
+    for title, names in OPTION_GROUPS.items():
+        rows = [(f"`{name}`", _type_of(parameters[name]), said[name]) for name in names]
+        parts += [f"## {title}", _table(("option", "type", "what it does"), rows)]
+    raises = (inspect.getdoc(job) or "").rpartition("\n\n")[2]
+    return "\n\n".join([*parts, raises])
+
+
+def _options_of(doc: str) -> dict[str, str]:
+    """Option → text of the docstring of @job, where each option begins a line and its text may go on."""
+    lines = doc.partition("\n\n")[2].rpartition("\n\n")[0].splitlines()
+    found: dict[str, str] = {}
+    for line in lines:
+        begin = re.match(r"([a-z_]+) {2,}(.+)", line)
+        if begin:
+            found[begin[1]] = begin[2]
+        elif line.startswith(" ") and found:
+            found[[*found][-1]] += " " + line.strip()
+    return {name: f"{text[0].upper()}{text[1:]}" for name, text in found.items()}
+
+
+def _type_of(parameter: inspect.Parameter) -> str:
+    """The types of an option in words: what a table has room for."""
+    text = python_api.shorter(str(parameter).partition(": ")[2].rpartition(" = ")[0])
+    words = [word for mark, word in (("type[", "error classes"), ("Callable[", "function")) if mark in text]
+    plain = re.sub(r"(type|tuple|Callable)\[.*|Union\[", "", text)
+    kinds = [kind for kind in re.split(r"[\], |]+", plain) if kind not in ("", "None", "NoneType")]
+    return ", ".join([*(f"`{kind}`" for kind in kinds), *words])
 
 
 def configuration() -> str:
@@ -160,7 +190,8 @@ def metrics() -> str:
 
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
-    "reference/python.md": ("Python API", api),
+    "reference/README.md": ("Reference", overview),
+    "reference/python.md": ("Python API", python_api.api),
     "reference/job-options.md": ("Options of @job", job_options),
     "reference/settings.md": ("Settings", configuration),
     "reference/commands.md": ("Command line", commands),
@@ -220,52 +251,6 @@ def _parts(node: ast.AST) -> list[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple) else []
 
 
-def _described(module: ModuleType, name: str) -> str:
-    found = getattr(module, name)
-    if not callable(found):
-        return f"### {name}\n\n`{found!r}`"
-    parts = [f"### {name}", f"```text\n{name}{_signature(found)}\n```", _prose(inspect.getdoc(found))]
-    if isinstance(found, type):
-        parts += [_member(found, one) for one in _members(found)]
-    return "\n\n".join(parts)
-
-
-def _members(owner: type) -> list[str]:
-    own = [one for base in owner.__mro__ if base.__module__.startswith("jobrunner") for one in vars(base)]
-    public = [one for one in dict.fromkeys(own) if not one.startswith("_")]
-    return [one for one in public if _is_told(inspect.getattr_static(owner, one))]
-
-
-def _is_told(member: Any) -> bool:
-    return bool(isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)) and bool(
-        inspect.getdoc(member)
-    )
-
-
-def _member(owner: type, name: str) -> str:
-    member = inspect.getattr_static(owner, name)
-    is_property = isinstance(member, property)
-    signature = "" if is_property else _signature(getattr(owner, name)).replace("(self, ", "(").replace("(self)", "()")
-    return f"#### {owner.__name__}.{name}\n\n```text\n{name}{signature}\n```\n\n{_prose(inspect.getdoc(member))}"
-
-
-def _signature(found: Any) -> str:
-    try:
-        shown = re.sub(r"<function \w+ at 0x\w+>", "…", str(inspect.signature(found)))
-        return re.sub(r"\b(?:jobrunner|collections|typing|datetime|msgspec)\.(?:\w+\.)*", "", shown)
-    except (TypeError, ValueError):
-        return "(…)"
-
-
-def _prose(doc: str | None) -> str:
-    """A docstring: paragraphs as they are, what is laid out in columns as it is laid out."""
-    shown = []
-    for paragraph in (doc or "").split("\n\n"):
-        is_laid_out = re.search(r"^\s|\S {2,}\S", paragraph, re.MULTILINE) is not None
-        shown.append(f"```text\n{paragraph}\n```" if is_laid_out else paragraph.replace("<", "\\<"))
-    return "\n\n".join(shown)
-
-
 def _line(doc: str | None) -> str:
     return " ".join((doc or "").split())
 
@@ -278,3 +263,20 @@ def _table(head: tuple[str, ...], rows: Any) -> str:
 def _split_key(line: str) -> list[str]:
     key, rest = line[2:].split("``", 1)
     return [key, *rest.split(None, 1)]
+
+
+def write_pages(docs: Path) -> list[Path]:
+    """Writes the pages that differ below a folder, and returns them."""
+    written = []
+    for path, (_, make) in PAGES.items():
+        target, text = docs / path, make() + "\n"
+        if not target.is_file() or target.read_text("utf-8") != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, "utf-8")
+            written.append(target)
+    return written
+
+
+if __name__ == "__main__":
+    for changed in write_pages(Path(__file__).parents[1] / "docs"):
+        print(changed)

@@ -5,4 +5,4 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.etl.station import StationItem
 from jobrunner.etl.station_outcome import UNSET, Drop, To
 
-__all__ = ["UNSET", "Drop", "Pipeline", "SparkStation", "StationItem", "To"]
+__all__ = ["Pipeline", "StationItem", "To", "Drop", "UNSET", "SparkStation"]  # noqa: RUF022  # as one learns them

@@ -187,20 +187,19 @@ def job(target: Any = None, /, *surplus: Any, **options: Any) -> Any:
     retry_on      error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
     max_stalled   leases that may end without a report, as after a crash, before the task is dead; default max_attempts
     keepalive     length of the lease; the worker renews it
-    timeout       of one attempt
+    timeout       how long one attempt may run; default: no limit
     ack           "late" (default) or "early": at most once
     on_crash      when its worker is killed meanwhile: "retry" (default) at once, or "wait" until its lease has ended
     result_ttl    how long a finished task stays readable; default 60 s, 0 deletes at once
     expires_in    a task not started by then goes to dead
-    partition_by  name of the parameter whose value is the task's key, for limits per key and turns of its queue
+    partition_by  name of the parameter whose value is the task's partition, for limits and turns of its queue
     unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
-    every         makes it a periodic job, which runs each time so long after the last tick; every parameter needs a
-                  default
-    cron          the same at the times of a cron expression
-    tz            time zone of `cron`; default UTC
-    catch_up      ticks missed while no worker ran: "last" (default) makes up for one, "none", or how many
-    overlap       "skip" (default) a tick while the task of the last one is not finished, or "allow"
-    jitter        longest random delay of a tick
+    every         makes it a periodic job, with this interval; every parameter needs a default
+    cron          makes it a periodic job, by a cron expression of five or six fields; every parameter needs a default
+    tz            time zone of cron; default UTC
+    catch_up      ticks missed while nothing ran: "last" (default) fires one, "none", or up to a number
+    overlap       a tick while the task of the one before still runs: "skip" (default) or "allow"
+    jitter        delays each task by up to this time
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
     """

@@ -31,6 +31,8 @@ def definition() -> Iterator[JobDefinition]:
         anything: Any = None
         pin_token: int = 0
 
+        def run(self) -> None: ...
+
     assert Typed.definition is not None
     yield Typed.definition
     forget("Typed")
