@@ -7,8 +7,8 @@ from typing import Any
 from mkdocs.structure.files import File
 
 _HOW_TO, _INSIDE = "How-to", "How it works"
-_WIDE = ("compare.md",)
-"""Pages with tables that need the width of the window: they have no columns at the sides."""
+_HIDDEN = {"compare.md": ["navigation", "toc"], "index.md": ["navigation"]}
+"""Columns at the sides that a page does without: for a table that needs the width, or as they would be empty."""
 
 
 def on_config(config: Any) -> Any:
@@ -34,9 +34,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files outside docs/ become their paths; wide pages have the whole width."""
-    if page.file.src_uri in _WIDE:
-        page.meta["hide"] = ["navigation", "toc"]
+    """Links to files outside docs/ become their paths; some pages have no columns at the sides."""
+    page.meta.setdefault("hide", _HIDDEN.get(page.file.src_uri, []))
     return outside_links(markdown, page.file.src_uri)
 
 

@@ -7,6 +7,9 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 PICTURE_MAX = 200_000
 
+INDEX = (ROOT / "docs" / "index.md").read_text("utf-8")
+NAVIGATION = (ROOT / ".mkdocs" / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+
 
 def command(marker: str) -> str:
     """The commands between a marker and its end."""
@@ -36,3 +39,29 @@ def test_readme_says_why_in_eight_lines() -> None:
     why = README.partition("## Why jobrunner\n")[2].partition("\n## ")[0]
     assert len(re.findall(r"^- \*\*", why, re.MULTILINE)) == 8
     assert not [line for line in why.splitlines() if line.startswith("  ")], "a line each"
+
+
+def test_the_landing_page_has_code_a_picture_and_three_ways_in_and_no_table() -> None:
+    assert "```python\n" in INDEX
+    assert "](images/dashboard-overview.png)" in INDEX
+    assert re.findall(r"^-   \*\*(.+)\*\*$", INDEX, re.MULTILINE) == ["Learn", "How to …", "Look up"]
+    assert not re.search(r"^\|", INDEX, re.MULTILINE)
+
+
+def test_how_tos_are_in_groups_and_none_is_an_explanation() -> None:
+    how_to = NAVIGATION.partition("  - How-to:\n")[2].partition("\n  - Migrate:")[0]
+    groups = re.split(r"^ {6}- (.+):$", how_to, flags=re.MULTILINE)
+    pages = {name: re.findall(r"- (\S+\.md)", text) for name, text in zip(groups[1::2], groups[2::2], strict=True)}
+
+    assert groups[0] == ""
+    assert 4 <= len(pages) <= 6
+    assert all(2 < len(listed) < 9 for listed in pages.values()), pages
+    assert not {"reliability.md", "soak.md"} & {page for listed in pages.values() for page in listed}
+
+
+def test_every_page_begins_with_a_title_of_standard_words() -> None:
+    odd = re.compile(r"Coming from|as queues|Words|What died|What is proved")
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        title = re.search(r"^# (.+)$", path.read_text("utf-8"), re.MULTILINE)
+        assert title, f"{path}: begin with a title"
+        assert not odd.search(title[1]), f"{path}: {title[1]}"
