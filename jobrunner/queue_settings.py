@@ -1,5 +1,6 @@
 """The settings of a queue and their defaults, for Python and for the scripts."""
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,6 +14,8 @@ from jobrunner.settings import Duration, check_whole
 DEFAULT_RESULT_TTL_S = 60.0
 DEFAULT_HISTORY_S = 7 * 86400.0
 """The age limit of a history that has only `history_max`."""
+_RATE = re.compile(r"([0-9]{1,15})/([0-9]{0,9})([smh])")
+_UNIT_LETTERS = {"s": "SECONDS", "m": "MINUTES", "h": "HOURS"}
 _UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
 
 
@@ -57,6 +60,18 @@ class RateLimit:
     def seconds(self) -> int:
         """The time in which an empty bucket becomes full."""
         return self.interval * _UNITS_S[self.interval_unit]
+
+
+def rate_of_text(text: str) -> RateLimit:
+    """The limit of `1000/1s`, `2000/1m` or `15/h`, as options and files name it. Raises InvalidOption."""
+    found = _RATE.fullmatch(text.strip().lower())
+    tokens, interval = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
+    if found is None or not tokens or not interval:
+        raise InvalidOption(
+            f"{text!r} is no rate; write tasks/interval, such as 1000/1s, 2000/1m or 15/h (whole numbers from 1; "
+            "s, m, h)"
+        )
+    return RateLimit(max_tokens=tokens, interval=interval, interval_unit=_UNIT_LETTERS[found[3]])
 
 
 def _in_units(per: object) -> tuple[int, str]:

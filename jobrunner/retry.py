@@ -146,6 +146,19 @@ def seconds(value: object, *, option: str, minimum: float = 0) -> float:
     raise InvalidOption(f"{option} is {describe(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
 
 
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_of_text(text: str) -> float:
+    """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`, as options and files write it. Raises InvalidOption."""
+    lowered = text.strip().lower()
+    unit = next((unit for unit in _UNITS_S if lowered.endswith(unit)), "")
+    try:
+        return seconds(float(lowered.removesuffix(unit)) * _UNITS_S.get(unit, 1.0), option="it")
+    except ValueError as error:  # InvalidOption is one
+        raise InvalidOption(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
+
+
 def milliseconds(value: timedelta | float | None, option: str) -> int | None:
     """A duration in whole milliseconds, at least 1; None for None. Raises InvalidOption for 0 or less."""
     if value is None:

@@ -19,7 +19,7 @@ from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.formatting import install_command
 from jobrunner.logs import LEVELS
 from jobrunner.redaction import Redaction
-from jobrunner.retry import seconds
+from jobrunner.retry import seconds_of_text
 from jobrunner.settings import file_settings, hidden_names
 
 LOG_LEVEL = click.option(
@@ -27,7 +27,6 @@ LOG_LEVEL = click.option(
     show_default=True, help="Least level of log lines; also JOBRUNNER_LOG_LEVEL.",
 )  # fmt: skip
 _RETRY_TIMEOUT_S = 0.5
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) *((?P<unit>[kmg])i?)?b?")
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -87,12 +86,10 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def seconds_of(text: str) -> float:
     """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`. Raises click.BadParameter."""
-    lowered = text.strip().lower()
-    unit = next((unit for unit in _UNITS if lowered.endswith(unit)), "")
     try:
-        return seconds(float(lowered.removesuffix(unit)) * _UNITS.get(unit, 1.0), option="it")
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
+        return seconds_of_text(text)
+    except InvalidOption as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def bytes_of(text: str) -> int:

@@ -12,9 +12,10 @@ from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of,
 from jobrunner.cli.output import Refusal, answer_json, echo, facts, rising, table, talk
 from jobrunner.cli.status import queue_table
 from jobrunner.cli.suggestions import check_queue, queue_names, with_create
+from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted, exact_duration
 from jobrunner.inspector.snapshot import queue_views
-from jobrunner.queue_settings import QueueSettings, RateLimit
+from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff
 
 LIMITS = (
@@ -24,23 +25,16 @@ LIMITS = (
 """The settings that `queues limit` sets."""
 LIFTED = "none"
 """The argument that removes a limit."""
-_UNITS = {"s": "SECONDS", "m": "MINUTES", "h": "HOURS"}
-_RATE = re.compile(r"([0-9]{1,15})/([0-9]{0,9})([smh])")
 
 
 def rate(text: str) -> RateLimit | str:
     """The limit of `1000/1s`, `2000/1m` or `15/h`, or LIFTED. Raises click.BadParameter."""
-    lowered = text.strip().lower()
-    if lowered == LIFTED:
+    if text.strip().lower() == LIFTED:
         return LIFTED
-    found = _RATE.fullmatch(lowered)
-    tokens, interval = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
-    if found is None or not tokens or not interval:
-        raise click.BadParameter(
-            f"{text!r} is no rate; write tasks/interval, such as 1000/1s, 2000/1m or 15/h (whole numbers from 1; s, m, "
-            f"h), or {LIFTED} to lift it"
-        )
-    return RateLimit(max_tokens=tokens, interval=interval, interval_unit=_UNITS[found[3]])
+    try:
+        return rate_of_text(text)
+    except InvalidOption as error:
+        raise click.BadParameter(f"{error}, or {LIFTED} to lift it") from error
 
 
 def at_most(text: str) -> int | str:

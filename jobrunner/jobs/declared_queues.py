@@ -15,11 +15,15 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.settings_hash import Fields, settings_named, write_settings
 from jobrunner.errors import DuplicateQueue, InvalidOption, UsageError
+from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
-from jobrunner.queue_settings import QueueSettings, RateLimit
-from jobrunner.retry import Backoff
-from jobrunner.settings import Duration
+from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
+from jobrunner.retry import Backoff, seconds_of_text
+from jobrunner.settings import Duration, file_settings, project_file
 
+_KNOWN = tuple(QueueSettings.__slots__)
+_LENGTHS = ("keepalive", "dead_ttl", "expires_in", "history")
+_RATES = ("rate", "rate_per_partition")
 _LEAST_TTL_S = 30.0
 _BEATS = 3
 """A worker whose heartbeats stopped for so many of them publishes nothing any more."""
@@ -51,7 +55,7 @@ class DeclaredQueue:
     name: str
     settings: Mapping[str, Any]
     place: str
-    """module:line, or the file that declares it."""
+    """module:line, or the table and the file that declare it."""
     stored: Fields
     """The settings as the server stores them; '' for a default."""
     code: CodeType | None = None
@@ -76,7 +80,8 @@ def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
     known = _declared.get(name)
     if known is not None and not _is_reloaded(known, made):
         check_same(known, made)
-        return known
+        if known.code is not None:  # else the file, which may be read again without it
+            return known
     _declared[name] = made
     return made
 
@@ -88,14 +93,14 @@ def declaration(
     tag, own = split_queue(name)
     if tag != own:
         raise InvalidOption(
-            f"queue {name!r} at {place} belongs to a pipeline: give its settings to the station, or to "
+            f"queue {name!r}, {place}, belongs to a pipeline: give its settings to the station, or to "
             f"pipeline.declare({own!r}, …)"
         )
-    check_options(settings, QueueSettings.__slots__, f"setting of queue {name!r} at {place}:")
+    check_options(settings, _KNOWN, f"setting of queue {name!r}, {place}:")
     try:
         stored = write_settings(settings, name)
     except UsageError as error:
-        raise type(error)(f"queue {name!r} at {place}: {error}") from error
+        raise type(error)(f"queue {name!r}, {place}: {error}") from error
     return DeclaredQueue(name=name, settings=dict(settings), place=place, stored=stored, code=code)
 
 
@@ -108,9 +113,48 @@ def check_same(known: DeclaredQueue, other: DeclaredQueue) -> None:
     differ = [name for name in fields if known.stored.get(name, unset) != other.stored.get(name, unset)]
     told = ", ".join(f"{name} ({_value(known, name)}; {_value(other, name)})" for name in settings_named(differ))
     raise DuplicateQueue(
-        f"queue {known.name!r} is declared at {known.place} and at {other.place} with different settings: {told}; "
+        f"queue {known.name!r} is declared by {known.place} and by {other.place} with different settings: {told}; "
         "keep one of them"
     )
+
+
+def declare_configured() -> None:
+    """Declares the queues of [tool.jobrunner.queues] in the project's file, and forgets those it declared before.
+
+    Raises InvalidOption, UnknownOption, InvalidName, and DuplicateQueue for one that a module declares differently.
+    """
+    path, tables = project_file(), file_settings().queues
+    for name in [name for name, known in _declared.items() if known.code is None]:
+        del _declared[name]
+    for name, table in tables.items():
+        place = f"[tool.jobrunner.queues.{name}] of {path}"
+        if not isinstance(table, Mapping):
+            raise InvalidOption(f"queues.{name} = {table!r} in {path}: give a table, [tool.jobrunner.queues.{name}]")
+        check_options(table, _KNOWN, f"setting in {place}:")
+        made = declaration(name, {key: _of_file(key, value, place) for key, value in table.items()}, place)
+        if (known := _declared.setdefault(name, made)) is not made:
+            check_same(known, made)
+
+
+def _of_file(name: str, value: object, place: str) -> Any:
+    """The value of a setting as TOML writes it: lengths of time and rates as text, `none` for the default."""
+    try:
+        if value == "none":
+            return None
+        if name in _LENGTHS and isinstance(value, str):
+            return seconds_of_text(value)
+        if name in _RATES and isinstance(value, str):
+            return rate_of_text(value)
+        if name in _RATES and isinstance(value, Mapping):
+            return RateLimit(**value)
+        if name == "backoff" and isinstance(value, Mapping):
+            return Backoff(**value)
+    except (UsageError, TypeError) as error:
+        raise InvalidOption(f"{name} = {describe(value)} in {place}: {error}") from error
+    if name in _RATES or name == "backoff":
+        example = 'write "15/1h"' if name in _RATES else "give a table, { base = 2, cap = 3600 }"
+        raise InvalidOption(f"{name} = {describe(value)} in {place}: {example}")
+    return value
 
 
 def declared_queues() -> list[DeclaredQueue]:

@@ -18,6 +18,7 @@ from jobrunner.errors import (
     UnsafeServer,
     WorkerBroken,
 )
+from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import check_options, checks_options
@@ -200,6 +201,7 @@ class Worker:
         guard = LeaseGuard(keeper, canary)
         try:
             load_modules(self.modules)
+            declare_configured()
             weights = served_queues(self._given_queues, self.client)
             self._check_server()
             hide_in_errors(self.client.redaction())

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from jobrunner import queue
-from jobrunner.errors import InvalidOption
+from jobrunner import RateLimit, queue
+from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.jobs.declared_queues import forget_queue
 from tests.support.waiting import wait_for
 
@@ -63,3 +63,19 @@ def test_the_asyncio_twin_reads_the_origins(current):
     with pytest.raises(InvalidOption):
         current.queue("tenants").configure(max_inflight="4")
     assert current.queue("tenants").origins() == {}
+
+
+def test_a_worker_publishes_the_queues_of_the_file(current, start, tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner.queues.tenants]\nrate = "15/1h"\n')
+    monkeypatch.chdir(tmp_path)
+    start(queues=["mail"])
+
+    assert current.queue("tenants").settings().rate == RateLimit(15, per=3600)
+    assert str(tmp_path) in current.queue("tenants").origins()["rate"].place
+
+
+def test_a_wrong_file_ends_the_start(current, start, tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text("[tool.jobrunner.queues.tenants]\nrates = 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownOption, match="did you mean 'rate'"):
+        start(queues=["mail"])
