@@ -137,7 +137,7 @@ def remove_keys(broker: Broker, prefix: str) -> None:
 @contextmanager
 def _embedded() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-"))
-    server = EmbeddedServer(folder)
+    server = EmbeddedServer(folder, temporary=True)  # also a run that is killed leaves neither server nor folder
     try:
         yield f"unix://{server.acquire()}"
     finally:

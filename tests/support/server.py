@@ -30,6 +30,10 @@ def topology_name() -> str:
     return last if last in ("sentinel", "cluster") else ""
 
 
+UNTIL_END_OF_INPUT = '"$@" >&2 & echo $!; read word; kill -9 $!; wait; [ "$word" = keep ] || rm -rf "$0"'
+"""The shell that ends a server, and deletes its folder, when the process of the tests is no more, even a killed one."""
+
+
 class Server:
     """A server of its own: `url`, `socket` and `folder` stay the same over `kill` and `start`."""
 
@@ -45,9 +49,9 @@ class Server:
         options = self._options.items()  # Redis 6.2 takes no two words as one
         words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
         command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
-        # The shell waits for the end of its input: the server ends with this process, even a killed one.
         self._process = subprocess.Popen(
-            ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],
+            ["sh", "-c", UNTIL_END_OF_INPUT, str(self.folder), *command],
+            start_new_session=True,  # a signal to the group of the tests must not end the shell before the server
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(self.folder / "log").open("ab"),
@@ -65,7 +69,8 @@ class Server:
 
     def kill(self) -> None:
         """SIGKILL; its files stay."""
-        self._process.communicate()
+        if self._process.poll() is None:
+            self._process.communicate("keep\n")
         self.socket.unlink(missing_ok=True)
 
     def remove(self) -> None:

@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.server import server_binary
+from tests.support.server import UNTIL_END_OF_INPUT, server_binary
 from tests.support.waiting import wait_for
 
 MASTER = "m"
@@ -45,9 +45,8 @@ class Node:
         options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
         kind = ["--sentinel"] if self._sentinel else []
         command = [str(server_binary()), *self._words, *kind, *options]
-        # The shell waits for the end of its input: the server ends with this process, even a killed one.
         self._process = subprocess.Popen(
-            ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],
+            ["sh", "-c", UNTIL_END_OF_INPUT, str(self.folder.parent), *command], start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(self.folder / "log").open("ab"), text=True,
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -94,7 +93,7 @@ class Node:
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGCONT)
-            self._process.communicate()
+            self._process.communicate("keep\n")
 
 
 class Behind:

@@ -7,7 +7,7 @@ from typing import Final
 
 from jobrunner.broker.embedded.files import OWN_REDIS, ServerFiles
 from jobrunner.broker.embedded.locks import is_held_by, is_locked, tries, try_lock, unlock
-from jobrunner.broker.embedded.process import Fsync, ask, cause_of_death, launch
+from jobrunner.broker.embedded.process import Fsync, ask, cause_of_death, launch, launch_guard
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError
 
@@ -42,6 +42,15 @@ class ServerControl:
             finally:
                 os.close(lock)  # not unlocked: the server has inherited it
         raise self._silence()
+
+    def start_guard(self, *, temporary: bool) -> None:
+        """Starts the guard (guard.py) unless the folder has one. The caller holds start.lock."""
+        lock = try_lock(self.files.guard_lock)
+        if lock is not None:
+            try:
+                launch_guard(self.files, lock=lock, temporary=temporary)
+            finally:
+                os.close(lock)  # not unlocked: the guard has inherited it
 
     def wait_until_loaded(self, log_size: int) -> None:
         """Waits as long as the server replies LOADING, and 10 s while it does not reply."""

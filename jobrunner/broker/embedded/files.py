@@ -45,6 +45,16 @@ class ServerFiles:
         return self.folder / "server.lock"
 
     @property
+    def alive_lock(self) -> Path:
+        """Held shared by every process that uses the server, for its guard: it waits for the end of all of them."""
+        return self.folder / "users-alive.lock"
+
+    @property
+    def guard_lock(self) -> Path:
+        """Held exclusively by the guard of the server (guard.py)."""
+        return self.folder / "guard.lock"
+
+    @property
     def log(self) -> Path:
         return self.folder / "server.log"
 
@@ -80,7 +90,8 @@ class ServerFiles:
             raise self._foreign(self.folder, "belongs to another user")
         if at.st_mode & 0o022:
             raise self._foreign(self.folder, "may be written by other users (chmod go-w makes it yours)")
-        for path in (self.log, self.pid_file, self.start_lock, self.users_lock, self.always_lock, self.server_lock):
+        locks = (self.start_lock, self.users_lock, self.alive_lock, self.always_lock, self.server_lock, self.guard_lock)
+        for path in (self.log, self.pid_file, *locks):
             with suppress(FileNotFoundError):
                 found = path.lstat()
                 if not stat.S_ISREG(found.st_mode):

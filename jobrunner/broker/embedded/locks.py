@@ -7,6 +7,10 @@ Invariants:
   held as long as a server may write to the append-only file, whatever became of socket, pid file and starter.
 * `users.lock` is held shared by every process that uses the server. It is taken and given up only by the
   holder of `start.lock`, so no user comes while the last one leaves.
+* `users-alive.lock` is held shared by the same processes, and the guard waits for it. It is a file of its own: the
+  kernel drops the share of a process that tries whether it is the last one, and could serve the guard first.
+* `guard.lock` is held exclusively by the guard process (guard.py). Its starter and the guard itself take it and give it
+  up under `start.lock`, so a server that has users has a guard.
 """
 
 import fcntl

@@ -11,7 +11,9 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
@@ -24,6 +26,14 @@ Fsync = Literal["always", "everysec"]
 
 REPLY_TIMEOUT_S: Final = 1.0
 LAUNCH_TIMEOUT_S: Final = 10.0
+GUARD_GRACE_S: Final = 5.0
+"""How long a guard keeps a server whose users are all dead."""
+_GUARD: Final = """\
+import sys
+sys.path.append(sys.argv[1])
+from jobrunner.broker.embedded.guard import main
+main(int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), deletes=sys.argv[5] == "deletes")
+"""
 _LOG_BYTES: Final = 65_536
 _WARNING: Final = re.compile(r"\d+:\w \d+ \w+ \d+ [\d:.]+ # +(?P<text>\S.*)")
 _DISK_FULL: Final = re.compile(r"No space left|Disk quota|Short write|AOF write error|Error writing")
@@ -78,6 +88,30 @@ def launch(files: ServerFiles, *, fsync: Fsync, lock: int) -> None:
         if error.filename != binary:
             raise
         raise EmbeddedServerError(f"{binary} cannot be run ({error.strerror}): {OWN_REDIS}") from error
+
+
+def launch_guard(files: ServerFiles, *, lock: int, temporary: bool) -> None:
+    """Starts the guard of the folder's server, which keeps the open, locked descriptor `lock`. Does not wait for it.
+
+    A machine that cannot start it has a server all the same: it stops when its last user leaves, as long as that user
+    is not killed.
+    """
+    # Isolated: no file of the working directory or of PYTHONPATH is taken for a module of the standard library.
+    # Through a shell: a child of this very process would be its zombie when it ends first.
+    shell = ["sh", "-c", '"$@" &', "sh", sys.executable, "-I", "-c", _GUARD, os.fspath(Path(__file__).parents[3])]
+    what = [str(0.0 if temporary else GUARD_GRACE_S), "deletes" if temporary else "keeps"]
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(  # noqa: S603 - the program is ours, and the shell takes the words as they are
+            [*shell, str(lock), os.fspath(files.folder), *what],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock,),
+            cwd=files.folder,  # leads to the folder also when it was moved
+            start_new_session=True,
+            timeout=LAUNCH_TIMEOUT_S,
+        )
 
 
 def server_environment() -> dict[str, str]:

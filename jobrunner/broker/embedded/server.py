@@ -43,7 +43,8 @@ class EmbeddedServer:
 
     1. Starts the server when none runs, else adopts it, also when its starter is dead.
     2. Counts this process as a user from `acquire` to `release`, or to its death.
-    3. Stops the server when the last user leaves. The append-only file stays.
+    3. Stops the server when the last user leaves. The append-only file stays. When the last users are killed instead,
+       a guard process (guard.py) stops it some 5 s later.
     4. Brings the server back when it was killed (`ensure`).
     5. Keeps `fsync="always"` for as long as one user asks for it, whichever process starts the server.
     6. In a forked child: leaves the parent's use alone; `ensure` makes the child a user of its own.
@@ -51,14 +52,17 @@ class EmbeddedServer:
     Safe to call from several threads. Every method raises EmbeddedServerError.
     """
 
-    def __init__(self, folder: Path, *, fsync: Fsync = "everysec") -> None:
+    def __init__(self, folder: Path, *, fsync: Fsync = "everysec", temporary: bool = False) -> None:
+        """`temporary`: when this process is killed, the guard stops the server at once and deletes the folder."""
         _check_link(folder)
         self._files = ServerFiles(folder=folder.resolve())
         self._control = ServerControl(self._files, fsync)
         self._fsync: Fsync = fsync
+        self._is_temporary = temporary
         self._wanted: bool | None = None  # None before the first use, False after release
         self._folder_fd: int | None = None
         self._users = Share(self._files.users_lock)
+        self._alive = Share(self._files.alive_lock)
         self._always = Share(self._files.always_lock)
 
     def acquire(self) -> Path:
@@ -138,6 +142,7 @@ class EmbeddedServer:
     def _at(self, files: ServerFiles) -> None:
         self._files = self._control.files = files
         self._users.moved_to(files.users_lock)
+        self._alive.moved_to(files.alive_lock)
         self._always.moved_to(files.always_lock)
 
     def _bring_up(self) -> None:
@@ -146,6 +151,7 @@ class EmbeddedServer:
             with turn(self._files.start_lock):
                 newcomer = self._enter()
                 log_size = self._control.start()
+                self._control.start_guard(temporary=self._is_temporary)
             self._control.wait_until_loaded(log_size)
             self._control.apply_fsync()
         except BaseException:
@@ -159,6 +165,7 @@ class EmbeddedServer:
             raise EmbeddedServerError(f"{self._control.name} was released by this process: acquire() it again")
         newcomer = not self._users.counts
         self._users.enter()
+        self._alive.enter()
         if newcomer:
             if self._folder_fd is not None:
                 os.close(self._folder_fd)
@@ -178,4 +185,6 @@ class EmbeddedServer:
 
     def _leave(self) -> bool:
         self._always.leave()
-        return self._users.leave()
+        is_last = self._users.leave()
+        self._alive.leave()
+        return is_last
