@@ -5,21 +5,21 @@ at most that much along. Each function is one round trip; the window is cut by t
 tasks a worker counted (leases of bare queues) are counted by how their totals grew in each minute.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import server_time
-from jobrunner.broker.calls.stats import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, is_of_attempts, parts_of
+from jobrunner.broker.calls.stats import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, attempt_field, parts_of
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.stats_types import (
+    LEFT,
     Depth,
     JobStats,
     OutcomeCounts,
@@ -41,10 +41,15 @@ __all__ = [
     "Unit",
     "by_job",
     "by_queue",
+    "jobs_of",
+    "read_window",
     "releases_since",
     "series",
+    "series_of",
 ]  # fmt: skip
 Hash = Mapping[str, str]
+Figure = tuple[tuple[str, str, str], int]
+"""((queue, type, what), number) that workers counted."""
 _MARGIN = 2
 """Steps read on either side, in case this machine's clock is not the server's."""
 _HOUR = timedelta(hours=1)
@@ -52,14 +57,17 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsWindow:
-    """The hashes of some steps, oldest first, and when each begins, Unix ms."""
+    """The hashes of some steps, oldest first, what workers counted in each, and when it begins, Unix ms."""
 
     starts: list[float]
     step_ms: int
     hashes: list[dict[str, str]]
+    figures: list[list[Figure]]
 
 
-def read_window(client: Client, since: timedelta, unit: Unit, queue: str | None, type_: str | None) -> StatsWindow:
+def read_window(
+    client: Client, since: timedelta, unit: Unit, queue: str | None = None, type_: str | None = None
+) -> StatsWindow:
     """The steps up to now by the server's clock, in one round trip. Raises InvalidOption, ServerError."""
     if unit not in ("minute", "hour") or since <= timedelta(0):
         raise InvalidOption(f"since={since!r}, step={unit!r}: give a time above zero, and minute or hour")
@@ -74,7 +82,8 @@ def read_window(client: Client, since: timedelta, unit: Unit, queue: str | None,
     there = here if given else min(max(int(now_ms // step_ms), here - _MARGIN), here + _MARGIN)
     begin, end = there - count + 1 - first, there + 1 - first
     starts = [float((first + place) * step_ms) for place in range(begin, end)]
-    return StatsWindow(starts=starts, step_ms=step_ms, hashes=found[begin:end])
+    found = found[begin:end]
+    return StatsWindow(starts=starts, step_ms=step_ms, hashes=found, figures=[_figures(hash_) for hash_ in found])
 
 
 def _key(keys: Keys, unit: Unit, number: int) -> bytes:
@@ -106,14 +115,17 @@ class StatsTotal:
         return Timings(count=sum(buckets.values()), total_ms=self._sums_us.get(kind, 0) / 1000, buckets=buckets)
 
 
-def summed(hashes: Iterable[Hash]) -> dict[tuple[str, str], StatsTotal]:
-    """Counters of workers, by queue and type."""
-    sums: dict[tuple[str, str], StatsTotal] = {}
-    for hash_ in hashes:
-        for queue, type_, what, by in each(hash_):
-            if is_of_attempts(type_, what):
-                sums.setdefault((queue, type_), StatsTotal()).add(what, by)
+def added_up(figures: Iterable[Iterable[Figure]]) -> dict[tuple[str, str, str], int]:
+    """Counters by (queue, type, what), over all steps: so a field of sixty minutes is taken apart once."""
+    sums: dict[tuple[str, str, str], int] = {}
+    for step in figures:
+        for parts, by in step:
+            sums[parts] = sums.get(parts, 0) + by
     return sums
+
+
+def _figures(hash_: Hash) -> list[Figure]:
+    return [(parts, whole(value)) for field, value in hash_.items() if (parts := attempt_field(field)) is not None]
 
 
 def each(hash_: Hash) -> Iterator[tuple[str, str, str, int]]:
@@ -139,12 +151,12 @@ def grown(hash_: Hash) -> dict[str, dict[str, int]]:
     """By how much the totals of each queue that was sampled grew."""
     found = {}
     for field, value in hash_.items():
-        parts = parts_of(field)
-        if parts is not None and parts[1:] == ("-", "to"):
-            before = hash_.get(f"{parts[0]} - from", "").split()
+        if field.endswith(" - to"):
+            queue = field.removesuffix(" - to")
+            before = hash_.get(f"{queue} - from", "").split()
             bases = [*before, *["0"] * len(COUNTED)]
             pairs = zip(COUNTED, value.split(), bases, strict=False)
-            found[parts[0]] = {name: max(whole(to) - whole(from_), 0) for name, to, from_ in pairs}
+            found[queue] = {name: max(whole(to) - whole(from_), 0) for name, to, from_ in pairs}
     return found
 
 
@@ -164,13 +176,24 @@ def series(
 
     Minutes reach back 25 hours at most, hours 32 days. Raises InvalidOption, ServerError.
     """
-    window = read_window(client, since, step, queue, type)
-    tallied = {name for name, _ in summed(window.hashes)}
-    pairs = zip(window.starts, window.hashes, strict=True)
-    steps = tuple(_step(start, hash_, tallied, is_whole=type is None) for start, hash_ in pairs)
-    total = _together([(hash_, tallied) for hash_ in window.hashes], is_whole=type is None)
+    return series_of(read_window(client, since, step, queue, type), is_whole=type is None)
+
+
+def series_of(window: StatsWindow, *, is_whole: bool = True) -> StatsSeries:
+    """The steps of a window that was read; `is_whole`: it has more than one job."""
+    tallied = frozenset(parts[0] for parts in added_up(window.figures))
+    growth = [grown(hash_) if is_whole else {} for hash_ in window.hashes]
+    found = [_StepSums(*one, tallied) for one in zip(window.figures, growth, strict=True)]
+    pairs = zip(window.starts, found, window.hashes, strict=True)
+    steps = tuple(_step(start, sums, hash_, is_whole=is_whole) for start, sums, hash_ in pairs)
+    total = StatsTotal()
+    for sums in found:
+        sums.add_to(total)
     return StatsSeries(
-        unit=step, step=timedelta(milliseconds=window.step_ms), steps=steps, total=OutcomeCounts(**_counted(total))
+        unit="minute" if window.step_ms == MINUTE_MS else "hour",
+        step=timedelta(milliseconds=window.step_ms),
+        steps=steps,
+        total=OutcomeCounts(**_counted(total)),
     )
 
 
@@ -178,79 +201,89 @@ def by_job(
     client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None
 ) -> list[JobStats]:
     """Statistics of each job on each queue over the last `since`, the most attempts first."""
-    sums = summed(read_window(client, since, step, queue, None).hashes)
+    return jobs_of(read_window(client, since, step, queue, None))
+
+
+def jobs_of(window: StatsWindow) -> list[JobStats]:
+    """The statistics of each job of a window that was read, the most attempts first."""
+    sums: dict[tuple[str, str], StatsTotal] = {}
+    for (queue, type_, what), by in added_up(window.figures).items():
+        sums.setdefault((queue, type_), StatsTotal()).add(what, by)
     found = [JobStats(queue=name, type=job, **_counted(one)) for (name, job), one in sums.items()]
     return sorted(found, key=lambda one: (-one.ended, one.queue, one.type))
 
 
 def by_queue(client: Client, *, since: timedelta = _HOUR, step: Unit = "minute") -> dict[str, QueueStats]:
     """Statistics of each queue over the last `since`, by name; queues without any are left out."""
-    hashes = read_window(client, since, step, None, None).hashes
+    window = read_window(client, since, step)
     sums: dict[str, StatsTotal] = {}
+    for (name, _, what), by in added_up(window.figures).items():
+        sums.setdefault(name, StatsTotal()).add(what, by)
+    tallied = frozenset(sums)
     enqueued: dict[str, int] = {}
     stands: list[dict[str, int]] = []
-    for hash_ in hashes:
-        _add_tallies(hash_, lambda name: sums.setdefault(name, StatsTotal()))
-        stands.append(_left(sums))
-    tallied = frozenset(sums)
-    for hash_, stand in zip(hashes, stands, strict=True):
-        _add_growth(hash_, tallied, lambda name: sums.setdefault(name, StatsTotal()))
-        stand.update(_left({name: one for name, one in sums.items() if name not in tallied}))
-        for name, totals in grown(hash_).items():
+    for hash_, figures in zip(window.hashes, window.figures, strict=True):
+        left: dict[str, int] = {}
+        for (name, _, what), by in figures:
+            if what in LEFT:
+                left[name] = left.get(name, 0) + by
+        growth = grown(hash_)
+        for name, outcome, by in _outcomes_of(growth, tallied):
+            sums.setdefault(name, StatsTotal()).add(outcome, by)
+            if outcome in LEFT:
+                left[name] = left.get(name, 0) + by
+        stands.append(left)
+        for name, totals in growth.items():
             enqueued[name] = enqueued.get(name, 0) + totals.get("enqueued", 0)
     names = sorted({*sums, *(name for name, by in enqueued.items() if by)})
     return {
         name: QueueStats(
             queue=name,
             enqueued=enqueued.get(name),
-            course=_course(name, stands),
+            course=tuple(left.get(name, 0) for left in stands),
             **_counted(sums.get(name, StatsTotal())),
         )
         for name in names
     }
 
 
-def _left(sums: Mapping[str, StatsTotal]) -> dict[str, int]:
-    return {name: OutcomeCounts(counts=one.counts).left for name, one in sums.items()}
+class _StepSums:
+    """The figures of one step over all queues and jobs, and by how much the totals of queues grew in it."""
+
+    def __init__(
+        self, figures: Iterable[Figure], growth: Mapping[str, Mapping[str, int]], tallied: Collection[str]
+    ) -> None:
+        self._sums: dict[str, int] = {}
+        self.growth = growth
+        for (_, _, what), by in figures:
+            self._sums[what] = self._sums.get(what, 0) + by
+        for _, outcome, by in _outcomes_of(growth, tallied):
+            self._sums[outcome] = self._sums.get(outcome, 0) + by
+
+    def add_to(self, total: StatsTotal) -> StatsTotal:
+        """Adds them to a total, which is returned."""
+        for what, by in self._sums.items():
+            total.add(what, by)
+        return total
 
 
-def _course(name: str, stands: Sequence[Mapping[str, int]]) -> tuple[int, ...]:
-    """The differences between consecutive cumulative values."""
-    added_up = [0, *(stand.get(name, 0) for stand in stands)]
-    return tuple(now - before for before, now in pairwise(added_up))
-
-
-def _step(start: float, hash_: Hash, tallied: Collection[str], *, is_whole: bool) -> StatsStep:
-    counted = _counted(_together([(hash_, tallied)], is_whole=is_whole))
+def _step(start: float, sums: _StepSums, hash_: Hash, *, is_whole: bool) -> StatsStep:
+    counted = _counted(sums.add_to(StatsTotal()))
     if not is_whole:
         return StatsStep(start=from_ms(start), **counted)
-    came = sum(totals.get("enqueued", 0) for totals in grown(hash_).values())
+    came = sum(totals.get("enqueued", 0) for totals in sums.growth.values())
     return StatsStep(
         start=from_ms(start), enqueued=came if stats_calls.SAMPLED in hash_ else None, depth=depth(hash_), **counted
     )
 
 
-def _together(hashes: list[tuple[Hash, Collection[str]]], *, is_whole: bool) -> StatsTotal:
-    made = StatsTotal()
-    for hash_, tallied in hashes:
-        _add_tallies(hash_, lambda _: made)
-        if is_whole:
-            _add_growth(hash_, tallied, lambda _: made)
-    return made
-
-
-def _add_tallies(hash_: Hash, sum_of: Callable[[str], StatsTotal]) -> None:
-    for queue, type_, what, by in each(hash_):
-        if stats_calls.is_of_attempts(type_, what):
-            sum_of(queue).add(what, by)
-
-
-def _add_growth(hash_: Hash, tallied: Collection[str], sum_of: Callable[[str], StatsTotal]) -> None:
-    for name, totals in grown(hash_).items():
+def _outcomes_of(growth: Mapping[str, Mapping[str, int]], tallied: Collection[str]) -> Iterator[tuple[str, str, int]]:
+    """(queue, outcome, number) of the queues that no worker counted, by how their totals grew."""
+    for name, totals in growth.items():
         if name not in tallied:
             for counter, outcome in stats_calls.OUTCOMES.items():
                 if totals.get(counter):
-                    sum_of(name).add(outcome, totals[counter])
+                    yield name, outcome, totals[counter]
 
 
 def _counted(sum_: StatsTotal) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from jobrunner.broker.calls.stats import BOUNDS_MS
 
 Unit = Literal["minute", "hour"]
 _ENDS = ("succeeded", "failed", "cancelled", "dropped", "moved")
-_LEFT = ("succeeded", "cancelled", "dropped", "moved", "dead")
+LEFT = ("succeeded", "cancelled", "dropped", "moved", "dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class OutcomeCounts:
     @property
     def left(self) -> int:
         """Tasks that left their queue, however: done, moved on, or given up."""
-        return sum(self.counts.get(outcome, 0) for outcome in _LEFT)
+        return sum(self.counts.get(outcome, 0) for outcome in LEFT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from jobrunner.clock import utc_now
 from jobrunner.formatting import away, counted, duration, number, percent, rate, size
 from jobrunner.formatting import instant as instant_text
 from jobrunner.inspector.snapshot import shown_url
-from jobrunner.inspector.stats import StatsSeries, StatsStep, Unit, releases_since, series
+from jobrunner.inspector.stats import StatsSeries, StatsStep, StatsWindow, Unit, releases_since, series_of
 from jobrunner.queue_settings import RateLimit
 from jobrunner.web.routing import Context
 
@@ -185,10 +185,10 @@ def asked_span(context: Context) -> str:
     return context.query.choice("span", SPANS, "1h")
 
 
-def plots(client: Client, span: str, *, queue: str | None = None) -> StatsCharts:
-    """Reads and draws. Raises ServerError."""
-    said, since, unit = SPANS[span]
-    found = series(client, since=since, step=unit, queue=queue)
+def plots(client: Client, span: str, window: StatsWindow) -> StatsCharts:
+    """Draws the statistics of a window of that span. Raises ServerError."""
+    said, _, unit = SPANS[span]
+    found = series_of(window)
     steps = _from_first_sample(found.steps)
     starts = [step.start for step in steps]
     seen = releases_since(client, starts[0]) if starts else {}

@@ -12,7 +12,7 @@ microseconds, and `round_trip_us`.
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -40,7 +40,15 @@ _SCANNED_AT_ONCE = 2000
 
 _observe = ScriptCommand("stats_add", int)
 _sample = ScriptCommand("stats_sample", int)
-_stats = ScriptCommand("stats_read", lambda reply: [text_fields(one) for one in reply])
+
+
+def _figures(reply: list[Any]) -> list[dict[str, str]]:
+    """The fields of each hash without those of writers, whose names have no blank."""
+    found = [text_fields(one) for one in reply]
+    return [{name: by for name, by in one.items() if " " in name or name == SAMPLED} for one in found]
+
+
+_stats = ScriptCommand("stats_read", _figures)
 
 
 def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word of this package
@@ -58,6 +66,13 @@ def parts_of(field: str) -> tuple[str, str, str] | None:
     queue, _, rest = field.partition(" ")
     type_, blank, what = rest.rpartition(" ")
     return (queue, type_, what) if blank else None
+
+
+@lru_cache(maxsize=20_000)  # the hashes of an hour have the same fields, sixty times
+def attempt_field(field: str) -> tuple[str, str, str] | None:
+    """(queue, type, what) of a figure of what workers did; None for every other field."""
+    parts = parts_of(field)
+    return parts if parts is not None and is_of_attempts(parts[1], parts[2]) else None
 
 
 def observe(keys: Keys, now_ms: float, writer: str, first: int, changes: Mapping[str, int]) -> list[Call[int]]:

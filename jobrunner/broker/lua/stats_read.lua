@@ -3,7 +3,8 @@ local now_ms, queue, type = unpack(ARGV)
 -- stats_read: reads statistics of some minutes or hours: all of them or those of one queue, of one job, or of both.
 -- KEYS  first: hash field → number · then more of these
 -- ARGV  now_ms: unused · queue: full name, '' = all · type: name of a job, '' = all
--- reply a list, for each key: lists of field, number, ...; no fields of writers, but '#sampled'
+-- reply a list, for each key: lists of field, number, ...; '#sampled' where the leader sampled. With all queues and
+--       jobs also the fields of writers, whose names have no blanks: to sort them out here would cost most of the time.
 -- Fields of the leader's samples are of type '-': they are of every job.
 
 local function is_wanted(field)
@@ -15,6 +16,7 @@ end
 local reply = {}
 for n, key in ipairs({first, unpack(KEYS, 2)}) do
   local found, wanted = redis.call('HGETALL', key), {}
+  if queue == '' and type == '' then found, wanted = {}, found end
   for at = 1, #found, 2 do
     if is_wanted(found[at]) then
       wanted[#wanted + 1], wanted[#wanted + 2] = found[at], found[at + 1]

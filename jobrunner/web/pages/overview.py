@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from jobrunner.inspector.attempts import at_work
 from jobrunner.inspector.live_snapshot import failures_by_job, most_failing
-from jobrunner.inspector.stats import by_job
+from jobrunner.inspector.stats import jobs_of, read_window
 from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.rendering import SPANS, asked_span, plots
 from jobrunner.web.routing import Context, Page, Values
@@ -16,7 +16,8 @@ _MOST_ROWS, _MOST_TASKS = 8, 6
 def _overview(context: Context) -> tuple[str, Values]:
     seen, span = context.glance(), asked_span(context)
     _, since, unit = SPANS[span]
-    jobs = by_job(context.client, since=since, step=unit)
+    window = read_window(context.client, since, unit)
+    jobs = jobs_of(window)
     return "overview.html", {
         "nav": seen.nav,
         "warnings": seen.warnings,
@@ -31,7 +32,7 @@ def _overview(context: Context) -> tuple[str, Values]:
         "failing": most_failing(seen.look.failing, failures_by_job(jobs))[:_MOST_TASKS],
         "rates": seen.total,
         "jobs": jobs[:_MOST_ROWS],
-        "plots": plots(context.client, span),
+        "plots": plots(context.client, span, window),
         "alerts": seen.alerts,
         "hours": since / timedelta(hours=1),
         "oldest_s": max((queue.oldest_s or 0.0 for queue in seen.look.queues), default=0.0) or None,

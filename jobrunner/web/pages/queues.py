@@ -10,7 +10,7 @@ from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
 from jobrunner.inspector.snapshot import is_known
-from jobrunner.inspector.stats import by_job, by_queue
+from jobrunner.inspector.stats import by_queue, jobs_of, read_window
 from jobrunner.inspector.task_rows import STATES, first_rows
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.web.errors import NotThere, Refused
@@ -59,6 +59,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
     settings = context.client.queue(name).settings()
+    window = read_window(context.client, since, unit, name)
     first = first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST)
     return "queue.html", {
         "nav": seen.nav,
@@ -67,8 +68,8 @@ def _queue(context: Context) -> tuple[str, Values]:
         "rates": seen.rates.get(name, Rates()),
         "settings": settings,
         "facts": shown_settings(settings),
-        "plots": plots(context.client, span, queue=name),
-        "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
+        "plots": plots(context.client, span, window),
+        "jobs": jobs_of(window)[:12],
         "first": {state: with_beginnings(rows, seen.look.workers) for state, rows in first.items()},
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
