@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 import click
 
@@ -69,7 +69,7 @@ def job_options() -> str:
     said = _options_of(inspect.getdoc(job) or "")
     how = "See [jobs](../jobs.md) for how to use them. `Duration` is a number of seconds or a `timedelta`."
     parts = ["# Options of `@job`", how]
-    parameters = inspect.signature(job).parameters
+    parameters = inspect.signature(get_overloads(job)[-1]).parameters  # that of @job(option=…)
     for title, names in OPTION_GROUPS.items():
         rows = [(f"`{name}`", _type_of(parameters[name]), said[name]) for name in names]
         parts += [f"## {title}", _table(("option", "type", "what it does"), rows)]
