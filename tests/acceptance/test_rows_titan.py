@@ -76,7 +76,7 @@ def test_a_priority_is_0_1_or_2_and_1_when_it_is_missing(queue: Queue, client: C
         with pytest.raises(InvalidOption, match="priority"):
             queue.push_many(["good", Item("bad", priority=wrong)])
         with pytest.raises(InvalidOption, match="priority"):
-            job(name="RowsWrongPriority", priority=wrong)(type("RowsWrongPriority", (Job,), {}))  # type: ignore[arg-type]
+            job(name="RowsWrongPriority", priority=wrong)(lambda: None)
     assert queue.counts()["waiting"] == 4
     assert take(queue) == [2, 1, "none", 0]
 

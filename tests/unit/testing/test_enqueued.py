@@ -18,6 +18,8 @@ class Greet(Job):
     address: str
     on: date = date(2026, 1, 1)
 
+    def run(self) -> None: ...
+
 
 @job(name="recorded-add")
 def add(x: int, y: int = 0) -> int:
