@@ -173,6 +173,8 @@ def _replay_selected(
         talk(f"replay {name}; after a crash run it again with --replay-id {name}")
         where_to = spark_replay.Replay(name=name, url=endpoint_of(client).shared_url(), prefix=client.settings.prefix)
         done = spark_replay.replay(selected, where_to)
+        added = sum(one.added for one in done.values())
+        note(client, "task.replay", f"{queue or 'all queues'} where {where}", f"enqueued {added:,} again, {name}")
     if shared.as_json:
         answer_json({"replay_id": name, "queues": done})
     elif done:
@@ -244,6 +246,9 @@ def archive(
     watch = partial(rising, label="Archiving", noun="rows")
     with connected(shared, starts=True) as client:
         done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch)
+        if trim:
+            trimmed = counted(done.trimmed, "task")
+            note(client, "history.trim", " ".join(likes) or "all queues", f"deleted {trimmed} that {path} has")
     for warning in done.warnings:
         talk(f"Warning: {warning}")
     total, took_s = sum(done.rows.values()), perf_counter() - began

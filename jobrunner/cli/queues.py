@@ -228,10 +228,12 @@ def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
     Refuses while it holds tasks, unless --force is given."""
     with connected(shared, starts=True) as client:
         asked = client.queue(queue)
-        if force and (held := sum(asked.counts().values())):
+        held = sum(asked.counts().values()) if force else 0
+        if held:
             confirm(f"Delete queue {queue} and {counted(held, 'task')} that it holds?", yes=yes)
         if not asked.delete(force=force):
             raise Refusal(f"there is no queue {queue}")
+        note(client, "queue.delete", queue, f"deleted with {counted(held, 'task')}" if held else "deleted")
     if shared.as_json:
         answer_json({"queue": queue, "deleted": True})
     else:

@@ -196,11 +196,11 @@ class Dashboard:
             raise
         finally:
             self.live.forget()  # the next page must show the change
-        self._note_action(context, action, done.text)
+        self._note_action(context, action, done.text, done.what)
         return done
 
-    def _note_action(self, context: Context, action: Action, outcome: str) -> None:
-        what = " ".join(str(part) for part in context.request.path_params.values())
+    def _note_action(self, context: Context, action: Action, outcome: str, what: str = "") -> None:
+        what = " ".join([*(str(part) for part in context.request.path_params.values()), what]).strip()
         self.access.noted(context.request, context.identity, action.name, outcome, what)
 
     def _after(self, context: Context, done: Done) -> Response:

@@ -24,6 +24,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
+from jobrunner.inspector import audit
 from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, total_of
 
 CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] = {
@@ -92,7 +93,7 @@ class Operations:
         if wanted is not None:
             fields["wanted"] = msgspec.json.encode(asdict(wanted))
         broker_of(self._client).run_many(_begin(self._client, operation_id, fields))
-        run = _OperationRun(self._client, operation_id, action, wanted, fixed)
+        run = _OperationRun(self._client, operation_id, action, who, wanted, fixed)
         threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
         return operation_id
 
@@ -109,10 +110,12 @@ class _OperationRun:
         client: Client,
         operation_id: str,
         action: str,
+        who: str,
         wanted: Filter | None,
         fixed: list[Chosen],
     ) -> None:
-        self._client, self._id, self._action, self._wanted, self._fixed = client, operation_id, action, wanted, fixed
+        self._client, self._id, self._action, self._who = client, operation_id, action, who
+        self._wanted, self._fixed = wanted, fixed
         self._looked = self._done = self._refused = 0
 
     def carry_out(self) -> None:
@@ -121,12 +124,27 @@ class _OperationRun:
             self._say("running")
             state = "cancelled" if self._go_through() else "done"
             self._say(state, ended_ms=unix_ms())
+            self._note(state)
         except Exception as error:
             _log.exception("operation %s ended with an error", self._id)
+            self._note(f"failed: {error}")
             try:
                 self._say("failed", ended_ms=unix_ms(), error=str(error)[:500])
             except JobrunnerError:
                 _log.warning("operation %s will be shown as interrupted: the server is away", self._id)
+
+    def _note(self, state: str) -> None:
+        """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many."""
+        words = None if self._wanted is None else filter_words(self._wanted)
+        audit.write(
+            self._client,
+            who=self._who,
+            role="",
+            action=f"operation.{self._action}",
+            what=f"{len(self._fixed):,} selected" if words is None else words or "all tasks",
+            outcome=f"{state}: {self._done:,} changed, {self._refused:,} not (operation {self._id})",
+            address="",
+        )
 
     def _go_through(self) -> bool:
         """Returns whether a user cancelled the operation."""
@@ -161,6 +179,20 @@ class _OperationRun:
             [command("HSET", place, *words, read=int), command("HGET", place, "cancel", read=bool)]
         )
         return bool(asked[1])
+
+
+def filter_fields(wanted: Filter) -> dict[str, str]:
+    """The conditions of a filter as texts, in the words of the form of the task list, without empty ones."""
+    named = {"queue": wanted.queue, "state": wanted.state, "type": wanted.type, "job": wanted.job}
+    texts = {"error": wanted.error, "id": wanted.id, "param": wanted.param}
+    times = {"since": wanted.since, "until": wanted.until}
+    said = {**named, **texts, **{name: at.isoformat() for name, at in times.items() if at is not None}}
+    return {name: text for name, text in said.items() if text}
+
+
+def filter_words(wanted: Filter) -> str:
+    """The same on one line: `queue=mail state=dead error=refused`."""
+    return " ".join(f"{name}={text}" for name, text in filter_fields(wanted).items())
 
 
 def change(client: Client, action: str, queue: str, ids: Sequence[str]) -> int:

@@ -176,6 +176,8 @@ class Done:
     values: Values | None = None
     leads: bool = False
     """Whether to go there even when the form names a page to come back to."""
+    what: str = ""
+    """What was acted on, for the audit log, where the path does not say it: a filter, or selected tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 Two threads: one looks, one acts, so that requeueing 50 000 tasks does not stop the picture.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from jobrunner.broker.calls import tasks as task_calls
+from jobrunner.cli.events import note
 from jobrunner.cli.top.state import Screen, ServerRequest, settled
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
@@ -48,6 +50,8 @@ class ServerPoller:
 
     def start(self) -> None:
         """Starts the threads."""
+        # Without a handler, a warning that the audit log took no entry would go to stderr, over the picture.
+        logging.getLogger("jobrunner.audit").addHandler(logging.NullHandler())
         os.set_blocking(self._rope, False)
         for thread in self._threads:
             thread.start()
@@ -118,19 +122,27 @@ class ServerPoller:
         return lambda now: now
 
     def _act(self, wish: ServerRequest) -> Change:
+        action, what, outcome = self._carried_out(wish)
+        note(self._client, action, what, outcome)
+        return _told(outcome)
+
+    def _carried_out(self, wish: ServerRequest) -> tuple[str, str, str]:
+        """Does it; returns action, target and outcome, as the audit log has them."""
         queue = self._client.queue(wish.queue)
         if wish.act == "pause":
             queue.pause()
-            return _told(f"queue {wish.queue} is paused")
+            return "queue.pause", wish.queue, f"queue {wish.queue} is paused"
         if wish.act == "resume":
             queue.resume()
-            return _told(f"queue {wish.queue} is open")
+            return "queue.resume", wish.queue, f"queue {wish.queue} is open"
         if wish.act == "requeue all":
-            return _told(f"requeued {queue.requeue_dead():,} of queue {wish.queue}")
+            return "dead.requeue", wish.queue, f"requeued {queue.requeue_dead():,} of queue {wish.queue}"
+        what = f"{wish.queue} {wish.id}"
         if wish.act == "requeue":
-            return _told("requeued" if queue.requeue_dead([wish.id]) else f"task {wish.id} is not dead any more")
+            done = queue.requeue_dead([wish.id])
+            return "task.requeue", what, "requeued" if done else f"task {wish.id} is not dead any more"
         cancelled = self._client.task(wish.id, queue=wish.queue).cancel()
-        return _told("cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already")
+        return "task.cancel", what, "cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already"
 
 
 def _same_list(now: Screen, asked: Screen) -> bool:

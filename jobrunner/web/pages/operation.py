@@ -7,7 +7,7 @@ from jobrunner.clock import from_ms
 from jobrunner.formatting import instant
 from jobrunner.inspector.search import Filter
 from jobrunner.web.errors import NotThere, Refused
-from jobrunner.web.operations import Operation, ask_to_stop, read_operation
+from jobrunner.web.operations import Operation, ask_to_stop, filter_fields, filter_words, read_operation
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _LOOKS = {"done": "good", "failed": "bad", "interrupted": "bad", "cancelled": "warn", "running": "live"}
@@ -52,7 +52,7 @@ def _back(context: Context, found: Operation) -> str:
 
 
 def _facts(found: Operation) -> list[tuple[str, Any]]:
-    wanted = " ".join(f"{name}={value}" for name, value in _wanted(found).items())
+    wanted = filter_words(found.wanted) if found.wanted else ""
     told: list[tuple[str, Any]] = [
         ("Tasks", wanted or ("all" if found.wanted else "those that were selected")),
         ("Changed", f"{found.done:,}"),
@@ -66,15 +66,7 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
 
 
 def _wanted(found: Operation) -> dict[str, str]:
-    """The filter in the words of the form of the task list."""
-    wanted = found.wanted
-    if wanted is None:
-        return {}
-    named = {"queue": wanted.queue, "state": wanted.state, "type": wanted.type, "job": wanted.job}
-    texts = {"error": wanted.error, "id": wanted.id, "param": wanted.param}
-    times = {"since": wanted.since, "until": wanted.until}
-    said = {**named, **texts, **{name: at.isoformat() for name, at in times.items() if at is not None}}
-    return {name: text for name, text in said.items() if text}
+    return {} if found.wanted is None else filter_fields(found.wanted)
 
 
 def _cancel(context: Context) -> Done:
@@ -88,7 +80,8 @@ def begin(context: Context, action: str, wanted: Filter, text: str) -> Done:
     """Begins an operation on all tasks that match, in the background, and leads to the page of its progress."""
     operation = context.operations.start(action, who=context.identity.name, wanted=wanted)
     there = context.url("operation", operation=operation)
-    return Done(text=f"{text}: operation {operation}", to=there, values={"operation": operation}, leads=True)
+    return Done(text=f"{text}: operation {operation}", to=there, values={"operation": operation}, leads=True,
+                what=filter_words(wanted))  # fmt: skip
 
 
 pages: list[Page] = [

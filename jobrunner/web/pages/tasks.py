@@ -192,7 +192,8 @@ def _at_once(context: Context, action: str, chosen: list[tuple[str, str]]) -> Do
         by_queue.setdefault(queue, []).append(task_id)
     done = sum(change(context.client, action, queue, ids) for queue, ids in by_queue.items())
     text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
-    return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)})
+    what = f"{len(chosen):,} selected: {', '.join(task_id for _, task_id in chosen)}"
+    return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)}, what=what)
 
 
 def wanted_of(form: RequestParameters) -> Filter:

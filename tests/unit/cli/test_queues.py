@@ -9,6 +9,7 @@ import pytest
 
 from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
+from jobrunner.inspector.audit import entries
 from jobrunner.queue_settings import QueueSettings, RateLimit
 
 
@@ -213,3 +214,12 @@ def test_looking_at_a_server_without_queues_says_so(cli: Callable[..., Any], raw
 
     assert (result.code, result.out, result.err) == (0, "", "no queue was ever used\n")
     assert raw.dbsize() == 0
+
+
+def test_a_deleted_queue_is_in_the_audit_log_with_what_it_held(cli: Callable[..., Any], client: Client) -> None:
+    client.queue("mail").push_many([1, 2])
+
+    assert cli("queues", "delete", "mail", "--force", "--yes").code == 0
+
+    (entry,) = entries(client)
+    assert (entry.action, entry.what, entry.outcome) == ("queue.delete", "mail", "deleted with 2 tasks")

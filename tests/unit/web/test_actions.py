@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.errors import ServerRefused
+from jobrunner.inspector.audit import entries
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Role
@@ -269,3 +272,39 @@ def test_who_did_what_is_noted_also_what_was_refused(admin: Any, client: Client)
     assert (done["who"], done["role"], done["action"], done["what"]) == ("ann", "admin", "queue.pause", "mail")
     assert (done["outcome"], done["address"]) == ("queue mail is paused", "127.0.0.1")
     assert refused["outcome"].startswith("refused: there is no queue")
+
+
+def test_what_is_done_to_many_is_noted_with_its_filter_and_at_the_end_with_the_number(
+    admin: Any, client: Client
+) -> None:
+    dead(client, 3)
+    do(admin, "/dead/requeue", queue="mail", error="brok")
+
+    ended = wait_for(lambda: [one for one in entries(client) if one.action == "operation.requeue"])
+    begun = next(one for one in entries(client) if one.action == "dead.requeue")
+
+    assert begun.what == "queue=mail state=dead error=brok"
+    assert [(one.who, one.what) for one in ended] == [("ann", "queue=mail state=dead error=brok")]
+    assert ended[0].outcome.startswith("done: 3 changed, 0 not")
+
+
+def test_an_operation_that_fails_is_noted_with_what_it_changed_before(
+    admin: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead(client, 1)
+    monkeypatch.setattr("jobrunner.web.operations.change", Mock(side_effect=ServerRefused("no more")))
+    do(admin, "/dead/purge")
+
+    (ended,) = wait_for(lambda: [one for one in entries(client) if one.action == "operation.delete"])
+
+    assert (ended.what, ended.outcome.partition(" (")[0]) == ("state=dead", "failed: no more: 0 changed, 0 not")
+
+
+def test_selected_tasks_are_named_in_the_audit_log(admin: Any, client: Client) -> None:
+    ids = client.queue("mail").push_many([1, 2])
+    do(admin, "/tasks/bulk", action="delete", ids=[f"mail {one}" for one in ids])
+
+    note = entries(client)[0]
+
+    assert (note.action, note.outcome) == ("tasks.bulk", "2 of 2 tasks deleted")
+    assert note.what == f"2 selected: {', '.join(ids)}"
