@@ -14,6 +14,7 @@ from jobrunner.cli.status import queue_table
 from jobrunner.cli.suggestions import check_queue, queue_names, with_create
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted, exact_duration
+from jobrunner.inspector.limits import LimitUse, limit_uses
 from jobrunner.inspector.snapshot import queue_views
 from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff
@@ -191,19 +192,26 @@ def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def settings(shared: CommonOptions, queue: str) -> None:
-    """Show the settings of QUEUE and mark defaults."""
+    """Show the settings of QUEUE, which are defaults, and how far its limits are used."""
     with connected(shared) as client:
         check_queue(client, queue)
         found = client.queue(queue).settings()
+        (view,) = queue_views(client, [], [queue])
+        used = {one.name: one for one in limit_uses(client, view, found)}
     changed = configured(found)
     if shared.as_json:
-        answer_json({"queue": queue, "settings": by_name(found), "configured": changed})
+        uses = {name: one.used for name, one in used.items()}
+        answer_json({"queue": queue, "settings": by_name(found), "configured": changed, "used": uses})
     else:
         rows = [
-            (name, setting_text(value), "configured" if name in changed else "default")
+            (name, setting_text(value), "configured" if name in changed else "default", _used(used.get(name)))
             for name, value in by_name(found).items()
         ]
-        echo(table(("SETTING", "VALUE", "BY"), rows))
+        echo(table(("SETTING", "VALUE", "BY", "USED"), rows))
+
+
+def _used(use: LimitUse | None) -> str:
+    return "" if use is None else f"{use.used:,} of {use.most:,}"
 
 
 @queues.command(epilog="Example:  jobrunner queues purge mail --state dead --yes")

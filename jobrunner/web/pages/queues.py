@@ -7,6 +7,7 @@ from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
+from jobrunner.inspector.limits import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
 from jobrunner.inspector.snapshot import is_known
@@ -16,7 +17,7 @@ from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.pages.operation import begin
 from jobrunner.web.rendering import SPANS, asked_span, limit, plots, span
-from jobrunner.web.routing import Action, Context, Done, Page, Values
+from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, Values
 
 _ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
 _AT_ONCE = 100
@@ -25,6 +26,8 @@ _LONGEST_PAUSE_S = 30 * 86400
 _MOST = 10_000_000
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _UNITS = ("SECONDS", "MINUTES", "HOURS")
+_LENGTHS_S = {"days": 86_400, "hours": 3600, "minutes": 60}
+_USES = {"max_inflight": "in flight", "rate": "of the rate", "max_size": "of the size"}
 
 
 def _queues(context: Context) -> tuple[str, Values]:
@@ -68,6 +71,8 @@ def _queue(context: Context) -> tuple[str, Values]:
         "rates": seen.rates.get(name, Rates()),
         "settings": settings,
         "facts": shown_settings(settings),
+        "uses": [(_USES[one.name], one) for one in limit_uses(context.client, view, settings)],
+        "history": _history_of(settings),
         "plots": plots(context.client, span, window),
         "jobs": jobs_of(window)[:12],
         "first": {state: with_beginnings(rows, seen.look.workers) for state, rows in first.items()},
@@ -116,19 +121,40 @@ def _resume(context: Context) -> Done:
 def _limit(context: Context) -> Done:
     name, form = queue_named(context), context.form
     options: dict[str, Any] = {}
-    for option in ("max_inflight", "max_size"):
+    for option in ("max_inflight", "max_size", "max_inflight_per_partition", "history_max"):
         if option in form:
             options[option] = form.whole(option, 0, lowest=1, highest=_MOST) or None
-    if "rate_max" in form:
-        most = form.whole("rate_max", 0, lowest=1, highest=_MOST)
-        interval = form.whole("rate_interval", 1, lowest=1, highest=86_400)
-        unit = form.choice("rate_unit", _UNITS, "SECONDS")
-        options["rate"] = RateLimit(max_tokens=most, interval=interval, interval_unit=unit) if most else None
+    for option in ("rate", "rate_per_partition"):
+        if f"{option}_max" in form:
+            options[option] = _rate_of(form, option)
+    if "fair" in form:
+        options["fair"] = form.flag("fair")
+    if "history_for" in form:
+        length = form.number("history_for", None, lowest=0, highest=_MOST)
+        options["history"] = (length or 0) * _LENGTHS_S[form.choice("history_unit", _LENGTHS_S, "hours")] or None
     if not options:
-        raise Refused("no limit is given: max_inflight, max_size or rate_max")
+        raise Refused("no limit is given: max_inflight, max_size, rate_max, fair, history_for, or the like")
     context.client.queue(name).configure(**options)
-    said = ", ".join(f"{option} {'lifted' if value is None else 'set'}" for option, value in options.items())
+    said = ", ".join(
+        f"{option.replace('_', ' ')} {'lifted' if value is None else _shown(value)}"
+        for option, value in options.items()
+    )
     return _done(context, name, f"limits of queue {name}: {said}")
+
+
+def _rate_of(form: RequestParameters, option: str) -> RateLimit | None:
+    most = form.whole(f"{option}_max", 0, lowest=1, highest=_MOST)
+    interval = form.whole(f"{option}_interval", 1, lowest=1, highest=86_400)
+    unit = form.choice(f"{option}_unit", _UNITS, "SECONDS")
+    return RateLimit(max_tokens=most, interval=interval, interval_unit=unit) if most else None
+
+
+def _history_of(settings: QueueSettings) -> tuple[str, str]:
+    """(number, unit) of the time for which finished tasks are kept, in the largest unit that it has whole."""
+    if settings.history is None:
+        return "", "hours"
+    unit = next((one for one, length_s in _LENGTHS_S.items() if settings.history % length_s == 0), "minutes")
+    return f"{settings.history / _LENGTHS_S[unit]:g}", unit
 
 
 def _purge(context: Context) -> Done:

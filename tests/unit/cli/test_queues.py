@@ -112,6 +112,18 @@ def test_a_limit_that_is_none_changes_nothing(cli: Callable[..., Any], client: C
     assert client.queues() == []
 
 
+def test_settings_say_how_far_limits_are_used(cli: Callable[..., Any], client: Client, raw: Any) -> None:
+    client.queue("mail").configure(max_inflight=2, max_size=5, rate=RateLimit(3, interval_unit="HOURS"))
+    client.queue("mail").push_many([1, 2, 3])
+    raw.hset(keys_of(client).queue("mail").bucket, mapping={"level": "damage", "at": "0", "interval": "0"})
+
+    shown = cli("queues", "settings", "mail").out
+    used = cli("queues", "settings", "mail", "--json").value["used"]
+
+    assert used == {"max_inflight": 0, "rate": 0, "max_size": 3}
+    assert "3 of 5" in next(line for line in shown.splitlines() if line.startswith("max_size"))
+
+
 def test_settings_are_shown_with_those_that_are_defaults(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").configure(max_attempts=3, history=timedelta(days=1))
 
@@ -119,9 +131,9 @@ def test_settings_are_shown_with_those_that_are_defaults(cli: Callable[..., Any]
     result = cli("queues", "settings", "mail", "--json").value
 
     assert set(rows) == {"SETTING", *QueueSettings.__slots__}
-    assert rows["history"].split() == ["history", "1d", "configured"]
-    assert rows["keepalive"].split() == ["keepalive", "30s", "default"]
-    assert rows["max_inflight"].split() == ["max_inflight", "no", "limit", "default"]
+    assert rows["history"].split() == ["history", "1d", "configured", "-"]
+    assert rows["keepalive"].split() == ["keepalive", "30s", "default", "-"]
+    assert rows["max_inflight"].split() == ["max_inflight", "no", "limit", "default", "-"]
     assert "2s, each 2 times longer, at most 1h, jitter 10%" in rows["backoff"]
     assert (result["configured"], result["settings"]["max_attempts"]) == (["max_attempts", "history"], 3)
 

@@ -13,6 +13,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector.audit import entries
 from jobrunner.periodic import PeriodicDefinition
+from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Role
 from jobrunner.web.credentials import Token
@@ -161,6 +162,34 @@ def test_a_queue_is_paused_resumed_and_limited(admin: Any, client: Client) -> No
     do(admin, "/queues/mail/limit", max_inflight="")
     assert client.queue("mail").settings().max_inflight == 0
     assert client.queue("mail").settings().rate is not None
+
+
+def test_limits_of_partitions_rotation_and_history_are_set_and_lifted(admin: Any, client: Client) -> None:
+    client.queue("mail").push({})
+    rate = {"rate_per_partition_max": "3", "rate_per_partition_interval": "2", "rate_per_partition_unit": "HOURS"}
+    kept = {"history_for": "1.5", "history_unit": "days", "history_max": "100"}
+
+    done = do(admin, "/queues/mail/limit", max_inflight_per_partition="2", fair="1", **rate, **kept).json()["done"]
+
+    found = client.queue("mail").settings()
+    assert (found.max_inflight_per_partition, found.fair, found.history, found.history_max) == (2, True, 129_600, 100)
+    assert found.rate_per_partition == RateLimit(3, interval=2, interval_unit="HOURS")
+    assert "max inflight per partition 2" in done
+    assert "rate per partition 3 in 2 hours" in done
+    assert entries(client)[0].outcome == done
+    do(admin, "/queues/mail/limit", max_inflight_per_partition="", fair="0", rate_per_partition_max="", history_for="",
+       history_max="")  # fmt: skip
+    assert client.queue("mail").settings() == QueueSettings()
+
+
+def test_a_limit_form_without_a_limit_is_refused_and_odd_numbers_lift(admin: Any, client: Client) -> None:
+    client.queue("mail").push({})
+    client.queue("mail").configure(history=60)
+
+    assert do(admin, "/queues/mail/limit", history_unit="days").status_code == 400
+    assert client.queue("mail").settings().history == 60
+    assert do(admin, "/queues/mail/limit", history_for="nan", history_unit="weeks").status_code == 200
+    assert client.queue("mail").settings().history is None
 
 
 def test_a_dead_task_is_requeued_and_a_scheduled_one_runs_now(admin: Any, client: Client) -> None:

@@ -164,6 +164,33 @@ def test_the_queues_tell_their_limits_and_their_course(browse, client):
     assert "tasks that left mail by minute of the last hour" in text
 
 
+def test_a_queue_tells_how_far_its_limits_are_used(browse, client, clock):
+    clock.set()
+    queue = client.queue("mail")
+    queue.configure(max_inflight=4, max_size=10, rate=RateLimit(max_tokens=6, interval=1, interval_unit="MINUTES"))
+    queue.push_many(range(10))
+    queue.reserve(3)
+
+    def badges():
+        text = browse().get("/queues/mail").text
+        return re.findall(r'<span class="badge (\w+)">(\d+ of \d+ used [a-z ]+)</span>', text)
+
+    assert badges() == [("plain", "3 of 4 used in flight"), ("plain", "3 of 6 used of the rate"),
+                        ("plain", "7 of 10 used of the size")]  # fmt: skip
+    queue.reserve(3)
+    queue.push_many(range(3))
+    assert badges()[0] == ("warn", "4 of 4 used in flight")
+    assert badges()[2] == ("plain", "9 of 10 used of the size")
+    clock.advance(10_000)
+    assert badges()[1] == ("plain", "3 of 6 used of the rate"), "a token flows back in ten seconds"
+
+
+def test_a_queue_without_limits_says_nothing_of_their_use(browse, client):
+    client.queue("mail").push(1)
+
+    assert "used of the" not in browse().get("/queues/mail").text
+
+
 def test_a_queue_tells_times_by_job(browse, client):
     client.queue("mail").push(1)
     count(client, "mail", "send", succeeded=10, run__8=10, wait__4=10)

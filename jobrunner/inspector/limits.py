@@ -1,0 +1,64 @@
+"""How far the limits of a queue are used now: leases, tokens of the rate, open tasks."""
+
+import math
+from dataclasses import dataclass
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls.server import server_time
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.queue_settings import QueueSettings, RateLimit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitUse:
+    """One limit: `used` of `most`."""
+
+    name: str
+    """The setting: max_inflight, rate or max_size."""
+    used: int
+    most: int
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the limit holds tasks up, or refuses them, now."""
+        return self.used >= self.most
+
+
+def limit_uses(client: Client, queue: QueueView, settings: QueueSettings) -> list[LimitUse]:
+    """The limits that are set for a queue. A round trip where it has a rate. Raises ServerError."""
+    found = []
+    if settings.max_inflight:
+        found.append(LimitUse(name="max_inflight", used=queue.pending, most=settings.max_inflight))
+    if settings.rate is not None:
+        left = _tokens_left(client, queue.name, settings.rate)
+        found.append(LimitUse(name="rate", used=settings.rate.max_tokens - left, most=settings.rate.max_tokens))
+    if settings.max_size:
+        found.append(LimitUse(name="max_size", used=queue.waiting + queue.scheduled, most=settings.max_size))
+    return found
+
+
+def _tokens_left(client: Client, queue: str, rate: RateLimit) -> int:
+    """The tokens in the bucket now, by the arithmetic of lua/lib/token_bucket.lua, which refills it only when it hands
+    tasks out."""
+    place = keys_of(client).queue(queue).bucket
+    now_ms: float
+    words: list[bytes | None]
+    now_ms, words = broker_of(client).run_many(
+        [server_time(), command("HMGET", place, "level", "at", "interval", read=list)]
+    )
+    if given := broker_of(client).now_ms():  # the clock that scripts are passed, in place of the server's
+        now_ms = float(given)
+    level, at_us, interval_us = (_number(word) for word in words)
+    if level is None or at_us is None or not interval_us:
+        return rate.max_tokens
+    tokens = level / interval_us + max(0.0, now_ms * 1000 - at_us) * rate.max_tokens / (rate.seconds * 1e6)
+    return min(rate.max_tokens, max(math.floor(tokens), 0))
+
+
+def _number(raw: bytes | None) -> float | None:
+    try:
+        found = float(raw or b"nan")
+    except ValueError:  # damage: the scripts read a full bucket
+        return None
+    return found if math.isfinite(found) else None
