@@ -17,7 +17,28 @@ from jobrunner.logs import SafeLogger
 from jobrunner.worker.process_guard import answer_signals, watch_descriptor
 
 _UNANSWERED = 2
+_SIGNALLED = 128
+"""Exit codes of shells: this, and the number of the signal."""
 _log = SafeLogger("jobrunner.worker")
+
+
+def leave_at_signals() -> None:
+    """Ends this process by SystemExit at SIGTERM and SIGHUP, as Ctrl-C does by KeyboardInterrupt: what it uses is given
+    back, the embedded server for example. The second signal ends it at once. Signals that are ignored (nohup) stay so.
+
+    For commands without an answer of their own. To be called by the main thread."""
+    owner = os.getpid()
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != owner:  # a fork: what it holds belongs to its parent
+            os.kill(os.getpid(), number)
+            return
+        raise SystemExit(_SIGNALLED + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, leave)
 
 
 def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:

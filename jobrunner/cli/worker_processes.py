@@ -16,6 +16,8 @@ from typing import cast
 from jobrunner.clock import monotonic
 from jobrunner.logs import SafeLogger
 
+TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of a process that SIGTERM ended before it listened for that: while Python started, and later."""
 ENDED = "ended"
 """The last known state of a process."""
 _ASK_TWICE = 2
@@ -71,7 +73,7 @@ class WorkerProcess:
     @property
     def ended_well(self) -> bool:
         """Whether it did, or was asked to stop before it listened for that: it had begun nothing."""
-        return self.code == 0 or (self.asked > 0 and self.code == -signal.SIGTERM)
+        return self.code == 0 or (self.asked > 0 and self.code in TERMINATED)
 
     def ask(self, times: int = 1) -> None:
         """Sees to it that it was asked to stop so often: once gracefully, twice at once; the third time kills it."""

@@ -166,7 +166,7 @@ class SoakProcesses:
             if member.leaves_since is not None:
                 self.left.append(monotonic() - member.leaves_since)
                 self._forget(member)
-                if member.process.returncode not in (0, -signal.SIGTERM):
+                if member.process.returncode not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
                     self.lost.append(f"{member.name} left with {member.process.returncode}")
                 continue
             if not self._found_no_server(member):

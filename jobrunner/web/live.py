@@ -108,6 +108,7 @@ class LiveUpdates:
         self._tabs: dict[asyncio.Queue[bytes], str] = {}
         self._ends: dict[str, Callable[[], bool]] = {}
         self._loop: asyncio.Task[None] | None = None
+        self._has_ended = False
 
     def glance(self, *, fresh: bool = False) -> DashboardSnapshot:
         """The shared snapshot; `fresh`: read now. Concurrent callers wait for one read. Raises ServerError."""
@@ -123,6 +124,12 @@ class LiveUpdates:
         """Invalidates the snapshot after an action."""
         with self._lock:
             self._last = None
+
+    def end(self) -> None:
+        """Ends the streams of all tabs, and of those that open later. To be called in the event loop."""
+        self._has_ended = True
+        for inbox in self._tabs:
+            _end_stream(inbox)
 
     def answer(self, whose: str, lasts: Callable[[], bool] | None = None) -> StreamingResponse:
         """GET /live of a session or a person. It ends when `lasts` says no. Raises TooBusy for too many tabs."""
@@ -151,7 +158,7 @@ class LiveUpdates:
             self._loop = asyncio.get_running_loop().create_task(self._look_for_all())
         try:
             yield b"retry: 3000\n\n"
-            while event := await inbox.get():
+            while not self._has_ended and (event := await inbox.get()):
                 yield event
         finally:
             self._forget(inbox)
@@ -166,10 +173,10 @@ class LiveUpdates:
             event, ended = await run_in_threadpool(lambda: (self._event(), self._ended()))
             for inbox, whose in tuple(self._tabs.items()):
                 if whose in ended:
-                    while not inbox.empty():
-                        inbox.get_nowait()
+                    _end_stream(inbox)
+                    continue
                 with suppress(asyncio.QueueFull):  # a tab that does not read misses a tick, and nothing else
-                    inbox.put_nowait(b"" if whose in ended else event)
+                    inbox.put_nowait(event)
             await asyncio.sleep(EVERY_S)
 
     def _ended(self) -> set[str]:
@@ -201,6 +208,12 @@ class LiveUpdates:
             total=self._pulse.total(),
             rates={queue.name: self._pulse.rates(queue.name) for queue in seen.queues},
         )
+
+
+def _end_stream(inbox: asyncio.Queue[bytes]) -> None:
+    while not inbox.empty():
+        inbox.get_nowait()
+    inbox.put_nowait(b"")
 
 
 class _Stream(StreamingResponse):

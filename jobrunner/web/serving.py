@@ -9,9 +9,11 @@ many connections others hold, and the process does not run out of descriptors.
 import asyncio
 import logging
 import resource
+import signal
 import socket
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import site_of
+from jobrunner.web.live import LiveUpdates
 from jobrunner.web.settings import DashboardSettings
 
 HEAD_S = 10.0
@@ -193,6 +196,41 @@ class Throttled:
         _log.error("the event loop of the dashboard: %s", text)
 
 
+class DashboardServer(uvicorn.Server):
+    """Uvicorn's server for a dashboard. Its end is silent and prompt, also with open tabs:
+
+    1. SIGHUP (the terminal is gone) ends it as SIGTERM does, unless it is ignored;
+    2. it ends the event streams of tabs first: they have no end of their own, and uvicorn would wait for them;
+    3. answers that take longer than it waits for them are cut off, without a traceback in the log.
+    """
+
+    def __init__(self, config: uvicorn.Config, live: LiveUpdates) -> None:
+        super().__init__(config)
+        self._live = live
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes the signals that end it; uvicorn raises them again for the caller when it has ended."""
+        former = signal.getsignal(signal.SIGHUP)
+        with super().capture_signals():
+            if former is not signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, former)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the event streams, then as uvicorn does."""
+        self._live.end()
+        logging.getLogger("uvicorn.error").addFilter(_was_not_cancelled)
+        await super().shutdown(sockets)
+
+
+def _was_not_cancelled(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def serve(client: Client, settings: DashboardSettings, listener: socket.socket, *, stops_in_s: int) -> None:
     """Serves until a signal arrives; open connections then have `stops_in_s` to end."""
     app = create_app(
@@ -222,7 +260,7 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         proxy_headers=False,
         timeout_graceful_shutdown=stops_in_s,
     )
-    asyncio.run(_run(uvicorn.Server(config), listener))
+    asyncio.run(_run(DashboardServer(config, app.state.dashboard.live), listener))
 
 
 async def _run(server: uvicorn.Server, listener: socket.socket) -> None:

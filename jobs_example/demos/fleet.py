@@ -60,6 +60,7 @@ class Fleet:
         self._logs = logs
         self.workers: list[WorkerProcess] = []
         self._orphans: list[Process] = []
+        self._lifeline, self._end_of_lifeline = os.pipe()
 
     def __enter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -78,15 +79,19 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 self.kill(worker.name)
         kill_all(self._orphans)
+        os.close(self._lifeline)
+        os.close(self._end_of_lifeline)
 
     def start(self, name: str, kind: str, *words: str, environment: Mapping[str, str] | None = None) -> WorkerProcess:
-        """A new worker: ``jobrunner WORDS``."""
+        """A new worker: ``jobrunner WORDS``. A plain worker stops when this process was killed."""
+        lifeline = [f"--lifeline={self._lifeline}"] if words[0] == "work" else []
         log = self._logs / f"worker-{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - the demo's own words
-                [sys.executable, "-m", "jobrunner", *words, "--grace", str(GRACE_S)],
+                [sys.executable, "-m", "jobrunner", *words, "--grace", str(GRACE_S), *lifeline],
                 env={**self._environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
+                pass_fds=[self._lifeline],
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -1,5 +1,6 @@
 """Worker processes: their command, their environment, their end."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_a_worker_is_started_like_anyone_would_start_it(commands: list[list[str]
         workers.start("A", "processes", "work", "some.jobs", "--concurrency", "2", environment=NAMED)
 
     shown = " ".join(commands[0][1:])
-    assert shown == "-m jobrunner work some.jobs --concurrency 2 --grace 5.0"
+    assert re.sub(r"=\d+$", "", shown) == "-m jobrunner work some.jobs --concurrency 2 --grace 5.0 --lifeline"
 
 
 def test_a_worker_knows_its_name_and_writes_to_its_log(
