@@ -132,7 +132,12 @@ def announce_start(client: Client) -> None:
     server = endpoint_of(client).embedded
     if server is not None and not (status := server.status()).running:
         server.acquire()
-        talk(f"started a private server in {status.folder}")
+        say_started(status.folder)
+
+
+def say_started(folder: Path) -> None:
+    """Says on stderr that a private server was started."""
+    talk(f"started a private server in {folder}")
 
 
 def _not_running(folder: Path) -> str:

@@ -12,10 +12,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
+from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.process_guard import answer_signals, watch_descriptor
 
+USES, STARTED = "uses", "started"
+"""What a worker reports before the folder of its embedded server."""
 _UNANSWERED = 2
 _SIGNALLED = 128
 """Exit codes of shells: this, and the number of the signal."""
@@ -136,6 +140,12 @@ class Lifeline:
         """Writes a word to the supervisor, if there still is one."""
         with suppress(OSError):
             os.write(self._descriptor, f"{word}\n".encode())
+
+    def report_server(self, server: EmbeddedServer) -> None:
+        """Becomes a user of the embedded server, and reports its folder: the supervisor uses it, too."""
+        found = server.status()
+        server.acquire()
+        self.report(f"{USES if found.running else STARTED} {quote(os.fspath(found.folder))}")
 
     def ask_at_end(self, ask_to_stop: Callable[[], object]) -> None:
         """Calls `ask_to_stop` when the supervisor is no more."""

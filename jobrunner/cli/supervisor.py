@@ -6,13 +6,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
+from jobrunner.broker.embedded.server import EmbeddedServer
+from jobrunner.cli.options import say_started
 from jobrunner.cli.output import DONE, MISUSE, NO
-from jobrunner.cli.signals import on_signals
+from jobrunner.cli.signals import STARTED, USES, on_signals
 from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import ServerError
+from jobrunner.errors import EmbeddedServerError, ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.recycling import DUE, READY, TAKES
 
@@ -25,6 +29,8 @@ _SETTLED_S = 10.0
 _FAILED_STARTS = 5
 _LEAVE_S = 120.0
 _LOOK_EVERY_S = 1.0
+_QUIET_S = 0.3
+_MOST_LOOKS = 20
 _ASK_EVERY_S = 0.5
 
 
@@ -72,7 +78,8 @@ class Supervisor:
     5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
     7. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
-    8. ends when all workers have ended. The exit code is 0 when all ended well, 2 after a usage error, else 1: a worker
+    8. uses the embedded server of its workers as long as it runs: that does not stop while no worker runs;
+    9. ends when all workers have ended. The exit code is 0 when all ended well, 2 after a usage error, else 1: a worker
        was given up, waited for its next start after a crash, or did not end well when it was asked to stop. A crash
        that a successful restart followed does not affect it.
     """
@@ -90,6 +97,7 @@ class Supervisor:
         self._until = until
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._replacing = RollingRestart(self._slots, self._launch, leave_s)
+        self._servers: dict[str, EmbeddedServer] = {}
         self._asked = 0
         self._code = DONE
 
@@ -112,11 +120,15 @@ class Supervisor:
             threading.Thread(target=self._watch, args=(files,), name="jobrunner-reload", daemon=True).start()
         if self._until is not None:
             threading.Thread(target=self._wait_for, args=(self._until,), name="jobrunner-until", daemon=True).start()
-        while self._goes_on():
-            if not self._asked:
-                self._start_due()
-                self._replacing.step()
-            self._take_event()
+        try:
+            while self._goes_on():
+                if not self._asked:
+                    self._start_due()
+                    self._replacing.step()
+                self._take_event()
+        finally:
+            for server in self._servers.values():
+                server.release()
         return self._code
 
     def _goes_on(self) -> bool:
@@ -153,6 +165,20 @@ class Supervisor:
                 self._replacing.successor_ready(slot)
         elif word == DUE and process is slot.process and not self._asked:
             self._replacing.add(slot)
+        elif word.startswith((USES, STARTED)):
+            self._hold_server(word)
+
+    def _hold_server(self, word: str) -> None:
+        verb, _, folder = word.partition(" ")
+        if folder in self._servers:
+            return
+        server = self._servers[folder] = EmbeddedServer(Path(unquote(folder)))
+        if verb == STARTED:
+            say_started(Path(unquote(folder)))
+        try:
+            server.acquire()
+        except EmbeddedServerError as error:  # the worker says so, too, and ends
+            _log.warning("the embedded server cannot be held", error=str(error))
 
     def _ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         process.close()
@@ -221,8 +247,14 @@ class Supervisor:
     def _watch(self, files: SourceFiles) -> None:
         while True:
             sleep(_LOOK_EVERY_S)
-            if paths := files.changed():
-                self._events.put(lambda paths=paths: self._begin_again(paths))  # type: ignore[misc]
+            if paths := set(files.changed()):
+                # One save is often several writes: of a temporary file, of several files, of a formatter afterwards.
+                for _ in range(_MOST_LOOKS):
+                    sleep(_QUIET_S)
+                    if not (more := files.changed()):
+                        break
+                    paths |= set(more)
+                self._events.put(partial(self._begin_again, sorted(paths)))
 
     def _wait_for(self, over: Callable[[], bool]) -> None:
         while True:

@@ -28,7 +28,7 @@ from jobrunner.cli.output import echo
 from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, endpoint_of
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.pipeline import all_pipelines
@@ -216,6 +216,8 @@ def work_here(
     supervisor = None if lifeline is None else Lifeline(lifeline)
     if supervisor is None:
         announce_start(client)
+    elif (server := endpoint_of(client).embedded) is not None:
+        supervisor.report_server(server)
     worker = Worker(
         wanted.imported,
         wanted.queues or None,

@@ -139,6 +139,24 @@ def test_no_server_is_left_however_a_command_ends(words: list[str], number: sign
             assert list(command.temporary.iterdir()) == []
 
 
+def test_the_private_server_goes_on_while_reload_replaces_the_worker(folder: Path) -> None:
+    with ExitStack() as ends:
+        command = Command(folder, *WORK, "--reload")
+        ends.callback(command.close)
+        wait_for(lambda: _is_ready(command, "work"), timeout_s=LONG_S)
+        assert command.errors.read_text().count("started a private server in ") == 1
+        servers = command.servers
+
+        (folder / "jobs_here.py").write_text(JOBS + "\n")
+        wait_for(lambda: command.errors.read_text().count("worker started") == 2, timeout_s=LONG_S)
+
+        assert command.servers == servers
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.wait(LONG_S) == 0
+        assert command.errors.read_text().count("starting again") == 1
+        assert command.servers == []
+
+
 def _is_ready(command: Command, name: str) -> object:
     """Whether it has come far enough to use its server."""
     if name == "work":

@@ -1,10 +1,12 @@
 """Which files make `work --reload` start again."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from jobrunner.cli import supervisor
 from jobrunner.cli.supervisor import SourceFiles
 
 
@@ -47,3 +49,26 @@ def test_a_dangling_link_is_no_error(folder: Path) -> None:
     (folder / "link.py").symlink_to(folder / "nowhere.py")
 
     assert SourceFiles(folder).changed() == []
+
+
+def test_one_save_that_is_several_writes_starts_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([[], ["a.py"], ["b.py"], ["a.py", "c.py"], [], [], ["d.py"], []])
+    started: list[list[str]] = []
+    over = threading.Event()
+
+    class Files:
+        def changed(self) -> list[str]:
+            if (found := next(looks, None)) is None:
+                over.set()
+                threading.Event().wait()  # the thread ends with the process
+            return found or []
+
+    reloaded = supervisor.Supervisor([])
+    monkeypatch.setattr(supervisor, "sleep", lambda _: None)
+    monkeypatch.setattr(reloaded, "_begin_again", started.append)
+    threading.Thread(target=reloaded._watch, args=(Files(),), daemon=True).start()
+    assert over.wait(30)
+    while not reloaded._events.empty():
+        reloaded._events.get()()
+
+    assert started == [["a.py", "b.py", "c.py"], ["d.py"]]
