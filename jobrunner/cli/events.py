@@ -60,6 +60,12 @@ def _line(event: Event, room: int | None) -> str:
     return "\n".join(lines)
 
 
+def operator_name() -> str:
+    """Who runs this command: user@host."""
+    who, host = audit.operator()
+    return f"{who}@{host}"
+
+
 def note(client: Client, action: str, what: str, outcome: str) -> None:
     """Writes a command's change into the audit log. If the Redis user may not write it, a warning goes to stderr."""
     who, host = audit.operator()

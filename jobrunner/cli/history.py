@@ -234,7 +234,7 @@ def archive(
     """Append finished and dead tasks to a Parquet archive.
 
     Writes each task exactly once, also when it is interrupted. Takes the tasks that finished since the last run, of
-    queues that keep history (configure(history=…)), and the dead tasks of all queues. Run it regularly, for example
+    queues that keep history (queues limit --history), and the dead tasks of all queues. Run it regularly, for example
     from cron. Needs the extra spark.
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing

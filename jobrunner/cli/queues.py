@@ -6,16 +6,18 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.events import note
+from jobrunner.cli.events import note, operator_name
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options, with_wide
-from jobrunner.cli.output import Refusal, answer_json, echo, facts, rising, table, talk
+from jobrunner.cli.output import Refusal, answer_json, echo, facts, plain_json, rising, table, talk, when
 from jobrunner.cli.status import queue_table
 from jobrunner.cli.suggestions import check_queue, queue_names, with_create
+from jobrunner.client.queue import configure_as
+from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted, exact_duration
 from jobrunner.inspector.limits import LimitUse, limit_uses
-from jobrunner.inspector.snapshot import queue_views
+from jobrunner.inspector.snapshot import overridden, queue_views
 from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff
 
@@ -85,7 +87,7 @@ _EXAMPLES = """\b
 Examples:
   jobrunner queues list
   jobrunner queues pause mail --for 10m
-  jobrunner queues limit mail --rate 1000/1m
+  jobrunner queues limit mail --rate 1000/1m --history 7d
   jobrunner queues purge mail --state scheduled
 """
 
@@ -102,10 +104,11 @@ def list_(shared: CommonOptions, wide: bool) -> None:
     """List queues with the number of tasks in each state."""
     with connected(shared) as client:
         found = queue_views(client, client.workers())
+        changed = overridden(client, [queue.name for queue in found])
     if shared.as_json:
-        answer_json(found)
+        answer_json([plain_json(queue) | {"changed": changed.get(queue.name, {})} for queue in found])
     elif found:
-        echo(queue_table(found, wide=wide))
+        echo(queue_table(found, wide=wide, changed=changed))
     else:
         talk("no queue was ever used")
 
@@ -168,14 +171,15 @@ def resume(shared: CommonOptions, queue: str) -> None:
 def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None:
     """Set limits and history of QUEUE and print those in force.
 
-    `none` removes a limit; limits not named are kept."""
+    `none` removes a limit; what is not named stays. A declared setting is kept as set here until it is declared anew;
+    `jobrunner queues reset` brings the declared value back."""
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
     if not changes:
-        raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --max-size N, or another of --help")
+        raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --history TIME, or one of --help")
     with connected(shared, starts=True) as client:
         check_queue(client, queue, create=create)
         asked = client.queue(queue)
-        asked.configure(**changes)
+        configure_as(asked, operator_name(), changes)
         note(client, "queue.limit", queue, "set " + ", ".join(f"{name}={value}" for name, value in changes.items()))
         limits = limits_in_force(asked.settings())
     if shared.as_json:
@@ -190,28 +194,71 @@ def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None
 
 @queues.command(epilog="Example:  jobrunner queues settings mail --json")
 @click.argument("queue", shell_complete=queue_names)
+@with_wide
 @with_shared_options
-def settings(shared: CommonOptions, queue: str) -> None:
-    """Show the settings of QUEUE, which are defaults, and how far its limits are used."""
+def settings(shared: CommonOptions, queue: str, wide: bool) -> None:
+    """Show the settings of QUEUE, where each comes from, and how far its limits are used."""
     with connected(shared) as client:
         check_queue(client, queue)
-        found = client.queue(queue).settings()
+        found, origins = client.queue(queue).settings(), client.queue(queue).origins()
         (view,) = queue_views(client, [], [queue])
         used = {one.name: one for one in limit_uses(client, view, found)}
     changed = configured(found)
     if shared.as_json:
         uses = {name: one.used for name, one in used.items()}
-        answer_json({"queue": queue, "settings": by_name(found), "configured": changed, "used": uses})
+        shown = {"settings": by_name(found), "configured": changed, "origins": origins, "used": uses}
+        answer_json({"queue": queue, **shown})
     else:
         rows = [
-            (name, setting_text(value), "configured" if name in changed else "default", _used(used.get(name)))
+            (name, setting_text(value), _used(used.get(name)),
+             _source(origins.get(name), is_default=name not in changed))
             for name, value in by_name(found).items()
-        ]
-        echo(table(("SETTING", "VALUE", "BY", "USED"), rows))
+        ]  # fmt: skip
+        echo(table(("SETTING", "VALUE", "USED", "FROM"), rows, tail=True, wide=wide))
 
 
 def _used(use: LimitUse | None) -> str:
     return "" if use is None else f"{use.used:,} of {use.most:,}"
+
+
+def _source(origin: SettingOrigin | None, *, is_default: bool) -> str:
+    if origin is None:
+        return "default" if is_default else "configured"
+    who = f"changed by {origin.changed_by} {when(origin.changed_at)}" if origin.changed_by else ""
+    if not origin.is_declared:
+        return who
+    declared = setting_text(origin.declared)
+    return f"{who}; declared {declared} by {origin.place}" if who else f"declared by {origin.place}"
+
+
+@queues.command(epilog="Example:  jobrunner queues reset mail --setting rate")
+@click.argument("queue", shell_complete=queue_names)
+@click.option("--setting", "names", multiple=True, type=click.Choice(QueueSettings.__slots__), metavar="NAME",
+              help="Only this setting. Repeatable.")  # fmt: skip
+@with_shared_options
+def reset(shared: CommonOptions, queue: str, names: tuple[str, ...]) -> None:
+    """Bring back the declared settings of QUEUE.
+
+    Undoes what was changed by hand (`queues limit`, the dashboard, configure); settings that no program declares
+    stay."""
+    with connected(shared, starts=True) as client:
+        check_queue(client, queue)
+        asked = client.queue(queue)
+        origins = asked.origins()
+        for name in names:
+            if name not in origins or not origins[name].is_declared:
+                raise Refusal(f"no program declares {name} of queue {queue}; set it with jobrunner queues limit")
+        back = {name: one.declared for name, one in origins.items()
+                if one.is_overridden and (not names or name in names)}  # fmt: skip
+        if not back:
+            raise Refusal(f"no declared setting of queue {queue} was changed by hand")
+        configure_as(asked, operator_name(), back)
+        note(client, "queue.reset", queue, "set back " + ", ".join(back))
+    if shared.as_json:
+        answer_json({"queue": queue, "reset": back})
+    else:
+        named = [(name.replace("_", "-"), setting_text(value)) for name, value in back.items()]
+        echo(facts([("queue", queue), *named]))
 
 
 @queues.command(epilog="Example:  jobrunner queues purge mail --state dead --yes")

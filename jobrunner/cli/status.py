@@ -1,10 +1,13 @@
 """`jobrunner status`: everything at one glance."""
 
+from collections.abc import Mapping
+
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options, with_wide
 from jobrunner.cli.output import answer_json, echo, facts, prints_all_columns, table, when
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
+from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.formatting import duration
 from jobrunner.inspector.snapshot import QueueView, Snapshot, overview
 
@@ -44,9 +47,11 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
     ]
 
 
-def queue_table(queues: list[QueueView], *, wide: bool = False) -> str:
+def queue_table(
+    queues: list[QueueView], *, wide: bool = False, changed: Mapping[str, Mapping[str, SettingOrigin]] | None = None
+) -> str:
     """One row per queue; empty without queues. A terminal gets totals only with `wide`; the column HISTORY is there
-    when a queue keeps one."""
+    when a queue keeps one. `changed`: the declared settings that were changed by hand, by queue."""
     is_wide = prints_all_columns(wide=wide)
     keeps = any(queue.done for queue in queues)
     history, total = ("HISTORY",) if keeps else (), ("SUCCEEDED",) if is_wide else ()
@@ -56,7 +61,7 @@ def queue_table(queues: list[QueueView], *, wide: bool = False) -> str:
             *(queue.name, queue.waiting, queue.scheduled, queue.pending, queue.dead),
             *((queue.done,) if keeps else ()),
             *((queue.totals.get("succeeded", 0),) if is_wide else ()),
-            *(queue.workers, queue.problem or _switch(queue)),
+            *(queue.workers, (queue.problem or _switch(queue)) + _changes((changed or {}).get(queue.name, {}))),
         )
         for queue in queues
     ]
@@ -67,6 +72,11 @@ def _switch(queue: QueueView) -> str:
     if not queue.paused:
         return "open"
     return f"paused, ends {when(queue.paused_until)}" if queue.paused_until else "paused"
+
+
+def _changes(changed: Mapping[str, SettingOrigin]) -> str:
+    told = "; ".join(f"{name} changed by {one.changed_by} {when(one.changed_at)}" for name, one in changed.items())
+    return f"; {told}" if told else ""
 
 
 def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:

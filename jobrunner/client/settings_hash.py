@@ -71,6 +71,11 @@ class SettingOrigin:
     """Who changed it by hand since; empty when nobody did. Such a value is kept until it is declared anew."""
     changed_at: datetime | None = None
 
+    @property
+    def is_overridden(self) -> bool:
+        """Whether a declared value is not in force, because somebody changed it by hand."""
+        return self.is_declared and bool(self.changed_by)
+
 
 def read_origins(stored: Stored) -> dict[str, SettingOrigin]:
     """The origin of each setting that is declared, or was changed by hand, by name. `stored`: the hash `declared`."""

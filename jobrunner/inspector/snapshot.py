@@ -7,17 +7,18 @@ from datetime import datetime
 from itertools import chain
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.queues import is_registered
+from jobrunner.broker.calls.queues import is_registered, origins
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
-from jobrunner.client.settings_hash import read_settings
+from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings
 from jobrunner.clock import perf_counter
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector.task_rows import read_instant
 from jobrunner.queue_settings import RateLimit
 
+_ORIGINS_AT_ONCE = 500
 _CALLS_AT_ONCE = 10
 """Commands that look at queues in one round trip: others wait for some ten milliseconds at most."""
 
@@ -137,6 +138,19 @@ def queue_views(
             name = names[len(views)]
             views.append(_view(name, found, now_ms, serving[name]))
     return views
+
+
+def overridden(client: Client, names: Sequence[str]) -> dict[str, dict[str, SettingOrigin]]:
+    """The declared settings that somebody changed by hand, by queue and setting; queues without one are left out."""
+    found: dict[str, dict[str, SettingOrigin]] = {}
+    for at in range(0, len(names), _ORIGINS_AT_ONCE):
+        some = names[at : at + _ORIGINS_AT_ONCE]
+        replies = broker_of(client).run_many([origins(keys_of(client).queue(name)) for name in some])
+        for name, stored in zip(some, replies, strict=True):
+            changed = {setting: one for setting, one in read_origins(stored).items() if one.is_overridden}
+            if changed:
+                found[name] = changed
+    return found
 
 
 def is_known(client: Client, queue: str) -> bool:

@@ -72,6 +72,12 @@ def test_a_value_set_back_by_hand_is_no_change(mail):
     assert changed(mail) == {}
 
 
+def test_the_same_value_set_again_by_hand_stays_with_the_first_who_set_it(mail):
+    by_hand(mail, max_inflight="4")
+    by_hand(mail, "bob", max_inflight="4", dead_max="")
+    assert changed(mail) == {"max_inflight": "ada"}
+
+
 def test_a_setting_that_is_declared_no_more_is_the_default_again_unless_it_was_changed_by_hand(mail):
     declare(mail, max_inflight="4", dead_max="7", keepalive_ms="1000")
     by_hand(mail, dead_max="9")
@@ -172,10 +178,11 @@ class Model:
         self.declared, self.in_force = dict(release), release
 
     def change(self, name: str, value: str) -> None:
-        self.set(name, value)
-        self.by_hand.discard(name)
-        if self.declared.get(name) != value:
+        if self.declared.get(name) == value:
+            self.by_hand.discard(name)
+        elif self.values.get(name, "") != value:
             self.by_hand.add(name)
+        self.set(name, value)
 
 
 def test_any_order_of_releases_and_changes_follows_the_rule(line, clock):

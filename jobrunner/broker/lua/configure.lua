@@ -8,13 +8,14 @@ local now_ms, by = unpack(ARGV, 1, 2)
 -- Works on a server that is full, where pausing a queue may help. Its first write frees nothing.
 -- include numbers commands settings_change
 
-change_settings(settings, wake, ARGV, 3, now_ms)
+redis.call('HDEL', declared, '')
 for i = 3, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
   if by == '' or redis.call('HGET', declared, '=' .. field) == value then
     redis.call('HDEL', declared, 'by:' .. field)  -- back to what is declared: no change any more
-  else
+  elseif (redis.call('HGET', settings, field) or '') ~= value then
     redis.call('HSET', declared, 'by:' .. field, exact(math.floor(read_clock(now_ms))) .. ' ' .. by)
   end
 end
+change_settings(settings, wake, ARGV, 3, now_ms)
 return 1

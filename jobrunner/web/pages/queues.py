@@ -1,10 +1,12 @@
 """Queues: all of them, and one with its tasks, its settings and its statistics; pause, resume, limit, purge."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
-from jobrunner.client.settings_hash import read_settings
+from jobrunner.client.queue import configure_as
+from jobrunner.client.settings_hash import SettingOrigin, read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.limits import limit_uses
@@ -70,7 +72,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "queue": view,
         "rates": seen.rates.get(name, Rates()),
         "settings": settings,
-        "facts": shown_settings(settings),
+        "facts": shown_settings(settings, context.client.queue(name).origins()),
         "uses": [(_USES[one.name], one) for one in limit_uses(context.client, view, settings)],
         "history": _history_of(settings),
         "plots": plots(context.client, span, window),
@@ -82,14 +84,23 @@ def _queue(context: Context) -> tuple[str, Values]:
     }
 
 
-def shown_settings(settings: QueueSettings) -> list[tuple[str, str]]:
-    """(name, value) of every setting that is not its default, as people write them."""
+def shown_settings(
+    settings: QueueSettings, origins: Mapping[str, SettingOrigin]
+) -> list[tuple[str, str, SettingOrigin, str]]:
+    """(name, value, origin, declared value) of every setting that is not its default, or was changed by hand, as people
+    write them."""
     plain = read_settings({})
-    told = [(name, getattr(settings, name)) for name in QueueSettings.__slots__]
-    return [(name.replace("_", " "), _shown(value)) for name, value in told if value != getattr(plain, name)]
+    told = [(name, getattr(settings, name), origins.get(name, SettingOrigin())) for name in QueueSettings.__slots__]
+    return [
+        (name.replace("_", " "), _shown(value), origin, _shown(origin.declared))
+        for name, value, origin in told
+        if value != getattr(plain, name) or origin.is_overridden
+    ]
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, RateLimit):
         return limit(value)
     if isinstance(value, bool):
@@ -134,7 +145,7 @@ def _limit(context: Context) -> Done:
         options["history"] = (length or 0) * _LENGTHS_S[form.choice("history_unit", _LENGTHS_S, "hours")] or None
     if not options:
         raise Refused("no limit is given: max_inflight, max_size, rate_max, fair, history_for, or the like")
-    context.client.queue(name).configure(**options)
+    configure_as(context.client.queue(name), context.identity.name, options)
     said = ", ".join(
         f"{option.replace('_', ' ')} {'lifted' if value is None else _shown(value)}"
         for option, value in options.items()

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from jobrunner import queue
+from jobrunner.cli.events import operator_name
 from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.inspector.audit import entries
 from jobrunner.queue_settings import QueueSettings, RateLimit
+from jobrunner.worker.queues import publish_declared
 
 
 def test_the_list_counts_every_queue(cli: Callable[..., Any], client: Client) -> None:
@@ -131,9 +134,9 @@ def test_settings_are_shown_with_those_that_are_defaults(cli: Callable[..., Any]
     result = cli("queues", "settings", "mail", "--json").value
 
     assert set(rows) == {"SETTING", *QueueSettings.__slots__}
-    assert rows["history"].split() == ["history", "1d", "configured", "-"]
-    assert rows["keepalive"].split() == ["keepalive", "30s", "default", "-"]
-    assert rows["max_inflight"].split() == ["max_inflight", "no", "limit", "default", "-"]
+    assert rows["history"].split()[:5] == ["history", "1d", "-", "changed", "by"]
+    assert rows["keepalive"].split() == ["keepalive", "30s", "-", "default"]
+    assert rows["max_inflight"].split() == ["max_inflight", "no", "limit", "-", "default"]
     assert "2s, each 2 times longer, at most 1h, jitter 10%" in rows["backoff"]
     assert (result["configured"], result["settings"]["max_attempts"]) == (["max_attempts", "history"], 3)
 
@@ -235,3 +238,27 @@ def test_a_deleted_queue_is_in_the_audit_log_with_what_it_held(cli: Callable[...
 
     (entry,) = entries(client)
     assert (entry.action, entry.what, entry.outcome) == ("queue.delete", "mail", "deleted with 2 tasks")
+
+
+def test_a_declared_setting_that_was_changed_by_hand_says_so_and_can_be_reset(
+    cli: Callable[..., Any], client: Client
+) -> None:
+    queue("mail", max_inflight=4, rate=RateLimit(15, per=3600))
+    publish_declared(client, heartbeat_s=10)
+    cli("queues", "limit", "mail", "--max-inflight", "1")
+    me = operator_name()
+
+    rows = {line.split()[0]: line for line in cli("queues", "settings", "mail").out.splitlines()}
+    assert f"changed by {me} now; declared 4 by {__name__}:" in rows["max_inflight"]
+    assert rows["rate"].split()[1:4] == ["15/1h", "declared", "by"]
+    assert f"max_inflight changed by {me}" in cli("queues", "list").out
+    assert cli("queues", "list", "--json").value[0]["changed"]["max_inflight"]["declared"] == 4
+    origins = cli("queues", "settings", "mail", "--json").value["origins"]
+    assert (origins["max_inflight"]["changed_by"], origins["rate"]["changed_by"]) == (me, "")
+
+    refused = cli("queues", "reset", "mail", "--setting", "history")
+    assert (refused.code, "no program declares history of queue mail" in refused.err) == (1, True)
+    assert cli("queues", "reset", "mail").out.split() == ["queue", "mail", "max-inflight", "4"]
+    assert client.queue("mail").settings().max_inflight == 4
+    assert "changed by" not in cli("queues", "list").out
+    assert cli("queues", "reset", "mail").err.strip().endswith("no declared setting of queue mail was changed by hand")

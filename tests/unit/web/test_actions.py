@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
+from jobrunner import queue
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import ServerRefused
@@ -19,6 +20,7 @@ from jobrunner.web.auth import Identity, Role
 from jobrunner.web.credentials import Token
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.routing import ROLE_OF
+from jobrunner.worker.queues import publish_declared
 from tests.support.waiting import wait_for
 
 JSON = {"accept": "application/json"}
@@ -190,6 +192,25 @@ def test_a_limit_form_without_a_limit_is_refused_and_odd_numbers_lift(admin: Any
     assert client.queue("mail").settings().history == 60
     assert do(admin, "/queues/mail/limit", history_for="nan", history_unit="weeks").status_code == 200
     assert client.queue("mail").settings().history is None
+
+
+def test_a_declared_limit_that_was_changed_on_the_page_names_who_did(admin: Any, client: Client) -> None:
+    queue("mail", max_inflight=4, history=3600)
+    publish_declared(client, heartbeat_s=10)
+    assert "declared, tests.unit.web.test_actions:" in admin.get("/queues/mail").text
+
+    do(admin, "/queues/mail/limit", max_inflight="1", max_size="", history_for="1", history_unit="hours")
+    origins = client.queue("mail").origins()
+    assert (origins["max_inflight"].changed_by, origins["history"].changed_by) == ("ann", "")
+    assert "max_size" not in origins, "it was none before"
+    page = admin.get("/queues/mail").text
+    assert "changed by ann" in page
+    assert "declared 4, tests.unit.web.test_actions:" in page
+
+    do(admin, "/queues/mail/limit", max_inflight="4", history_for="0.5", history_unit="hours", history_max="10")
+    assert client.queue("mail").settings().history == 1800
+    assert client.queue("mail").origins()["max_inflight"].changed_by == ""
+    assert client.queue("mail").origins()["history"].changed_by == "ann"
 
 
 def test_a_dead_task_is_requeued_and_a_scheduled_one_runs_now(admin: Any, client: Client) -> None:
