@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Client, Item, Job, Worker, job
+from jobrunner import Client, Item, Worker, job
 from jobrunner.broker.calls.leases import commit
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of

@@ -250,7 +250,7 @@ def test_a_declared_setting_that_was_changed_by_hand_says_so_and_can_be_reset(
 
     rows = {line.split()[0]: line for line in cli("queues", "settings", "mail").out.splitlines()}
     assert f"changed by {me} now; declared 4 by {__name__}:" in rows["max_inflight"]
-    assert rows["rate"].split()[1:4] == ["15/1h", "declared", "by"]
+    assert rows["rate"].split()[1:6] == ["15/1h", "0", "of", "15", "declared"]
     assert f"max_inflight changed by {me}" in cli("queues", "list").out
     assert cli("queues", "list", "--json").value[0]["changed"]["max_inflight"]["declared"] == 4
     origins = cli("queues", "settings", "mail", "--json").value["origins"]
