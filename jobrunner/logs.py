@@ -204,7 +204,7 @@ def short_traceback(text: str) -> str:
     is_folding, indent = False, ""
     for line in text.splitlines():
         if frame := _FRAME.match(line):
-            is_folding, indent = _is_of_library(frame["path"]), frame["indent"]
+            is_folding, indent = is_of_library(frame["path"]), frame["indent"]
             if is_folding:
                 folded.append(frame)
                 continue
@@ -222,7 +222,8 @@ def short_traceback(text: str) -> str:
     return "\n".join(found if cut <= 0 else [f"… {cut} lines", *found[cut:]])
 
 
-def _is_of_library(path: str) -> bool:
+def is_of_library(path: str) -> bool:
+    """Whether a file is of this package or of the standard library."""
     if path.startswith((_PACKAGE, "<frozen ")):
         return True
     return path.startswith(_STANDARD) and "-packages" not in path

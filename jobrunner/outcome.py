@@ -71,6 +71,8 @@ class Failed:
     retry: bool = True
     error_type: str = field(default="", compare=False)
     """The class with its module; empty where no exception was raised."""
+    place: str = field(default="", compare=False)
+    """File and function of the innermost frame of the user's code; empty where no exception was raised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
-"""`jobrunner dead`: list, requeue and purge dead tasks."""
+"""`jobrunner dead`: list dead tasks and groups of errors, requeue and purge."""
 
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -10,7 +12,17 @@ from jobrunner.broker.keys import check_id
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
-from jobrunner.cli.output import Refusal, answer_json, echo, rising, watched
+from jobrunner.cli.output import (
+    Refusal,
+    answer_json,
+    echo,
+    prints_all_columns,
+    rising,
+    table,
+    talk,
+    watched,
+    when,
+)
 from jobrunner.cli.suggestions import check_queue, queue_names
 from jobrunner.cli.task_lists import (
     LIMIT,
@@ -22,14 +34,20 @@ from jobrunner.cli.task_lists import (
     show_list,
     with_conditions,
 )
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import delete_all
 from jobrunner.errors import TaskGone
-from jobrunner.formatting import counted
+from jobrunner.formatting import counted, curve
+from jobrunner.inspector.error_groups import ErrorGroupView, find_group, no_such_group, read_groups
+from jobrunner.inspector.search import Filter, matching
 from jobrunner.inspector.task_rows import dead_ids
 from jobrunner.task import TaskState
 
+_TREND_WIDTH = 12
 _EXAMPLES = """\b
 Examples:
+  jobrunner dead groups
   jobrunner dead list --error timeout --since 2h
   jobrunner dead requeue mail --error "connection refused" --rate 50
   jobrunner dead purge mail --id 01a1fe85769b0000c6650a2fcc89-mail --yes
@@ -38,7 +56,7 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def dead() -> None:
-    """List, requeue and delete dead tasks."""
+    """List dead tasks and groups of errors, requeue and delete."""
 
 
 def per_second(text: str) -> float:
@@ -57,6 +75,64 @@ def json_value(text: str) -> Any:
         raise click.BadParameter(
             f'{text!r} is no JSON ({error}); write \'{{"to": "ada"}}\'', param_hint="--payload"
         ) from error
+
+
+GROUP = click.option("--group", metavar="ID", help="Only tasks of this group of errors: see jobrunner dead groups.")
+
+
+@dead.command(epilog="Example:  jobrunner dead groups mail --json")
+@QUEUE
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most groups to print."
+)
+@with_wide
+@with_shared_options
+def groups(shared: CommonOptions, queue: str | None, limit: int, wide: bool) -> None:
+    """List failed attempts of QUEUE, or of all queues, in groups."""
+    with connected(shared) as client:
+        check_queue(client, queue)
+        found = read_groups(client, None if queue is None else [queue])
+    some = found.groups[:limit]
+    if shared.as_json:
+        answer_json({
+            "groups": [{**asdict(group), "title": group.title} for group in some],
+            "dead": found.dead, "ungrouped": found.ungrouped, "problems": dict(found.problems),
+        })  # fmt: skip
+        return
+    for name, problem in found.problems:
+        talk(f"queue {name} cannot be read: {problem}")
+    if some:
+        echo(_group_table(some, names_queue=queue is None, wide=wide))
+    if more := len(found.groups) - len(some):
+        talk(f"{counted(more, 'group')} more: give --limit")
+    if found.ungrouped:
+        talk(f"{counted(found.ungrouped, 'dead task')} in no group: they died before groups were counted")
+    if not found.groups:
+        talk(f"no attempt failed{'' if queue is None else f' in queue {queue}'} in the last week, and nothing is dead")
+
+
+def _group_table(some: Sequence[ErrorGroupView], *, names_queue: bool, wide: bool) -> str:
+    is_wide = prints_all_columns(wide=wide)
+    columns = (
+        *("GROUP", *(("QUEUE",) if names_queue else ()), "JOB", "DEAD", "FAILED", "FIRST", "LAST", "TREND"),
+        *(("RELEASE", "PLACE", "EXAMPLE") if is_wide else ()),
+        "ERROR",
+    )
+    rows = [
+        (
+            *(group.id, *((group.queue,) if names_queue else ()), group.job or "-", group.dead, group.count),
+            *(when(group.first), when(group.last), curve(group.trend, _TREND_WIDTH).strip()),
+            *((group.release, group.place, group.task) if is_wide else ()),
+            group.title if is_wide else _described(group),
+        )
+        for group in some
+    ]
+    return table(columns, rows, shortened=("JOB", "QUEUE"), tail=True, wide=wide)
+
+
+def _described(group: ErrorGroupView) -> str:
+    at = f", at {group.place}" if group.place else ""
+    return group.title + at + (f", since release {group.release}" if group.release else "")
 
 
 @dead.command("list", epilog="Example:  jobrunner dead list mail --error 'connection refused' --json")
@@ -79,62 +155,112 @@ def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, 
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a task. Repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All tasks that are dead now.")
 @with_conditions
+@GROUP
 @click.option("--rate", type=per_second, metavar="N", help="Tasks per second that become due; default: all at once.")
 @click.option("--payload", "text", metavar="JSON", help="Replaces the payload; with exactly one --id.")
 @click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def requeue(
     shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, conditions: TaskConditions,
-    rate: float | None, text: str | None, yes: bool,
+    group: str | None, rate: float | None, text: str | None, yes: bool,
 ) -> None:  # fmt: skip
     """Put dead tasks of QUEUE back, with their attempts reset to 0.
 
-    Selects by --id, by conditions as `dead list` does, or --all. On a terminal it asks with the number of tasks, unless
+    Selects by --id, by conditions as `dead list` does, by --group, or --all. On a terminal it asks with the number of tasks, unless
     --id names them or --yes is given.
     """
-    if bool(ids) == (everything or not conditions.are_none):
-        raise click.UsageError("no tasks are selected; give --id ID; or --job TEXT, --error TEXT, ...; or --all")
+    if [bool(ids), everything or not conditions.are_none, group is not None].count(True) != 1:
+        raise click.UsageError(
+            "no tasks are selected; give --id ID; or --job TEXT, --error TEXT, ...; or --group ID; or --all"
+        )
     if text is not None and len(ids) != 1:
         raise click.UsageError("--payload replaces the payload of one task; name the task with one --id ID")
     payload = msgspec.UNSET if text is None else json_value(text)
     with connected(shared, starts=True) as client:
         check_queue(client, queue)
-        chosen = [check_id(one) for one in ids] or _dead_like(client, queue, conditions)
+        asked = _group(client, queue, group) if group is not None else None
+        if asked is not None:
+            chosen = [one for some in _of_group(client, asked) for one in some]
+        else:
+            chosen = [check_id(one) for one in ids] or _dead_like(client, queue, conditions)
         if not chosen:
             raise Refusal(nothing_found(queue, "dead", conditions))
         if not ids and sys.stdin.isatty():
             at = "" if rate is None else f", {rate:g} per second"
-            confirm(f"Requeue {counted(len(chosen), 'dead task')} of queue {queue}{conditions}{at}?", yes=yes)
+            confirm(f"Requeue {counted(len(chosen), 'dead task')} of queue {queue}{_with(asked)}{conditions}{at}?", yes=yes)
         with watched(chosen, "requeueing") as some:
             done = client.queue(queue).requeue_dead(some, rate=rate, payload=payload)
         edited = " with an edited payload" if text is not None else ""
-        what = " ".join((queue, *ids)) + str(conditions)
+        what = _subject(queue, ids, group) + str(conditions)
         note(client, "dead.requeue", what, f"requeued {done:,} of {counted(len(chosen), 'dead task')}{edited}")
     if not done:
         raise Refusal(_none_of(queue, ids))
-    _tell(shared, queue, "requeued", done, len(ids))
+    _tell(shared, queue, "requeued", done, len(ids), group)
 
 
 @dead.command(epilog="Example:  jobrunner dead purge mail --all --yes")
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a task. Repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All tasks that are dead now.")
+@GROUP
 @click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
-def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, yes: bool) -> None:
+def purge(
+    shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, group: str | None, yes: bool
+) -> None:
     """Delete dead tasks of QUEUE."""
-    _check_choice(ids, everything)
+    if [bool(ids), everything, group is not None].count(True) != 1:
+        raise click.UsageError("no tasks are selected; give --id ID, or --group ID, or --all")
     with connected(shared, starts=True) as client:
         check_queue(client, queue)
         count = client.queue(queue).counts()["dead"]
         if not count:
             raise Refusal(_none_of(queue, ids))
-        confirm(f"Delete {counted(count if everything else len(ids), 'dead task')} of queue {queue}?", yes=yes)
-        done = _purge_all(client, queue, count) if everything else _purge_some(client, queue, ids)
-        note(client, "dead.purge", " ".join((queue, *ids)), f"deleted {counted(done, 'dead task')}")
+        asked = _group(client, queue, group) if group is not None else None
+        count = count if everything else len(ids) if asked is None else asked.dead
+        confirm(f"Delete {counted(count, 'dead task')} of queue {queue}{_with(asked)}?", yes=yes)
+        if asked is not None:
+            done = _purge_group(client, asked)
+        else:
+            done = _purge_all(client, queue, count) if everything else _purge_some(client, queue, ids)
+        note(client, "dead.purge", _subject(queue, ids, group), f"deleted {counted(done, 'dead task')}")
     if not done:
         raise Refusal(_none_of(queue, ids))
-    _tell(shared, queue, "deleted", done, len(ids))
+    _tell(shared, queue, "deleted", done, len(ids), group)
+
+
+def _subject(queue: str, ids: tuple[str, ...], group: str | None) -> str:
+    """What a row of the audit log is about."""
+    return " ".join((queue, *ids, *((f"group={group}",) if group else ())))
+
+
+def _with(group: ErrorGroupView | None) -> str:
+    return "" if group is None else f" with {group.title!r}"
+
+
+def _group(client: Client, queue: str, group_id: str) -> ErrorGroupView:
+    """A group with dead tasks. Raises Refusal."""
+    found = find_group(client, queue, group_id)
+    if found is None:
+        raise Refusal(no_such_group(queue, group_id))
+    if not found.dead:
+        raise Refusal(f"no task of group {group_id!r} of queue {queue} is dead: its tasks are tried again or ended")
+    return found
+
+
+def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[str]]:
+    for found in matching(client, Filter(queue=group.queue, state="dead", group=group.id)):
+        yield [place.id for place in found]
+
+
+def _purge_group(client: Client, group: ErrorGroupView) -> int:
+    done = 0
+    with rising(group.dead, "deleting", "tasks") as progress:
+        for ids in _of_group(client, group):
+            done += run_operation(broker_of(client), delete_all(keys_of(client), group.queue, ids)) if ids else 0
+            if progress:
+                progress(done)
+    return done
 
 
 def _dead_like(client: Client, queue: str, conditions: TaskConditions) -> list[str]:
@@ -161,18 +287,13 @@ def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:
     return done
 
 
-def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
-    if bool(ids) == everything:
-        raise click.UsageError("no tasks are selected; give --id ID, or --all")
-
-
 def _none_of(queue: str, ids: tuple[str, ...]) -> str:
     return f"none of these tasks is dead in queue {queue}" if ids else f"queue {queue} has no dead tasks"
 
 
-def _tell(shared: CommonOptions, queue: str, verb: str, done: int, asked: int) -> None:
+def _tell(shared: CommonOptions, queue: str, verb: str, done: int, asked: int, group: str | None = None) -> None:
     if shared.as_json:
-        answer_json({"queue": queue, verb: done})
+        answer_json({"queue": queue, verb: done, **({"group": group} if group else {})})
     else:
         rest = f", {asked} were named" if asked > done else ""
         echo(f"{verb} {counted(done, 'dead task')} of queue {queue}{rest}")

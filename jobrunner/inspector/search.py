@@ -53,6 +53,8 @@ class Filter:
     """A part of the id."""
     param: str = ""
     """A part of the payload, as it is stored (JSON); or `name=value`."""
+    group: str = ""
+    """The id of a group of errors: only tasks that died with one of them."""
     since: datetime | None = None
     """The earliest time: of death, of finishing or when it is due; of waiting and pending tasks that of enqueueing."""
     until: datetime | None = None
@@ -224,6 +226,7 @@ def _match(wanted: Filter) -> Match:
         job_part=wanted.job,
         error_part=wanted.error,
         payload_part=_parts(wanted.param),
+        group=wanted.group,
         since_ms=wanted.since.timestamp() * 1000 if wanted.since else None,
         until_ms=wanted.until.timestamp() * 1000 if wanted.until else None,
     )

@@ -159,6 +159,7 @@ class Assembly:
             keys=self._keys,
             encryption=self._encryption,
             worker_id=self._worker_id,
+            release=settings.release,
             rotation=QueueRotation(fetched, longest_poll_s(settings.poll)),
             prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
             executor=_build_executor(settings, self._client, self._modules, leases, finished),

@@ -16,6 +16,7 @@ from typing import Any
 from jobrunner.attempt import Attempt, add_rare, number_from
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.error_groups import ErrorGroup, group_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +145,20 @@ def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
     return verdicts
 
 
-def fail(keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = "") -> Call[list[str]]:
-    """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them."""
+def fail(
+    keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = "",
+    groups: Sequence[ErrorGroup] | None = None,
+) -> Call[list[str]]:  # fmt: skip
+    """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them. `groups`: the
+    group of each error, of reports without a job that of their text. Each group is sent once."""
+    made = list(reports)
+    numbers: dict[ErrorGroup, int] = {}
+    words: list[Arg] = []
+    for report, group in zip(made, groups or [group_of("", one[4].partition("\n")[0]) for one in made], strict=True):
+        words += (*report, numbers.setdefault(group, len(numbers) + 1))
     return _fail.on(
-        keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name, finished=keys.finished,
-        worker=worker,
+        keys, rest=(*chain.from_iterable(numbers), *words), tasks=keys.tasks, queue=keys.name, finished=keys.finished,
+        worker=worker, groups=len(numbers),
     )  # fmt: skip
 
 

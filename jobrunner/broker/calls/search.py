@@ -27,6 +27,8 @@ class Match:
     job_part: str = ""
     error_part: str = ""
     payload_part: str = ""
+    group: str = ""
+    """The id of the group of the last error."""
     since_ms: float | None = None
     until_ms: float | None = None
 
@@ -92,6 +94,7 @@ def search_state(
             _lower(match.job_part),
             _lower(match.error_part),
             _lower(match.payload_part),
+            match.group,
         ),
     )
 

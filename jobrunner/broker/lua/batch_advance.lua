@@ -9,8 +9,8 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 --       the channels that tell waiters · id: of the batch · count: at most so many rows and members
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
--- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks batch
--- include batch_rows batch_items batch_apply
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
+-- include error_groups dead_tasks batch batch_rows batch_items batch_apply
 
 local NONCES = 100
 local now = read_clock(now_ms)

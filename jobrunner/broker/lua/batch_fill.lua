@@ -10,8 +10,8 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 --       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
 -- In a queue that keeps history the field `started_at` of a member is the time when it was handed out.
 -- The same call again changes nothing. Unfit tasks are dropped and limits hold, as for reserve.
--- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
--- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
+-- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
 -- rarely promote
 -- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done

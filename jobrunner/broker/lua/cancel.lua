@@ -6,11 +6,11 @@ local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 --       id · keep_ms: how long the cancelled task stays readable
 -- reply 'ok', 'posted' (ok, and the outbox has an entry), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was)
--- include numbers commands task_end task_leases
+-- include numbers commands task_end task_leases error_groups
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then', 'type')
+local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then', 'type', 'group')
 local exists = not task.err and task[1]
 local lease_end = redis.call('ZSCORE', pending, id)
 write_even_when_full()
@@ -19,8 +19,9 @@ if exists and lease_end and tonumber(lease_end) > now then
   return 'reserved'
 end
 
-local removed = 0
-for _, set in ipairs({waiting, scheduled, pending, dead}) do removed = removed + redis.call('ZREM', set, id) end
+local removed = redis.call('ZREM', dead, id)
+if removed == 1 and exists then leave_group(task[5]) end
+for _, set in ipairs({waiting, scheduled, pending}) do removed = removed + redis.call('ZREM', set, id) end
 if removed == 0 then return 'gone' end
 redis.call('ZREM', leases, id)
 if lease_end then free_partitions({id}) end

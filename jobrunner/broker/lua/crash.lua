@@ -7,7 +7,8 @@ local now_ms, tasks, queue, reason = unpack(ARGV, 1, 4)
 --       then for each report: id, number of its lease, '1' when it may be to blame, else ''
 -- reply a list, for each report: 'waiting' or 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks lease_recovery
+-- include numbers commands queue_position queue_settings waiting_set task_end task_leases error_groups dead_tasks
+-- include lease_recovery
 -- rarely has_ended reason_of drop_damaged bury
 
 local now = read_clock(now_ms)

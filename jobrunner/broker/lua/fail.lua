@@ -1,25 +1,31 @@
 local waiting, scheduled, pending, dead, leases, settings, counters, arrival, wake, waiters, outbox = unpack(KEYS)
-local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
+local now_ms, tasks, queue, finished, worker, groups = unpack(ARGV, 1, 6)
 -- fail: pending → scheduled after a delay, → waiting without one, → dead when the report says so or the attempts are
 --       spent.
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · arrival: string ·
 --       wake, waiters: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
---       that tell waiters · worker: id of the reporting worker, or '' · then for each report: id, number of its lease,
---       delay_ms (0: it waits behind what is there), 'retry' or 'dead', error (text)
+--       that tell waiters · worker: id of the reporting worker, or '' · groups: how many groups of errors follow ·
+--       then for each of these: its id and definition (lines: job, class, message, place, release); and for each
+--       report: id, number of its lease, delay_ms (0: it waits behind what is there), 'retry' or 'dead', error (text),
+--       number of its group
 -- reply a list, for each report: 'scheduled' (to be tried again, also at once), 'dead', or 'gone', 'not_reserved',
 --       'lost' (nothing changed)
 -- Works on a server that is full.
--- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks
+-- include numbers commands queue_position queue_settings waiting_set task_end task_leases
+-- include error_groups dead_tasks
 -- rarely has_ended reason_of drop_damaged bury notify_waiters
 -- rarely add_to_partitions
 -- rarely free_partitions
+-- rarely define_group begin_bucket see_own_group
 
 local now = read_clock(now_ms)
-local ids, numbers, starts = read_reports(6, 5)
+local ids, numbers, starts = read_reports(7 + 2 * groups, 6)
 local verdicts, live = check_leases(ids, numbers, now, queue)
 local config = read_config(now)
 if #live > 0 then write_even_when_full() end
+
+local failed = {}
 
 local function fail_one(id, at)
   local key, error_text = tasks .. id, ARGV[at + 4]
@@ -32,9 +38,12 @@ local function fail_one(id, at)
   count_one(task[6], 'failed')
   if task[7] then redis.call('HDEL', key, 'suspect') end
   note_failure(key, task[5], now, attempts, 'failed', worker, error_text)
+  local group_at = 5 + 2 * ARGV[at + 5]
+  local group = see_group(ARGV[group_at], ARGV[group_at + 1], id, now)
+  failed[group] = (failed[group] or 0) + 1
   if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or config.max_attempts) then
     redis.call('HSET', key, 'retry_count', attempts, 'more', 1)
-    bury(id, now, error_text, config)
+    bury(id, now, error_text, config, group)
     notify_waiters(id, 'dead')
     return 'dead'
   end
@@ -45,6 +54,7 @@ local function fail_one(id, at)
 end
 
 for _, n in ipairs(live) do verdicts[n] = fail_one(ids[n], starts[n]) end
+for group, many in pairs(failed) do count_in_group(group, many, now) end
 end_leases(ids, live, config.key_inflight > 0)
 if #live > 0 then notify_worker(wake) end
 return verdicts

@@ -5,8 +5,8 @@ local now_ms, tasks = unpack(ARGV)
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {now, next event or '' (Unix ms), how many tasks were moved}
--- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
--- include lease_recovery maintenance
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
+-- include dead_tasks lease_recovery maintenance
 -- rarely promote
 -- rarely recover_expired
 -- rarely history_of trim_dead trim_done

@@ -7,8 +7,8 @@ local now_ms, tasks = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {now, next event or '' (Unix ms), usual length of a lease (ms), 1 when there may be a task to hand out, else 0}
 -- Limits of partitions are not read: a queue that has such limits may hand out nothing after a 1.
--- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
--- include lease_recovery maintenance token_bucket
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
+-- include dead_tasks lease_recovery maintenance token_bucket
 -- rarely promote
 -- rarely recover_expired
 -- rarely history_of trim_dead trim_done

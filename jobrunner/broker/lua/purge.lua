@@ -5,7 +5,7 @@ local now_ms, tasks, count, before, counter = unpack(ARGV)
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many · before: only those with a lower
 --       score, '' = any · counter: the total that counts them; those of `done` begin with 'history'
 -- reply how many were deleted
--- include numbers task_end history
+-- include numbers task_end history error_groups
 
 local last = before == '' and '+inf' or '(' .. before
 local ids = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'LIMIT', 0, count)
@@ -13,11 +13,14 @@ if #ids == 0 then return 0 end
 local is_history = string.sub(counter, 1, 7) == 'history'
 if is_history then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
-local keys = {}
+local keys, is_dead = {}, string.sub(set, -5) == ':dead'
 for i, id in ipairs(ids) do
   keys[i] = tasks .. id
-  local task = not is_history and redis.pcall('HMGET', keys[i], 'then', 'finished_at', 'died_at')
-  if task and not task.err and not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
+  local task = not is_history and redis.pcall('HMGET', keys[i], 'then', 'finished_at', 'died_at', 'group')
+  if task and not task.err then
+    if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
+    if is_dead then leave_group(task[4]) end
+  end
 end
 redis.call('UNLINK', unpack(keys))
 redis.call('HINCRBY', counters, counter, #ids)

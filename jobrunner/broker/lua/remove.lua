@@ -5,7 +5,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · then ids
 -- reply a list, for each id: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone'
 -- Works on a server that is full.
--- include task_end
+-- include numbers task_end error_groups
 
 local removed, finished = 0, 0
 
@@ -13,6 +13,8 @@ local function remove_one(id)
   if redis.call('ZSCORE', pending, id) then return 'reserved' end
   local was_done = redis.call('ZREM', done, id)
   local was_dead = redis.call('ZREM', dead, id)
+  local group = was_dead == 1 and redis.pcall('HGET', tasks .. id, 'group')
+  if group and not group.err then leave_group(group) end
   local was_live = redis.call('ZREM', waiting, id) + redis.call('ZREM', scheduled, id)
   if was_done + was_dead + was_live == 0 then return 'gone' end
   local onward = was_live > 0 and redis.pcall('HGET', tasks .. id, 'then')

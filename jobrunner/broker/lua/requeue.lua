@@ -7,14 +7,14 @@ local now_ms, tasks, start_ms, step_ms, changed = unpack(ARGV, 1, 5)
 --       then these, then ids
 -- reply a list, for each id: 'ok', 'not_dead' or 'gone' (nothing changed)
 -- Works on a server that is full.
--- include numbers commands queue_position waiting_set
+-- include numbers commands queue_position waiting_set error_groups
 
 local now = read_clock(now_ms)
 local due, first, done = now + start_ms, 6 + changed, 0
 
 local function requeue_one(id)
   local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'priority')
+  local task = redis.pcall('HMGET', key, 'id', 'priority', 'group')
   local exists, is_dead = not task.err and task[1], redis.call('ZSCORE', dead, id)
   if not is_dead then return exists and 'not_dead' or 'gone' end
   if not exists then
@@ -23,12 +23,13 @@ local function requeue_one(id)
     return 'gone'
   end
   -- First, as it frees: see lib/commands.lua.
-  redis.call('HDEL', key, 'died_at', 'expiries', 'suspect', 'cancel_requested', 'unknown_since')
+  redis.call('HDEL', key, 'died_at', 'expiries', 'suspect', 'cancel_requested', 'unknown_since', 'group')
   local set, score, place = position_for(waiting, scheduled, arrival, task[2], due, now)
   redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1,
     unpack(ARGV, 6, first - 1))
   insert(set, score, id)
   redis.call('ZREM', dead, id)
+  leave_group(task[3])
   done, due = done + 1, due + step_ms
   return 'ok'
 end

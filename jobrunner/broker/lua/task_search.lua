@@ -5,15 +5,15 @@ local now_ms, tasks, count, most, newest, last_score, last_id, since, before, sc
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: how many to read at most · most: at most so
 --       many are found · newest: '1' = from the highest score on · last_score, last_id: the last task of the piece
 --       before; '' = start · since, before: Unix ms, the second excluded, '' = open · scored: '1' = these are
---       of the score, else of the time of enqueueing · payloads: '1' = reply with payloads · then five texts, '' =
+--       of the score, else of the time of enqueueing · payloads: '1' = reply with payloads · then six texts, '' =
 --       all: a part of the id, in lower case; all of the type; a part of the type, in lower case; a part of the last
---       error; parts of the payload, a line each
+--       error; parts of the payload, a line each; the group of the last error
 -- reply {how many were read, score of the last, id of the last, '1' when that was the end, id, score, type,
 --       retry_count, started_at, enqueue_time, error, encoding, attempts, outcome, payload (cut; '' unless it was
 --       searched or asked for), id, ...}
 -- include task_matching
 
-local id_part, type, job_part, error_part, payload_part = unpack(ARGV, 12)
+local id_part, type, job_part, error_part, payload_part, group = unpack(ARGV, 12)
 local LONGEST_ERROR, LONGEST_PAYLOAD, MOST_BYTES = 4000, 16385, 524288
 local FIELDS = {'type', 'retry_count', 'started_at', 'enqueue_time', 'error', 'encoding', 'attempts', 'outcome'}
 
@@ -38,8 +38,10 @@ end
 local function match(id, score)
   if not has(id, id_part) then return false end
   -- Most do not match, so only what is asked for is read of them.
-  local name, enqueued, failure = unpack(redis.pcall('HMGET', tasks .. id, 'type', 'enqueue_time', 'error'))
+  local name, enqueued, failure, of =
+    unpack(redis.pcall('HMGET', tasks .. id, 'type', 'enqueue_time', 'error', 'group'))
   if not enqueued or type ~= '' and name ~= type or not has(name, job_part) then return false end
+  if group ~= '' and group ~= of then return false end
   if not (by_score or is_in_time(enqueued)) or not has(failure, error_part) then return false end
   local is_read = payload_part ~= '' or payloads == '1'
   local payload = is_read and redis.call('HGET', tasks .. id, 'payload') or ''

@@ -45,6 +45,7 @@ class TaskParts:
     keys: Keys
     encryption: PayloadEncryption | None
     worker_id: str
+    release: str
     rotation: QueueRotation
     prefetch: Prefetch
     executor: Executor

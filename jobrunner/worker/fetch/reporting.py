@@ -204,7 +204,8 @@ class Reporting:
             self.pending += self._undelivered.take_due()
         if not self.pending:
             return []
-        return report_calls(self._keys, self.pending, singly=self._refusals > 0, worker=self._parts.worker_id)
+        return report_calls(self._keys, self.pending, singly=self._refusals > 0, worker=self._parts.worker_id,
+                            release=self._parts.release)  # fmt: skip
 
     def take_replies(self, calls: list[ReportCall], replies: list[Any]) -> JobrunnerError | None:
         """Takes in the answers to the reports of a turn, the first of the replies: drops what is over, keeps what is

@@ -9,6 +9,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Arg, Call, sliced
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
+from jobrunner.error_groups import ErrorGroup, group_of
 from jobrunner.jobs.registry import definition_for
 from jobrunner.outcome import (
     Cancelled,
@@ -40,17 +41,17 @@ class ReportCall:
 
 
 def report_calls(
-    keys: Keys, reports: Iterable[Report], *, singly: bool = False, worker: str = ""
+    keys: Keys, reports: Iterable[Report], *, singly: bool = False, worker: str = "", release: str = ""
 ) -> list[ReportCall]:
     """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`), of up
-    to AT_ONCE reports and a MiB of results and payloads. `worker`: id of the one that reports."""
+    to AT_ONCE reports and a MiB of results and payloads. `worker` and `release`: of the one that reports."""
     grouped: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
     for report in reports:
         attempt, outcome = report
         verb: Any = "commit" if type(outcome) is Succeeded else _verb(attempt, outcome)
         grouped[attempt.queue, verb, attempt.token if singly else ""].append(report)
     return [
-        _report_call(keys, some, queue, verb, worker)
+        _report_call(keys, some, queue, verb, worker, release)
         for (queue, verb, _), made in grouped.items()
         for some in _slices(made)
     ]
@@ -87,14 +88,15 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
 
 
 def _report_call(
-    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str
+    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str, release: str
 ) -> ReportCall:
     if isinstance(verb, str):
         if verb == "commit":
             return _commit(keys, made, queue)
         words = [_fields_of(attempt, outcome) for attempt, outcome in made]
         if verb == "fail":
-            return ReportCall(leases.fail(keys.queue(queue), words, worker=worker), made)
+            groups = [_group(attempt, outcome, release) for attempt, outcome in made]
+            return ReportCall(leases.fail(keys.queue(queue), words, worker=worker, groups=groups), made)
         return ReportCall(getattr(leases, verb)(keys.queue(queue), words), made)
     if verb[0] == "move":
         _, target, max_hops, over = verb
@@ -165,6 +167,12 @@ def _fields_of(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Deferred):
         return attempt.id, attempt.token, f"~{round(outcome.delay_s * 1000)}"
     return attempt.id, attempt.token, ""
+
+
+def _group(attempt: Attempt, outcome: Outcome, release: str) -> ErrorGroup:
+    assert isinstance(outcome, Failed)
+    first = outcome.error.partition("\n")[0]
+    return group_of(attempt.type, first, error_type=outcome.error_type, place=outcome.place, release=release)
 
 
 _COMMITTED: dict[type, str] = {

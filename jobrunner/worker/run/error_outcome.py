@@ -3,11 +3,12 @@
 import asyncio
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptCancelled, AttemptTimeout, JobrunnerError
 from jobrunner.jobs.registry import Definition
-from jobrunner.logs import SafeLogger
+from jobrunner.logs import SafeLogger, is_of_library
 from jobrunner.outcome import (
     Acknowledged,
     Cancel,
@@ -80,7 +81,21 @@ def error_text(error: BaseException) -> str:
 
 def failed(error: BaseException, delay_s: float | None = None, *, retry: bool = True) -> Failed:
     """The outcome of an attempt that failed with this error."""
-    return Failed(error_text(error), delay_s, retry, qualified_name(type(error)))
+    return Failed(error_text(error), delay_s, retry, qualified_name(type(error)), place_of(error))
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost frame of the user's code that raised it: the end of its file's path, a colon and the function. In a
+    library's code where the user's has no frame; empty where only this package has any."""
+    theirs, other = "", ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_of_library(code.co_filename):
+            other = f"{'/'.join(Path(code.co_filename).parts[-2:])}:{code.co_qualname}"
+            theirs = theirs if "-packages" in code.co_filename else other
+        trace = trace.tb_next
+    return sendable(theirs or other)
 
 
 def refused(error: JobrunnerError) -> Failed:

@@ -49,10 +49,15 @@ local function dead_letter(id, now, reason, to, hops)
 end
 
 -- Gives a task up: it is dead since `now` for that reason, or is deleted at once, or goes to the dead letter queue, as
--- the queue is set. The caller takes it out of the set that it is in.
-local function bury(id, now, reason, config)
+-- the queue is set. The caller takes it out of the set that it is in. `group`: of its last error, which is counted;
+-- nil: it is counted here.
+local function bury(id, now, reason, config, group)
   local task = redis.pcall('HMGET', tasks .. id, 'then', 'type', 'retry_count')
   count_one(task[2], 'dead')
+  if not group then
+    group = see_own_group(task[2], nil, reason, id, now)
+    count_in_group(group, 1, now)
+  end
   post(task[1], 'dead', '')
   local hops = config.dead_letter_queue and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
   local goes_on = hops and hops < MAX_FORWARDS
@@ -65,7 +70,8 @@ local function bury(id, now, reason, config)
     return
   end
   redis.call('ZADD', dead, now, id)
-  redis.pcall('HSET', tasks .. id, 'error', reason, 'died_at', exact(now))
+  redis.pcall('HSET', tasks .. id, 'error', reason, 'died_at', exact(now), 'group', group)
+  redis.pcall('HINCRBY', key_of_group(group), 'dead', 1)
 end
 
 local unfit = {}

@@ -24,8 +24,9 @@ local function promote(now, wanted, by_partition)
 end
 
 -- Deletes a bounded slice of the members of a set with scores up to `before`, and beyond those the oldest when there
--- are more than `most` (0 = any number), index and hash together. Returns how many, and the score of the newest.
-local function trim(set, before, most)
+-- are more than `most` (0 = any number), index and hash together. `before_each` is called with the id of each, if it is
+-- passed. Returns how many, and the score of the newest.
+local function trim(set, before, most, before_each)
   local all = redis.call('ZCARD', set)
   if all == 0 then return 0 end
   local old = redis.call('ZRANGEBYSCORE', set, '-inf', exact(before), 'LIMIT', 0, SLICE)
@@ -34,13 +35,21 @@ local function trim(set, before, most)
   if #old == 0 then return 0 end
   local newest = redis.call('ZSCORE', set, old[#old])
   redis.call('ZREMRANGEBYRANK', set, 0, #old - 1)
-  for n, id in ipairs(old) do old[n] = tasks .. id end
+  for n, id in ipairs(old) do
+    if before_each then before_each(id) end
+    old[n] = tasks .. id
+  end
   redis.call('UNLINK', unpack(old))
   return #old, newest
 end
 
+local function leave_group_of(id)
+  local group = redis.pcall('HGET', tasks .. id, 'group')
+  if group and not group.err then leave_group(group) end
+end
+
 local function trim_dead(now, config)
-  local gone = trim(dead, now - config.dead_ttl, config.dead_max)
+  local gone = trim(dead, now - config.dead_ttl, config.dead_max, leave_group_of)
   if gone > 0 then redis.call('HINCRBY', counters, 'trimmed', gone) end
   return gone
 end

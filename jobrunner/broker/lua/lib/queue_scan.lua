@@ -40,11 +40,13 @@ end
 
 -- Deletes the remaining keys of a queue that holds nothing.
 local function unlink_queue_keys(prefix)
+  local groups = redis.pcall('ZRANGE', prefix .. 'errors', 0, -1)
+  for _, group in ipairs(groups) do redis.call('UNLINK', prefix .. 'errors:' .. group) end
   redis.call('UNLINK', prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'pending', prefix .. 'dead',
     prefix .. 'done', prefix .. 'leases', prefix .. 'batches', prefix .. 'finishing', prefix .. 'deaths',
     prefix .. 'settings', prefix .. 'bucket', prefix .. 'counters', prefix .. 'types', prefix .. 'arrival',
     prefix .. 'wake', prefix .. 'capacity', prefix .. 'holders', prefix .. 'inflight',
-    prefix .. 'declared')
+    prefix .. 'declared', prefix .. 'errors')
 end
 
 -- The field `unused` of the totals: since when the queue has been unused (Unix ms), a blank, and the sum of its totals

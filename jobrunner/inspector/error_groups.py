@@ -1,0 +1,126 @@
+"""Failed attempts in groups, read: how many, since when, in which release first, and how many of their tasks are dead.
+
+All counts are exact: the server counts in the step that takes a report. Reads only.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jobrunner.broker.calls.error_groups import BUCKET_MS, BUCKETS_KEPT, QueueErrors, StoredGroup, error_groups
+from jobrunner.broker.calls.server import server_time
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.clock import from_ms
+from jobrunner.redaction import Redaction
+
+_SHOWN_MS = 7 * 86_400_000
+_STEP = 3
+"""Buckets of one step of a trend."""
+TREND_STEP = timedelta(milliseconds=_STEP * BUCKET_MS)
+_OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorGroupView:
+    """Failed attempts of a queue with the same job, class of the error, message and place in the code."""
+
+    queue: str
+    id: str
+    job: str
+    error_type: str
+    message: str
+    """Without numbers, ids and quoted values."""
+    place: str
+    """File and function of the innermost frame of the user's code; empty where no exception was raised."""
+    release: str
+    """The release that reported the first of them; empty where the worker named none."""
+    count: int
+    """Attempts that failed, those that were tried again included."""
+    dead: int
+    """Tasks that are dead now and whose last attempt is in this group."""
+    first: datetime
+    last: datetime
+    trend: tuple[int, ...]
+    """How many failed in each half hour of the last day, the oldest first."""
+    task: str
+    """The id of a task as an example; it may be gone."""
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether it has what is beyond the number of groups of a queue."""
+        return self.id.startswith(_OTHER)
+
+    @property
+    def title(self) -> str:
+        """Class and message on one line."""
+        if self.is_rest:
+            return "all further errors"
+        return ": ".join(part for part in (self.error_type, self.message) if part) or "(no text)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorGroups:
+    """The groups of one queue or of all, with most dead tasks first, then the last seen first."""
+
+    groups: tuple[ErrorGroupView, ...]
+    dead: int
+    """All dead tasks of these queues."""
+    problems: tuple[tuple[str, str], ...] = ()
+    """Queues that cannot be read, with the server's error."""
+
+    @property
+    def ungrouped(self) -> int:
+        """Dead tasks in no group: those that died before groups were counted."""
+        return max(self.dead - sum(group.dead for group in self.groups), 0)
+
+
+def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGroups:
+    """The groups of these queues, or of all. Groups without dead tasks that were not seen for a week are left out.
+    Raises InvalidName, ServerError."""
+    names = sorted(client.queues() if queues is None else queues)
+    found, now_ms = _read(client, names)
+    views = [
+        _view(name, group, now_ms, client.redaction())
+        for name, one in zip(names, found, strict=True)
+        for group in one.groups
+        if group.dead or group.last_ms >= now_ms - _SHOWN_MS
+    ]
+    return ErrorGroups(
+        groups=tuple(sorted(views, key=lambda one: (-one.dead, -one.last.timestamp(), one.queue, one.id))),
+        dead=sum(one.dead for one in found),
+        problems=tuple((name, one.problem) for name, one in zip(names, found, strict=True) if one.problem),
+    )
+
+
+def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | None:
+    """One group of a queue; None for one that has left or never was. Raises InvalidName, ServerError."""
+    (one,), now_ms = _read(client, [queue], group_id)
+    return next((_view(queue, group, now_ms, client.redaction()) for group in one.groups), None)
+
+
+def no_such_group(queue: str, group_id: str) -> str:
+    """What to say to somebody who asks for a group that is not there."""
+    return (
+        f"queue {queue} has no group {group_id[:60]!r} of errors; it may have left: a group without dead tasks is "
+        f"forgotten a week after its last failed attempt"
+    )
+
+
+def _read(client: Client, names: Sequence[str], group: str = "") -> tuple[list[QueueErrors], float]:
+    calls = error_groups([keys_of(client).queue(name) for name in names], group=group)
+    now_ms, *replies = broker_of(client).run_many([server_time(), *calls])
+    return [one for reply in replies for one in reply], now_ms
+
+
+def _view(queue: str, group: StoredGroup, now_ms: float, redaction: Redaction) -> ErrorGroupView:
+    return ErrorGroupView(
+        queue=queue, id=group.id, job=group.job, error_type=group.error_type, message=redaction.text(group.message),
+        place=group.place, release=group.release, count=group.count, dead=group.dead,
+        first=from_ms(group.first_ms), last=from_ms(group.last_ms), trend=_trend(group, now_ms), task=group.task,
+    )  # fmt: skip
+
+
+def _trend(group: StoredGroup, now_ms: float) -> tuple[int, ...]:
+    end = int(now_ms // BUCKET_MS) + 1
+    counts = [group.buckets.get(at, 0) for at in range(end - BUCKETS_KEPT, end)]
+    return tuple(sum(counts[at : at + _STEP]) for at in range(0, BUCKETS_KEPT, _STEP))

@@ -1,0 +1,195 @@
+"""Groups of failed attempts: what is in one group, and counts that stay exact whatever becomes of its tasks."""
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls.error_groups import BUCKET_MS, BUCKETS_KEPT, StoredGroup, error_groups
+from jobrunner.error_groups import ErrorGroup, group_of
+
+DECLINED = group_of("Charge", "CardDeclined: card * was declined", place="shop/jobs.py:charge", release="v7")
+TIMEOUT = group_of("Charge", "TimeoutError: no answer", place="shop/bank.py:ask", release="v7")
+
+
+def read(mail) -> dict[str, StoredGroup]:
+    (call,) = error_groups([mail.keys])
+    (found,) = mail.run(call)
+    assert not found.problem
+    return {one.error_type: one for one in found.groups}
+
+
+def fail(mail, *groups: ErrorGroup, fate: str = "retry", ids: tuple[str, ...] = ()) -> list[str]:
+    """Fails one new task for each group, in one call."""
+    named = ids or tuple(f"t{n}" for n in range(len(groups)))
+    mail.enqueue(*named, type="Charge")
+    held = mail.reserve(len(named))
+    reports = [(one.id, one.token, 60_000, fate, "E: text\ntrace") for one in held]
+    return mail.run(leases.fail(mail.keys, reports, groups=groups))
+
+
+def sums(mail) -> tuple[int, int]:
+    """(failed attempts, dead tasks) of all groups."""
+    found = read(mail).values()
+    return sum(one.count for one in found), sum(one.dead for one in found)
+
+
+def test_attempts_that_are_tried_again_are_counted_by_group(mail, clock):
+    fail(mail, DECLINED, DECLINED, TIMEOUT)
+
+    found = read(mail)
+    assert {name: (one.count, one.dead) for name, one in found.items()} == {
+        "CardDeclined": (2, 0), "TimeoutError": (1, 0),
+    }  # fmt: skip
+    one = found["CardDeclined"]
+    assert (one.job, one.message, one.place) == ("Charge", "card * was declined", "shop/jobs.py:charge")
+    assert (one.release, one.task, one.first_ms, one.last_ms) == ("v7", "t0", clock.ms, clock.ms)
+
+
+def test_a_group_keeps_its_first_release_and_names_the_last_task(mail, clock):
+    began = clock.ms
+    fail(mail, DECLINED)
+    clock.advance(5000)
+    later = group_of("Charge", "CardDeclined: card * was declined", place="shop/jobs.py:charge", release="v8")
+    fail(mail, later, ids=("z",))
+
+    (one,) = read(mail).values()
+    assert (one.release, one.task, one.first_ms, one.last_ms, one.count) == ("v7", "z", began, began + 5000, 2)
+
+
+def test_a_refused_report_is_not_counted(mail):
+    mail.enqueue("a")
+    (held,) = mail.reserve()
+    report = (held.id, held.token, 0, "dead", "E: x")
+
+    assert mail.run(leases.fail(mail.keys, [report], groups=[DECLINED])) == ["dead"]
+    assert mail.run(leases.fail(mail.keys, [report], groups=[DECLINED])) == ["not_reserved"]
+
+    assert sums(mail) == (1, 1)
+
+
+@pytest.mark.parametrize("way", ["requeue", "purge", "cancel", "remove", "trim by age", "trim by number"])
+def test_the_number_of_dead_tasks_stays_exact(mail, clock, way):
+    fail(mail, DECLINED, DECLINED, TIMEOUT, fate="dead", ids=("a", "b", "c"))
+    assert {name: one.dead for name, one in read(mail).items()} == {"CardDeclined": 2, "TimeoutError": 1}
+
+    if way == "requeue":
+        assert mail.run(tasks.requeue(mail.keys, ["a", "a", "never"], start_ms=0, step_ms=0, fields=[])) == [
+            "ok", "not_dead", "gone",
+        ]  # fmt: skip
+    elif way == "purge":
+        assert mail.run(queues.purge(mail.keys, "dead", count=1)) == 1
+    elif way == "cancel":
+        mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000))
+        mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000))
+    elif way == "remove":
+        mail.run(tasks.remove(mail.keys, ["a", "a"]))
+    elif way == "trim by age":
+        mail.configure(dead_ttl_ms=1000)
+        clock.advance(1000)
+        mail.reserve()
+    elif way == "trim by number":
+        mail.configure(dead_max=2)
+        mail.reserve()
+
+    dead = {name: one.dead for name, one in read(mail).items()}
+    left = 0 if way == "trim by age" else 1
+    assert dead == {"CardDeclined": left, "TimeoutError": left}
+    assert sums(mail)[0] == 3, "failed attempts stay counted"
+
+
+def test_a_task_that_dies_again_is_in_its_new_group(mail):
+    fail(mail, DECLINED, fate="dead", ids=("a",))
+    mail.run(tasks.requeue(mail.keys, ["a"], start_ms=0, step_ms=0, fields=[]))
+    assert b"group" not in mail.hash("a")
+    (held,) = mail.reserve()
+    mail.run(leases.fail(mail.keys, [(held.id, held.token, 0, "dead", "E")], groups=[TIMEOUT]))
+
+    assert {name: one.dead for name, one in read(mail).items()} == {"CardDeclined": 0, "TimeoutError": 1}
+
+
+def test_an_expired_lease_and_a_crash_have_groups(mail, clock):
+    mail.enqueue("a", "b", type="Charge", max_attempts=1)
+    mail.enqueue("c", "d", type="Charge", max_attempts=5)
+    held = mail.reserve(4)
+    mail.crash(held[1], reason="its worker died (signal 9)")
+    mail.crash(held[3], reason="its worker died (signal 11)")
+    clock.advance(60_000)
+    mail.reserve(9)
+
+    found = read(mail)
+    assert {name: (one.job, one.count, one.dead) for name, one in found.items()} == {
+        "LeaseExpired": ("Charge", 2, 1), "WorkerCrashed": ("Charge", 2, 1),
+    }  # fmt: skip
+    assert found["WorkerCrashed"].message == "its worker died (signal #)"
+
+
+def test_a_task_that_did_not_start_in_time_has_a_group(mail, clock):
+    mail.enqueue("a", type="Charge", expires_in_ms=1000)
+    clock.advance(1000)
+    mail.reserve()
+
+    (one,) = read(mail).values()
+    assert (one.job, one.message, one.count, one.dead) == ("Charge", "expired before it started", 1, 1)
+
+
+def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail):
+    mail.configure(dead_ttl_ms=0)
+    fail(mail, DECLINED, fate="dead")
+
+    assert sums(mail) == (1, 0)
+
+
+def test_counts_by_ten_minutes_are_kept_for_a_day_and_their_sum_for_ever(mail, clock):
+    fail(mail, DECLINED, ids=("a",))
+    clock.advance(BUCKET_MS)
+    fail(mail, DECLINED, DECLINED, ids=("b", "c"))
+    assert sorted(read(mail)["CardDeclined"].buckets.values()) == [1, 2]
+
+    clock.advance(BUCKET_MS * (BUCKETS_KEPT - 1))
+    fail(mail, DECLINED, ids=("d",))
+
+    one = read(mail)["CardDeclined"]
+    assert (one.count, one.before, sorted(one.buckets.values())) == (4, 1, [1, 2])
+
+
+def test_there_are_at_most_so_many_groups_and_the_rest_is_counted_exactly(mail):
+    groups = [group_of("Charge", f"E{'x' * (n + 1)}: boom") for n in range(150)]
+    for at in (0, 1, 2):
+        made = [group_of(f"job{at}", f"{one.definition.splitlines()[1]}: boom") for one in groups]
+        fail(mail, *made, fate="dead", ids=tuple(f"{at}-{n}" for n in range(150)))
+
+    (call,) = error_groups([mail.keys])
+    (found,) = mail.run(call)
+    others = [one for one in found.groups if one.id.startswith("other")]
+    assert len(found.groups) == 200 + len(others)
+    assert {one.job: one.count for one in others} == {"job1": 100, "job2": 150}
+    assert (sum(one.count for one in found.groups), sum(one.dead for one in found.groups)) == (450, 450)
+    mail.run(tasks.requeue(mail.keys, ["2-0", "2-149"], start_ms=0, step_ms=0, fields=[]))
+    (found,) = mail.run(call)
+    assert sum(one.dead for one in found.groups) == 448
+
+
+def test_groups_without_dead_tasks_leave_after_a_week_when_others_need_their_place(mail, clock):
+    kept = group_of("Charge", "Kept: boom")
+    fail(mail, kept, fate="dead", ids=("k",))
+    fail(mail, *[group_of("Charge", f"E{'x' * n}: boom") for n in range(199)])
+    clock.advance(8 * 86_400_000)
+    fail(mail, DECLINED, ids=("n",))
+
+    found = read(mail)
+    assert {"Kept", "CardDeclined"} <= found.keys()
+    assert "" not in found, "nothing is counted among the others"
+
+
+def test_damaged_groups_stop_no_report(mail):
+    mail.raw.set(mail.keys.errors, "damage")
+    mail.raw.set(mail.keys.errors + b":" + TIMEOUT.id.encode(), "damage")
+
+    assert fail(mail, DECLINED, TIMEOUT) == ["scheduled"] * 2
+    assert mail.ids("pending") == []
+
+
+def test_a_queue_that_cannot_be_read_says_why(mail):
+    mail.raw.set(mail.keys.errors, "damage")
+
+    (call,) = error_groups([mail.keys])
+    assert "WRONGTYPE" in mail.run(call)[0].problem
