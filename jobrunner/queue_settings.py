@@ -74,6 +74,11 @@ def rate_of_text(text: str) -> RateLimit:
     return RateLimit(max_tokens=tokens, interval=interval, interval_unit=_UNIT_LETTERS[found[3]])
 
 
+def short_rate(rate: RateLimit) -> str:
+    """As commands take and print it: 15/1h."""
+    return f"{rate.max_tokens}/{rate.interval}{rate.interval_unit[0].lower()}"
+
+
 def _in_units(per: object) -> tuple[int, str]:
     """(interval, unit) of a whole number of seconds, in the largest unit that fits. Raises InvalidOption."""
     length_s = seconds(per, option="per", minimum=1)

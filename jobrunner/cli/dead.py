@@ -166,8 +166,8 @@ def requeue(
 ) -> None:  # fmt: skip
     """Put dead tasks of QUEUE back, with their attempts reset to 0.
 
-    Selects by --id, by conditions as `dead list` does, by --group, or --all. On a terminal it asks with the number of tasks, unless
-    --id names them or --yes is given.
+    Selects by --id, by conditions as `dead list` does, by --group, or --all. On a terminal it asks with the number of
+    tasks, unless --id names them or --yes is given.
     """
     if [bool(ids), everything or not conditions.are_none, group is not None].count(True) != 1:
         raise click.UsageError(
@@ -187,7 +187,8 @@ def requeue(
             raise Refusal(nothing_found(queue, "dead", conditions))
         if not ids and sys.stdin.isatty():
             at = "" if rate is None else f", {rate:g} per second"
-            confirm(f"Requeue {counted(len(chosen), 'dead task')} of queue {queue}{_with(asked)}{conditions}{at}?", yes=yes)
+            what = f"{counted(len(chosen), 'dead task')} of queue {queue}{_with(asked)}{conditions}"
+            confirm(f"Requeue {what}{at}?", yes=yes)
         with watched(chosen, "requeueing") as some:
             done = client.queue(queue).requeue_dead(some, rate=rate, payload=payload)
         edited = " with an edited payload" if text is not None else ""

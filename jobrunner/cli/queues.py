@@ -18,7 +18,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted, exact_duration
 from jobrunner.inspector.limits import LimitUse, limit_uses
 from jobrunner.inspector.snapshot import overridden, queue_views
-from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
+from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text, short_rate
 from jobrunner.retry import Backoff
 
 LIMITS = (
@@ -72,7 +72,7 @@ def configured(settings: QueueSettings) -> list[str]:
 def setting_text(value: Any) -> str:
     """A setting as a person reads it: durations with their unit, a rate as it is given; 0 limits nothing."""
     if isinstance(value, RateLimit):
-        return f"{value.max_tokens}/{value.interval}{value.interval_unit[0].lower()}"
+        return short_rate(value)
     if isinstance(value, Backoff):
         first, cap = exact_duration(value.base), exact_duration(value.cap)
         return f"{first}, each {value.factor:g} times longer, at most {cap}, jitter {value.jitter:.0%}"

@@ -20,6 +20,7 @@ from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.attempts import lease_checks, still_running, with_beginnings
+from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
 from jobrunner.inspector.stats import by_job, by_queue
@@ -114,6 +115,8 @@ class LiveSnapshot:
     began."""
     failing: tuple[FailingJob, ...]
     """The most frequent first."""
+    lost: tuple[TaskRow, ...] = ()
+    """Tasks whose leases ended without a report more than once, the most often first, as far as rows were read."""
     unknown: tuple[UnknownType, ...] = ()
     """Jobs that no worker of their queue knows, among the tasks that were read."""
 
@@ -177,6 +180,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         running=tuple(
             with_beginnings(sorted((line for line in lines if line.state == "pending"), key=_moment), workers)
         ),
+        lost=tuple(lost_rows(lines)),
         unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
         failing=most_failing(_died([line for line in lines if line.state == "dead"]), failed or {}),
     )
@@ -242,7 +246,7 @@ def _some_lines(
     client: Client, seen: list[QueueView], workers: list[WorkerRecord]
 ) -> list[Call[list[TaskRow]]]:
     pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
-    return pending + lines_in_doubt(client, seen, workers) + [
+    return pending + lines_of_lost(client, seen) + lines_in_doubt(client, seen, workers) + [
         first_lines(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
     ]
 

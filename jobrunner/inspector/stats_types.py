@@ -8,7 +8,7 @@ from typing import Literal
 from jobrunner.broker.calls.stats import BOUNDS_MS
 
 Unit = Literal["minute", "hour"]
-_ENDS = ("succeeded", "failed", "cancelled", "dropped", "moved")
+ENDS = ("succeeded", "failed", "cancelled", "dropped", "moved")
 LEFT = ("succeeded", "cancelled", "dropped", "moved", "dead")
 
 
@@ -93,7 +93,7 @@ class OutcomeCounts:
     @property
     def ended(self) -> int:
         """Attempts that came to an end, however: throughput."""
-        return sum(self.counts.get(outcome, 0) for outcome in _ENDS)
+        return sum(self.counts.get(outcome, 0) for outcome in ENDS)
 
     @property
     def left(self) -> int:

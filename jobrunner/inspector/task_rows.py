@@ -57,6 +57,8 @@ class TaskRow:
     enqueued: datetime
     error: str
     """The most telling line of the last error."""
+    lost: int = 0
+    """How many of its leases ended without a report: its worker died, hung or was cut off."""
     params: str = ""
     """The parameters on one line, redacted and cut; empty where the list does not read them."""
 
@@ -109,6 +111,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -
         started=read_instant(fields["started_at"]),
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
         error=redaction.text(last_line(fields["error"])),
+        lost=int(_number(fields["expiries"]) or 0),
         params=params_line(fields["payload"], fields["encoding"], redaction),
     )
 

@@ -25,6 +25,7 @@ from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.etl.graph import Graph, published
 from jobrunner.formatting import describe, duration, listed
 from jobrunner.inspector.doctor import Check, warn
+from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
 from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
@@ -39,6 +40,7 @@ _REST = 4
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
 _UNKNOWN_TOLD = 3
+_LIMITS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,9 @@ def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check
         told = listed(names, 3)
         undone = sum(queue.open for queue in unserved)
         advice = f"start one: jobrunner work MODULE -q {names[0]}"
-        found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice))
+        found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice, queue=names[0]))
+    found += lost_checks(seen.lost)
+    found += [check for queue in seen.queues for check in limit_checks(queue)][:_LIMITS_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:
         found.append(leader_check(None))
@@ -253,7 +257,7 @@ def _late(seen: LiveSnapshot, alerts: AlertThresholds) -> list[Check]:
     others = f", and {len(late) - 1} more queues" if late[1:] else ""
     found = f"the oldest task of {worst.name} waits for {duration(worst.oldest_s or 0.0)}{others}"
     advice = f"the threshold is {duration(alerts.waiting_s)}; add workers, or look for a limit of the queue"
-    return [warn("queue latency", found, advice)]
+    return [warn("queue latency", found, advice, queue=worst.name)]
 
 
 def _tick(seen: DashboardSnapshot) -> bytes:

@@ -14,6 +14,10 @@ class Check:
     verdict: Verdict
     found: str
     advice: str = ""
+    queue: str = ""
+    """What it is about, so that a page can lead there: a queue, a job of it, a task."""
+    job: str = ""
+    task: str = ""
 
 
 def ok(what: str, found: str) -> Check:
@@ -21,9 +25,9 @@ def ok(what: str, found: str) -> Check:
     return Check(what=what, verdict="ok", found=found)
 
 
-def warn(what: str, found: str, advice: str) -> Check:
+def warn(what: str, found: str, advice: str, *, queue: str = "", job: str = "", task: str = "") -> Check:
     """Worth a look."""
-    return Check(what=what, verdict="warn", found=found, advice=advice)
+    return Check(what=what, verdict="warn", found=found, advice=advice, queue=queue, job=job, task=task)
 
 
 def fail(what: str, found: str, advice: str) -> Check:

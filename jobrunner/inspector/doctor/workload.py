@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from jobrunner.broker.broker import Broker
@@ -22,10 +23,12 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
-from jobrunner.clock import monotonic, unix_ms
+from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.doctor import Check, fail, ok, warn
+from jobrunner.inspector.doctor.attention import failing_checks, limit_checks, lines_of_lost, lost_checks, lost_rows
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views
+from jobrunner.inspector.stats import read_window, releases_since
 from jobrunner.inspector.task_rows import TaskRow, first_lines
 
 _ALIVE_MS = 60_000
@@ -36,6 +39,9 @@ _ENDING = b":queues"
 _QUEUES_IN_DOUBT, _TASKS_IN_DOUBT = 3, 20
 _QUEUES_SAMPLED = 20
 _TASKS_SAMPLED = 20
+_HOUR = timedelta(hours=1)
+_FAILED_SHARE = 0.2
+"""Above this share of failed attempts a job is named; the same as the default threshold of the dashboard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,16 +175,22 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield ok("workers", f"{len(workers)} at work") if workers else warn("workers", "none", "jobrunner work MODULE")
     if workers:
         yield leader_check(leader(client))
-    yield from (check for queue in found for check in queue_checks(queue))
+    yield from (check for queue in found for check in (*queue_checks(queue), *limit_checks(queue)))
+    yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found))))
+    window = read_window(client, _HOUR, "minute")
+    yield from failing_checks(window, releases_since(client, from_ms(window.starts[0])), share=_FAILED_SHARE)
     calls = lines_in_doubt(client, found, workers, most=_QUEUES_SAMPLED)
-    lines = [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
-    yield from (unknown_type_check(one) for one in unknown_types(lines, workers))
+    yield from (unknown_type_check(one) for one in unknown_types(_read(client, calls), workers))
     for job in client.periodics():
         if not job.served:
             yield warn("periodic", f"{job.name} is not fired: no worker knows it", "start a worker with its module")
     undone = sum(queue.open for queue in found)
     here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
     yield from neighbour_checks(here, other_prefixes(client, facts))
+
+
+def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
+    return [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
 
 
 def leader_check(leads: str | None) -> Check:

@@ -2,9 +2,11 @@
 
 from datetime import timedelta
 
+from jobrunner.clock import from_ms
 from jobrunner.inspector.attempts import at_work
+from jobrunner.inspector.doctor.attention import failing_checks
 from jobrunner.inspector.live_snapshot import failures_by_job, most_failing
-from jobrunner.inspector.stats import jobs_of, read_window
+from jobrunner.inspector.stats import jobs_of, read_window, releases_since
 from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.rendering import SPANS, asked_span, plots
 from jobrunner.web.routing import Context, Page, Values
@@ -18,9 +20,12 @@ def _overview(context: Context) -> tuple[str, Values]:
     _, since, unit = SPANS[span]
     window = read_window(context.client, since, unit)
     jobs = jobs_of(window)
+    errors = {(one.type, one.queue): one.error for one in seen.look.failing}
+    new = releases_since(context.client, from_ms(window.starts[0]))
+    failing = failing_checks(window, new, share=seen.alerts.failed_share or 1.0, errors=errors)
     return "overview.html", {
         "nav": seen.nav,
-        "warnings": seen.warnings,
+        "warnings": (*failing, *seen.warnings),
         "sums": {state: seen.look.total(state) for state in _STATES},
         "workers": seen.look.workers,
         "slots": seen.look.slots,

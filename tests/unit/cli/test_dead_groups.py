@@ -70,7 +70,7 @@ def test_a_group_is_requeued_and_the_rest_stays(cli: Says, client: Client) -> No
     assert client.queue("mail").counts()["scheduled"] + client.queue("mail").counts()["waiting"] == len(mine)
     assert groups(cli, "mail")["CardDeclined: card #"]["dead"] == 0
     row = entries(client)[0]
-    assert (row.what, row.outcome) == (f"mail group={group}", "requeued 3 dead tasks")
+    assert (row.what, row.outcome) == (f"mail group={group}", "requeued 3 of 3 dead tasks")
 
 
 def test_a_group_is_purged_after_a_question_with_its_number(cli: Says, client: Client) -> None:

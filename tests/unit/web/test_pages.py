@@ -151,6 +151,18 @@ def test_what_failed_in_the_window_that_is_shown_is_told_beside_what_died(browse
     assert 'data-name="Failed">3</td>' in browse().get("/").text
 
 
+def test_a_finding_leads_to_what_it_is_about(browse, client):
+    client.queue("news").push(1)
+    client.queue("mail").push(1)
+    count(client, "mail", "send", succeeded=4, failed=30)
+
+    text = browse().get("/").text
+
+    assert "send of mail: 30 of 34 attempts failed lately" in text
+    assert 'href="/dead?queue=mail&amp;job=%3Dsend"' in text
+    assert 'href="/queues/mail">Open mail</a>' in text  # the first one of those that no worker serves
+
+
 def test_the_queues_tell_their_limits_and_their_course(browse, client):
     client.queue("mail").push(1)
     client.queue("mail").configure(

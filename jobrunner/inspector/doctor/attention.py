@@ -1,0 +1,138 @@
+"""Findings that name a culprit: a limit that holds up a backlog, a task that ended several workers, a failing job.
+
+The overview, the pages of queues and `jobrunner doctor` word them alike. Nothing here writes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from jobrunner.broker.call import Call
+from jobrunner.client.client import Client
+from jobrunner.clock import from_ms
+from jobrunner.formatting import duration
+from jobrunner.inspector.doctor import Check, warn
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.stats import StatsWindow
+from jobrunner.inspector.stats_types import ENDS
+from jobrunner.inspector.task_rows import TaskRow, first_lines
+from jobrunner.queue_settings import short_rate
+
+_LONG_S = 300.0
+"""A limited queue is worth a look when its waiting tasks take longer than this at its rate."""
+_WAITS_S = 60.0
+"""The same when its oldest task waits for longer than this while `max_inflight` tasks are pending."""
+_OFTEN = 2
+"""Leases that ended without a report: one may be the fault of the machine or a deploy."""
+_QUEUES, _PENDING, _WAITING, _NAMED = 3, 50, 20, 3
+_RECENTLY = timedelta(minutes=15)
+_FEWEST = 5
+_DEPLOY = timedelta(minutes=5)
+"""Workers of a release start within this time, so failures that began within it may be of that release."""
+
+
+def limit_checks(queue: QueueView) -> Iterator[Check]:
+    """Limits of one queue that hold up its backlog, with their use."""
+    if not queue.waiting or queue.paused or not queue.workers:
+        return
+    waits = f"{queue.waiting:,} wait, the oldest for {duration(queue.oldest_s or 0.0)}"
+    if queue.max_inflight and queue.pending >= queue.max_inflight and (queue.oldest_s or 0.0) > _WAITS_S:
+        found = f"{queue.name}: max_inflight is used up, {queue.pending:,} of {queue.max_inflight:,}, while {waits}"
+        advice = f"jobrunner queues limit {queue.name} --max-inflight {2 * queue.max_inflight}, or none"
+        yield warn("limit", found, advice, queue=queue.name)
+    if queue.rate is not None:
+        takes_s = queue.waiting / queue.rate.max_tokens * queue.rate.seconds
+        if takes_s > _LONG_S:
+            rate = short_rate(queue.rate)
+            found = f"{queue.name}: at its rate of {rate} the backlog takes {duration(takes_s)}: {waits}"
+            advice = f"jobrunner queues limit {queue.name} --rate TASKS/1m, or none"
+            yield warn("limit", found, advice, queue=queue.name)
+
+
+def lines_of_lost(client: Client, queues: Iterable[QueueView]) -> list[Call[list[TaskRow]]]:
+    """Calls that read where a task is that ends its workers: pending, or first in line, as it keeps its place. Only of
+    the three queues in which the most leases ended without a report."""
+    some = [queue for queue in queues if queue.totals.get("recovered") and queue.open]
+    some = sorted(some, key=lambda queue: -queue.totals["recovered"])[:_QUEUES]
+    counts = {"pending": _PENDING, "waiting": _WAITING}
+    return [
+        first_lines(client, queue.name, state, count=count)
+        for queue in some
+        for state, count in counts.items()
+        if getattr(queue, state)
+    ]
+
+
+def lost_rows(rows: Iterable[TaskRow]) -> list[TaskRow]:
+    """The tasks whose leases ended without a report more than once, the most often first."""
+    found = {(row.queue, row.id): row for row in rows if row.lost >= _OFTEN}
+    return sorted(found.values(), key=lambda row: (-row.lost, row.queue, row.id))
+
+
+def lost_checks(rows: Sequence[TaskRow]) -> Iterator[Check]:
+    """Tasks that ended several workers."""
+    for row in rows[:_NAMED]:
+        found = f"{row.id}, {row.type or 'an item'} of {row.queue}, was lost by its worker {row.lost} times"
+        state = "it is dead" if row.state == "dead" else "it runs alone now"
+        advice = f"{state}; jobrunner tasks show {row.id} --queue {row.queue}"
+        yield warn("suspect", found, advice, queue=row.queue, job=row.type, task=row.id)
+
+
+def failing_checks(
+    window: StatsWindow,
+    releases: Mapping[str, datetime],
+    *,
+    share: float,
+    errors: Mapping[tuple[str, str], str] | None = None,
+) -> Iterator[Check]:
+    """Jobs with more than this share of failed attempts in the last quarter of an hour, since when, and the release
+    that was new then. `errors`: the latest error by (job, queue)."""
+    steps = [_outcomes(figures) for figures in window.figures]
+    last = max(round(_RECENTLY / timedelta(milliseconds=window.step_ms)), 1)
+    jobs = {job for step in steps[-last:] for job in step}
+    found = [(job, [step.get(job, (0, 0)) for step in steps]) for job in jobs]
+    for (queue, job), course in sorted(found, key=lambda one: -sum(failed for _, failed in one[1][-last:])):
+        ended, failed = (sum(one[place] for one in course[-last:]) for place in (0, 1))
+        if failed < _FEWEST or failed <= share * ended:
+            continue
+        began, release = _beginning(window, course, releases, share)
+        text = f"{job or 'items'} of {queue}: {failed:,} of {ended:,} attempts failed lately"
+        if began:
+            text += f", for {duration((from_ms(_end_ms(window)) - began).total_seconds())}"
+        if release:
+            text += f", since release {release}"
+        error = (errors or {}).get((job, queue), "")
+        text += f"; latest error: {error}" if error else ""
+        advice = f"jobrunner dead list {queue} --job {job}" if job else f"jobrunner dead list {queue}"
+        yield warn("failing", text, advice, queue=queue, job=job)
+
+
+def _outcomes(figures: Collection[tuple[tuple[str, str, str], int]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(ended, failed) by (queue, job)."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for (queue, job, what), by in figures:
+        if what in ENDS:
+            ended, failed = found.get((queue, job), (0, 0))
+            found[queue, job] = (ended + by, failed + (by if what == "failed" else 0))
+    return found
+
+
+def _beginning(
+    window: StatsWindow, course: Sequence[tuple[int, int]], releases: Mapping[str, datetime], share: float
+) -> tuple[datetime | None, str]:
+    """When the failures began, None where the whole window is full of them; and the release that was new then."""
+    first = len(course)
+    for place in range(len(course) - 1, -1, -1):
+        ended, failed = course[place]
+        if ended and failed <= share * ended:
+            break
+        first = place if failed else first
+    if all(not ended for ended, _ in course[:first]):  # nothing tells how it was before
+        return None, ""
+    began = from_ms(window.starts[first])
+    ends = began + timedelta(milliseconds=window.step_ms)
+    new = [(at, name) for name, at in releases.items() if began - _DEPLOY <= at < ends]
+    return began, max(new)[1] if new else ""
+
+
+def _end_ms(window: StatsWindow) -> float:
+    return window.starts[-1] + window.step_ms

@@ -1,0 +1,128 @@
+"""Findings that name a culprit: limits that hold up a backlog, tasks that end workers, jobs that fail."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, RateLimit
+from jobrunner.broker.calls import stats as stats_calls
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.inspector.doctor import Check
+from jobrunner.inspector.doctor.attention import (
+    failing_checks,
+    limit_checks,
+    lines_of_lost,
+    lost_checks,
+    lost_rows,
+)
+from jobrunner.inspector.snapshot import QueueView, queue_views
+from jobrunner.inspector.stats import StatsWindow, read_window
+from jobrunner.task import Task
+
+NOW = datetime(2026, 11, 25, 3, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def view(**fields: Any) -> QueueView:
+    return QueueView(**{"name": "mail", "waiting": 900, "totals": {}, "workers": 1, "oldest_s": 90.0, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"max_inflight": 4, "pending": 4}, "max_inflight is used up, 4 of 4, while 900 wait"),
+        ({"max_inflight": 4, "pending": 3}, ""),
+        ({"max_inflight": 4, "pending": 4, "oldest_s": 59.0}, ""),
+        ({"rate": RateLimit(10, per=60)}, "at its rate of 10/1m the backlog takes 1 h 30 min: 900 wait, the oldest"),
+        ({"rate": RateLimit(180, per=60)}, ""),  # 5 minutes
+        ({"rate": RateLimit(10, per=60), "paused": True}, ""),
+        ({"rate": RateLimit(10, per=60), "workers": 0}, ""),
+        ({"rate": RateLimit(10, per=60), "waiting": 0}, ""),
+    ],
+)
+def test_a_limit_is_named_where_it_holds_up_a_backlog(fields: dict[str, Any], found: str) -> None:
+    checks = list(limit_checks(view(**fields)))
+
+    assert [one.found[: len("mail: ") + len(found)] for one in checks] == ([f"mail: {found}"] if found else [])
+    assert all(one.queue == "mail" and one.advice for one in checks)
+
+
+def lost(client: Client) -> list[Check]:
+    calls = lines_of_lost(client, queue_views(client, []))
+    rows = [row for some in broker_of(client).run_many(calls) for row in some] if calls else []
+    return list(lost_checks(lost_rows(rows)))
+
+
+def test_a_task_that_its_workers_lost_twice_is_found_where_it_waits(client: Client, clock: Any) -> None:
+    clock.set()
+    queue = client.queue("images")
+    client.enqueue(Task(id="poison", queue="images", payload=b"{}", type="Resize", keepalive_ms=1000, max_attempts=9))
+    queue.push_many([{"n": n} for n in range(300)])
+
+    assert lost(client) == []
+    for _ in range(2):
+        assert queue.reserve(1)[0].id == "poison"
+        clock.advance(1500)
+        assert queue.reserve(1)[0].id == "poison"  # it has kept its place
+        clock.advance(1500)
+    queue.reserve(2)  # the fourth lease ends
+    (check,) = lost(client)
+
+    assert (check.task, check.queue, check.job) == ("poison", "images", "Resize")
+    assert "was lost by its worker 4 times" in check.found
+
+
+def window(*courses: list[tuple[int, int]]) -> StatsWindow:
+    """Minutes up to NOW, for each job its (ended, failed)."""
+    count = len(courses[0])
+    figures = [
+        [
+            (("payments", f"job{number}", what), by)
+            for number, course in enumerate(courses)
+            for what, by in (("succeeded", course[step][0] - course[step][1]), ("failed", course[step][1]))
+        ]
+        for step in range(count)
+    ]
+    starts = [(NOW - (count - 1 - step) * MINUTE).timestamp() * 1000 for step in range(count)]
+    return StatsWindow(starts=starts, step_ms=60_000, hashes=[{}] * count, figures=figures)
+
+
+GOOD, BAD = (100, 2), (100, 90)
+RELEASES = {"1.4.1": NOW - 50 * MINUTE, "1.4.2": NOW - 4.5 * MINUTE, "1.5.0": NOW}
+
+
+def test_a_job_that_fails_is_named_with_the_release_that_was_new() -> None:
+    (check,) = failing_checks(window([GOOD] * 55 + [BAD] * 5, [GOOD] * 60), RELEASES, share=0.2,
+                              errors={("job0", "payments"): "KeyError: 'currency'"})  # fmt: skip
+
+    assert check.found == (
+        "job0 of payments: 470 of 1,500 attempts failed lately, for 5 min, since release 1.4.2; "
+        "latest error: KeyError: 'currency'"
+    )
+    assert (check.queue, check.job) == ("payments", "job0")
+
+
+def test_no_release_is_blamed_for_failures_that_are_older_or_came_much_later() -> None:
+    (always,) = failing_checks(window([BAD] * 60), RELEASES, share=0.2)
+    (later,) = failing_checks(window([GOOD] * 40 + [BAD] * 20), RELEASES, share=0.2)
+
+    assert "release" not in always.found
+    assert "release" not in later.found
+    assert "for 20 min" in later.found
+
+
+def test_few_failures_and_those_that_ended_a_while_ago_are_none() -> None:
+    assert list(failing_checks(window([(9, 4)] * 1), {}, share=0.2)) == []
+    assert list(failing_checks(window([BAD] * 30 + [GOOD] * 30), {}, share=0.2)) == []
+    assert list(failing_checks(window([(0, 0)] * 60), {}, share=0.2)) == []
+
+
+def test_a_window_that_was_read_is_judged(client: Client) -> None:
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    changes = {"mail send succeeded": 3, "mail send failed": 7, "mail send run:3": 10}
+    broker_of(client).run_many(stats_calls.observe(keys_of(client), now_ms, "w", 1, changes))
+
+    (check,) = failing_checks(read_window(client, timedelta(hours=1), "minute"), {}, share=0.2)
+
+    assert check.found == "send of mail: 7 of 10 attempts failed lately"
