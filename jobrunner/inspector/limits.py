@@ -31,14 +31,14 @@ def limit_uses(client: Client, queue: QueueView, settings: QueueSettings) -> lis
     if settings.max_inflight:
         found.append(LimitUse(name="max_inflight", used=queue.pending, most=settings.max_inflight))
     if settings.rate is not None:
-        left = _tokens_left(client, queue.name, settings.rate)
+        left = tokens_left(client, queue.name, settings.rate)
         found.append(LimitUse(name="rate", used=settings.rate.max_tokens - left, most=settings.rate.max_tokens))
     if settings.max_size:
         found.append(LimitUse(name="max_size", used=queue.waiting + queue.scheduled, most=settings.max_size))
     return found
 
 
-def _tokens_left(client: Client, queue: str, rate: RateLimit) -> int:
+def tokens_left(client: Client, queue: str, rate: RateLimit) -> int:
     """The tokens in the bucket now, by the arithmetic of lua/lib/token_bucket.lua, which refills it only when it hands
     tasks out."""
     place = keys_of(client).queue(queue).bucket

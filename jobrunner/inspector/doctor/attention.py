@@ -30,8 +30,8 @@ _DEPLOY = timedelta(minutes=5)
 """Workers of a release start within this time, so failures that began within it may be of that release."""
 
 
-def limit_checks(queue: QueueView) -> Iterator[Check]:
-    """Limits of one queue that hold up its backlog, with their use."""
+def limit_checks(queue: QueueView, tokens: int | None = None) -> Iterator[Check]:
+    """Limits of one queue that hold up its backlog, with their use; `tokens`: what its bucket has left."""
     if not queue.waiting or queue.paused or not queue.workers:
         return
     waits = f"{queue.waiting:,} wait, the oldest for {duration(queue.oldest_s or 0.0)}"
@@ -43,7 +43,8 @@ def limit_checks(queue: QueueView) -> Iterator[Check]:
         takes_s = queue.waiting / queue.rate.max_tokens * queue.rate.seconds
         if takes_s > _LONG_S:
             rate = short_rate(queue.rate)
-            found = f"{queue.name}: at its rate of {rate} the backlog takes {duration(takes_s)}: {waits}"
+            left = "" if tokens is None else f", {tokens:,} of {queue.rate.max_tokens:,} tokens left"
+            found = f"{queue.name}: at its rate of {rate}{left}, the backlog takes {duration(takes_s)}: {waits}"
             advice = f"jobrunner queues limit {queue.name} --rate TASKS/1m, or none"
             yield warn("limit", found, advice, queue=queue.name)
 

@@ -178,7 +178,8 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield from (check for queue in found for check in (*queue_checks(queue), *limit_checks(queue)))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found))))
     window = read_window(client, _HOUR, "minute")
-    yield from failing_checks(window, releases_since(client, from_ms(window.starts[0])), share=_FAILED_SHARE)
+    new = releases_since(client, from_ms(window.starts[0]))
+    yield from failing_checks(window, new, share=_FAILED_SHARE, errors=_latest_errors(client, found))
     calls = lines_in_doubt(client, found, workers, most=_QUEUES_SAMPLED)
     yield from (unknown_type_check(one) for one in unknown_types(_read(client, calls), workers))
     for job in client.periodics():
@@ -187,6 +188,13 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     undone = sum(queue.open for queue in found)
     here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
     yield from neighbour_checks(here, other_prefixes(client, facts))
+
+
+def _latest_errors(client: Client, queues: Iterable[QueueView]) -> dict[tuple[str, str], str]:
+    """The latest error of a dead task by (job, queue), of the queues with the most dead."""
+    some = sorted((queue for queue in queues if queue.dead), key=lambda queue: -queue.dead)[:_QUEUES_IN_DOUBT]
+    rows = _read(client, [first_lines(client, one.name, "dead", count=_TASKS_SAMPLED, newest=True) for one in some])
+    return {(row.type, row.queue): row.error for row in reversed(rows)}
 
 
 def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:

@@ -9,6 +9,7 @@ from jobrunner.client.queue import configure_as
 from jobrunner.client.settings_hash import SettingOrigin, read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
+from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
 from jobrunner.inspector.limits import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
@@ -64,6 +65,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
     settings = context.client.queue(name).settings()
+    uses = limit_uses(context.client, view, settings)
     window = read_window(context.client, since, unit, name)
     first = first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST)
     return "queue.html", {
@@ -73,13 +75,17 @@ def _queue(context: Context) -> tuple[str, Values]:
         "rates": seen.rates.get(name, Rates()),
         "settings": settings,
         "facts": shown_settings(settings, context.client.queue(name).origins()),
-        "uses": [(_USES[one.name], one) for one in limit_uses(context.client, view, settings)],
+        "uses": [(_USES[one.name], one) for one in uses],
         "history": _history_of(settings),
         "plots": plots(context.client, span, window),
         "jobs": jobs_of(window)[:12],
         "first": {state: with_beginnings(rows, seen.look.workers) for state, rows in first.items()},
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
+        "checks": (
+            *limit_checks(view, next((one.most - one.used for one in uses if one.name == "rate"), None)),
+            *lost_checks([row for row in seen.look.lost if row.queue == name]),
+        ),
         "is_unserved": name in {queue.name for queue in seen.unserved},
     }
 

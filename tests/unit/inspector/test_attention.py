@@ -16,6 +16,7 @@ from jobrunner.inspector.doctor.attention import (
     lost_checks,
     lost_rows,
 )
+from jobrunner.inspector.limits import tokens_left
 from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.inspector.stats import StatsWindow, read_window
 from jobrunner.task import Task
@@ -34,7 +35,7 @@ def view(**fields: Any) -> QueueView:
         ({"max_inflight": 4, "pending": 4}, "max_inflight is used up, 4 of 4, while 900 wait"),
         ({"max_inflight": 4, "pending": 3}, ""),
         ({"max_inflight": 4, "pending": 4, "oldest_s": 59.0}, ""),
-        ({"rate": RateLimit(10, per=60)}, "at its rate of 10/1m the backlog takes 1 h 30 min: 900 wait, the oldest"),
+        ({"rate": RateLimit(10, per=60)}, "at its rate of 10/1m, the backlog takes 1 h 30 min: 900 wait, the oldest"),
         ({"rate": RateLimit(180, per=60)}, ""),  # 5 minutes
         ({"rate": RateLimit(10, per=60), "paused": True}, ""),
         ({"rate": RateLimit(10, per=60), "workers": 0}, ""),
@@ -86,6 +87,18 @@ def window(*courses: list[tuple[int, int]]) -> StatsWindow:
     ]
     starts = [(NOW - (count - 1 - step) * MINUTE).timestamp() * 1000 for step in range(count)]
     return StatsWindow(starts=starts, step_ms=60_000, hashes=[{}] * count, figures=figures)
+
+
+def test_the_tokens_that_a_rate_has_left_are_those_of_the_server(client: Client, clock: Any) -> None:
+    clock.set()
+    queue, rate = client.queue("mail"), RateLimit(10, per=60)
+    queue.configure(rate=rate)
+    queue.push_many(range(30))
+
+    assert tokens_left(client, "mail", rate) == 10
+    assert (len(queue.reserve(30)), tokens_left(client, "mail", rate)) == (10, 0)
+    clock.advance(13_000)
+    assert (tokens_left(client, "mail", rate), len(queue.reserve(30))) == (2, 2)
 
 
 GOOD, BAD = (100, 2), (100, 90)
