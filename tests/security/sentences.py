@@ -283,6 +283,10 @@ DASHBOARD_TESTS: dict[str, list[str]] = {
     "| viewer |": ["unit/web/test_actions.py::test_no_action_is_there_for_a_viewer"],
     "| operator |": ["unit/web/test_actions.py::test_each_role_may_do_what_its_role_says"],
     "| admin |": ["unit/web/test_actions.py::test_each_role_may_do_what_its_role_says"],
+    "Where many tasks are changed it has the filter": [
+        "unit/web/test_actions.py::test_what_is_done_to_many_is_noted_with_its_filter_and_its_number",
+        "unit/web/test_actions.py::test_selected_tasks_are_named_in_the_audit_log",
+    ],
     "The audit log (`/audit`) has every": [
         "unit/web/test_actions.py::test_who_did_what_is_noted_also_what_was_refused",
         _SESSIONS + "test_names_are_in_the_audit_log",

@@ -324,9 +324,7 @@ def test_who_did_what_is_noted_also_what_was_refused(admin: Any, client: Client)
     assert refused["outcome"].startswith("refused: there is no queue")
 
 
-def test_what_is_done_to_many_is_noted_with_its_filter_and_at_the_end_with_the_number(
-    admin: Any, client: Client
-) -> None:
+def test_what_is_done_to_many_is_noted_with_its_filter_and_its_number(admin: Any, client: Client) -> None:
     dead(client, 3)
     do(admin, "/dead/requeue", queue="mail", error="brok")
 
