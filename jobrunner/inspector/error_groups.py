@@ -79,8 +79,9 @@ def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGro
     Raises InvalidName, ServerError."""
     names = sorted(client.queues() if queues is None else queues)
     found, now_ms = _read(client, names)
+    redaction = client.redaction()
     views = [
-        _view(name, group, now_ms, client.redaction())
+        _view(name, group, now_ms, redaction)
         for name, one in zip(names, found, strict=True)
         for group in one.groups
         if group.dead or group.last_ms >= now_ms - _SHOWN_MS

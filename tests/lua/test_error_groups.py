@@ -193,3 +193,27 @@ def test_a_queue_that_cannot_be_read_says_why(mail):
 
     (call,) = error_groups([mail.keys])
     assert "WRONGTYPE" in mail.run(call)[0].problem
+
+
+def test_the_time_is_noted_when_the_report_says_so(mail, clock):
+    began = clock.ms
+    fail(mail, DECLINED, ids=("a",))
+    clock.advance(400)
+    mail.enqueue("b", type="Charge")
+    (held,) = mail.reserve()
+    report = (held.id, held.token, 60_000, "retry", "E")
+    mail.run(leases.fail(mail.keys, [report], groups=[DECLINED], is_noted=lambda _: False))
+
+    (one,) = read(mail).values()
+    assert (one.count, one.last_ms, one.task) == (2, began, "a")
+
+
+def test_a_damaged_task_among_others_is_not_counted(mail):
+    mail.enqueue("a", "b", type="Charge")
+    held = mail.reserve(2)
+    mail.raw.delete(mail.keys.task("a"))
+
+    reports = [(one.id, one.token, 0, "dead", "E") for one in held]
+    assert mail.run(leases.fail(mail.keys, reports, groups=[DECLINED] * 2)) == ["gone", "dead"]
+
+    assert sums(mail) == (1, 1)

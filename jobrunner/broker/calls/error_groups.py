@@ -15,7 +15,7 @@ from jobrunner.broker.keys import QueueKeys
 
 BUCKET_MS, BUCKETS_KEPT = 600_000, 144
 """The length of a step of the counts of a group, and for how many steps they are kept."""
-_QUEUES_AT_ONCE = 20
+_QUEUES_AT_ONCE = 50
 _LINES = 5
 
 

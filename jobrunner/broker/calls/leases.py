@@ -5,7 +5,7 @@ one word for each. Numbers are random, so that no two leases of a task share one
 compares many of them at once in a sorted set.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
@@ -147,18 +147,23 @@ def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
 
 def fail(
     keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = "",
-    groups: Sequence[ErrorGroup] | None = None,
+    groups: Sequence[ErrorGroup] | None = None, is_noted: Callable[[str], bool] = lambda _: True,
 ) -> Call[list[str]]:  # fmt: skip
     """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them. `groups`: the
-    group of each error, of reports without a job that of their text. Each group is sent once."""
+    group of each error; without them that of its text. Each group is sent once; `is_noted` says by its id whether the
+    server notes the time when it was last seen."""
     made = list(reports)
-    numbers: dict[ErrorGroup, int] = {}
+    numbers: dict[str, int] = {}
+    defined: list[Arg] = []
     words: list[Arg] = []
     for report, group in zip(made, groups or [group_of("", one[4].partition("\n")[0]) for one in made], strict=True):
-        words += (*report, numbers.setdefault(group, len(numbers) + 1))
+        if group.id not in numbers:
+            numbers[group.id] = len(numbers) + 1
+            defined += (*group, "1" if is_noted(group.id) else "")
+        words += (*report, numbers[group.id])
     return _fail.on(
-        keys, rest=(*chain.from_iterable(numbers), *words), tasks=keys.tasks, queue=keys.name, finished=keys.finished,
-        worker=worker, groups=len(numbers),
+        keys, rest=(*defined, *words), tasks=keys.tasks, queue=keys.name, finished=keys.finished, worker=worker,
+        groups=len(numbers),
     )  # fmt: skip
 
 

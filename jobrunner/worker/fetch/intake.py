@@ -45,7 +45,6 @@ class TaskParts:
     keys: Keys
     encryption: PayloadEncryption | None
     worker_id: str
-    release: str
     rotation: QueueRotation
     prefetch: Prefetch
     executor: Executor
@@ -54,6 +53,7 @@ class TaskParts:
     notifier: Notifier
     stats: StatsRecorder
     log: AttemptLog
+    release: str = ""
 
 
 class Quarantine:

@@ -21,7 +21,7 @@ from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.report.attempt_log import AttemptLog
-from jobrunner.worker.report.report_calls import Report, ReportCall, report_calls, too_many_hops
+from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
 
@@ -142,6 +142,7 @@ class Reporting:
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
         self.after_report = AfterReport(parts.broker, parts.keys, parts.leases, parts.stats, events, parts.log)
+        self._by = Reporter(parts.worker_id, parts.release)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
         self.backpressure = Backpressure(parts.rotation)
@@ -204,8 +205,7 @@ class Reporting:
             self.pending += self._undelivered.take_due()
         if not self.pending:
             return []
-        return report_calls(self._keys, self.pending, singly=self._refusals > 0, worker=self._parts.worker_id,
-                            release=self._parts.release)  # fmt: skip
+        return report_calls(self._keys, self.pending, singly=self._refusals > 0, by=self._by)
 
     def take_replies(self, calls: list[ReportCall], replies: list[Any]) -> JobrunnerError | None:
         """Takes in the answers to the reports of a turn, the first of the replies: drops what is over, keeps what is

@@ -9,6 +9,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Arg, Call, sliced
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
 from jobrunner.error_groups import ErrorGroup, group_of
 from jobrunner.jobs.registry import definition_for
 from jobrunner.outcome import (
@@ -27,7 +28,27 @@ from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import derived_id
 
 AT_ONCE = 500
+_NOTED_EVERY_S = 1.0
+_MOST_NOTED = 1000
 Report = tuple[Attempt, Outcome]
+
+
+class Reporter:
+    """The worker that reports: its id, its release, and the groups of errors whose time it noted in the last second."""
+
+    def __init__(self, worker: str = "", release: str = "") -> None:
+        self.worker, self.release = worker, release
+        self._noted: dict[str, float] = {}
+
+    def notes(self, group: str) -> bool:
+        """Whether the server is to note now that a group was seen: once a second is enough, and saves a command."""
+        now = monotonic()
+        if now - self._noted.get(group, -_NOTED_EVERY_S) < _NOTED_EVERY_S:
+            return False
+        if len(self._noted) >= _MOST_NOTED:
+            self._noted.clear()
+        self._noted[group] = now
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +62,18 @@ class ReportCall:
 
 
 def report_calls(
-    keys: Keys, reports: Iterable[Report], *, singly: bool = False, worker: str = "", release: str = ""
+    keys: Keys, reports: Iterable[Report], *, singly: bool = False, by: Reporter | None = None
 ) -> list[ReportCall]:
     """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`), of up
-    to AT_ONCE reports and a MiB of results and payloads. `worker` and `release`: of the one that reports."""
+    to AT_ONCE reports and a MiB of results and payloads. `by`: the worker that reports."""
+    by = by or Reporter()
     grouped: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
     for report in reports:
         attempt, outcome = report
         verb: Any = "commit" if type(outcome) is Succeeded else _verb(attempt, outcome)
         grouped[attempt.queue, verb, attempt.token if singly else ""].append(report)
     return [
-        _report_call(keys, some, queue, verb, worker, release)
+        _report_call(keys, some, queue, verb, by)
         for (queue, verb, _), made in grouped.items()
         for some in _slices(made)
     ]
@@ -88,15 +110,16 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
 
 
 def _report_call(
-    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str, release: str
+    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], by: Reporter
 ) -> ReportCall:
     if isinstance(verb, str):
         if verb == "commit":
             return _commit(keys, made, queue)
         words = [_fields_of(attempt, outcome) for attempt, outcome in made]
         if verb == "fail":
-            groups = [_group(attempt, outcome, release) for attempt, outcome in made]
-            return ReportCall(leases.fail(keys.queue(queue), words, worker=worker, groups=groups), made)
+            groups = [_group(attempt, outcome, by.release) for attempt, outcome in made]
+            call = leases.fail(keys.queue(queue), words, worker=by.worker, groups=groups, is_noted=by.notes)
+            return ReportCall(call, made)
         return ReportCall(getattr(leases, verb)(keys.queue(queue), words), made)
     if verb[0] == "move":
         _, target, max_hops, over = verb

@@ -29,3 +29,9 @@ def test_large_payloads_of_moves_and_long_errors_do_so_too() -> None:
 def test_many_small_ones_go_together() -> None:
     assert split([Succeeded(b"%d" % n) for n in range(AT_ONCE)]) == [AT_ONCE]
     assert split([Succeeded() for _ in range(AT_ONCE + 1)]) == [AT_ONCE, 1]
+
+
+def test_a_group_of_errors_is_noted_once_a_second():
+    by = Reporter("w", "v1")
+
+    assert [by.notes("a"), by.notes("a"), by.notes("b")] == [True, False, True]

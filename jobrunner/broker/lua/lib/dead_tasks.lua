@@ -49,29 +49,31 @@ local function dead_letter(id, now, reason, to, hops)
 end
 
 -- Gives a task up: it is dead since `now` for that reason, or is deleted at once, or goes to the dead letter queue, as
--- the queue is set. The caller takes it out of the set that it is in. `group`: of its last error, which is counted;
--- nil: it is counted here.
+-- the queue is set. The caller takes it out of the set that it is in. `group`: of its last error, which the
+-- caller counts; nil: it is counted here. Returns whether the task is kept.
 local function bury(id, now, reason, config, group)
   local task = redis.pcall('HMGET', tasks .. id, 'then', 'type', 'retry_count')
   count_one(task[2], 'dead')
-  if not group then
-    group = see_own_group(task[2], nil, reason, id, now)
-    count_in_group(group, 1, now)
-  end
+  local is_counted = group
+  group = group or count_unreported(task[2], nil, reason, id, now)
   post(task[1], 'dead', '')
   local hops = config.dead_letter_queue and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
   local goes_on = hops and hops < MAX_FORWARDS
   local fate = goes_on and 'moved to ' .. config.dead_letter_queue or config.dead_ttl == 0 and 'deleted' or 'kept'
   record_death(id, reason, task[2], task[3], fate)
-  if goes_on then return dead_letter(id, now, reason, config.dead_letter_queue, hops) end
+  if goes_on then
+    dead_letter(id, now, reason, config.dead_letter_queue, hops)
+    return false
+  end
   if config.dead_ttl == 0 then
     redis.call('UNLINK', tasks .. id)
     redis.call('HINCRBY', counters, 'trimmed', 1)
-    return
+    return false
   end
   redis.call('ZADD', dead, now, id)
   redis.pcall('HSET', tasks .. id, 'error', reason, 'died_at', exact(now), 'group', group)
-  redis.pcall('HINCRBY', key_of_group(group), 'dead', 1)
+  if not is_counted then count_dead(group, 1) end
+  return true
 end
 
 local unfit = {}

@@ -22,59 +22,18 @@ local function drop_old_groups(now)
   end
 end
 
--- Defines a group that was not known. Returns the group that counts, which is another one where there are too many.
-local function define_group(group, definition, task, now)
-  local known = redis.pcall('ZCARD', key_of_groups())
-  if known == MOST_GROUPS then
-    drop_old_groups(now)
-    known = redis.pcall('ZCARD', key_of_groups())
-  end
-  if tonumber(known) and known >= MOST_GROUPS then
-    redis.call('UNLINK', key_of_group(group))
-    local job = string.match(definition, '^[^\n]*')
-    group = 'other-' .. string.sub(redis.sha1hex(job), 1, 10)
-    if known >= MOST_GROUPS + MOST_OTHERS and redis.call('EXISTS', key_of_group(group)) == 0 then
-      job, group = '', 'other'
-    end
-    definition = job .. '\n\n\n\n'
-    if redis.pcall('HSET', key_of_group(group), 'last', exact(now), 'task', task) ~= 2 then return group end
-  end
-  redis.pcall('HSET', key_of_group(group), 'definition', definition, 'first', exact(now))
-  redis.pcall('ZADD', key_of_groups(), exact(now), group)
-  return group
+-- The group that counts what is in none of its own: of its job, or of all.
+local function other_group(definition, known)
+  local job = string.match(definition, '^[^\n]*')
+  local group = 'other-' .. string.sub(redis.sha1hex(job), 1, 10)
+  if known >= MOST_GROUPS + MOST_OTHERS and redis.call('EXISTS', key_of_group(group)) == 0 then return 'other', '' end
+  return group, job
 end
 
-local counted_as = {}
-
--- Notes that a group was seen, with a task as an example, once for each call. Returns the group that counts.
-local function see_group(group, definition, task, now)
-  if counted_as[group] then return counted_as[group] end
-  local as = group
-  if redis.pcall('HSET', key_of_group(group), 'last', exact(now), 'task', task) == 2 then
-    as = define_group(group, definition, task, now)
-  end
-  counted_as[group] = as
-  return as
-end
-
--- A group that the server itself defines: of attempts that no worker reported, and of tasks that die without one.
--- `reason` begins with the class of the error, where `class` is nil.
-local function see_own_group(type, class, reason, task, now)
-  local first = string.match(reason, '^[^\n]*')
-  if not class then
-    local named, rest = string.match(first, '^([%w_.]+): (.*)$')
-    class, first = named or '', rest or first
-  end
-  local message = string.gsub(string.sub(first, 1, 200), '%d+', '#')
-  local definition = (type or '') .. '\n' .. class .. '\n' .. message .. '\n'
-  return see_group(string.sub(redis.sha1hex(definition), 1, 10), definition .. '\n', task, now)
-end
-
--- Counts begin anew every ten minutes. Those of more than a day ago are added up.
-local function begin_bucket(group, bucket, now)
-  local key, before, old = key_of_group(group), 0, {}
-  redis.pcall('ZADD', key_of_groups(), exact(now), group)
-  local fields = redis.call('HGETALL', key)
+-- Adds up the counts of more than a day ago.
+local function add_up_old(key, bucket)
+  local before, old = 0, {}
+  local fields = redis.pcall('HGETALL', key)
   for at = 1, #fields, 2 do
     local number_of = number(fields[at])
     if number_of and number_of <= bucket - BUCKETS_KEPT then
@@ -86,10 +45,64 @@ local function begin_bucket(group, bucket, now)
   redis.call('HDEL', key, unpack(old))
 end
 
--- Counts so many failed attempts of a group.
-local function count_in_group(group, many, now)
+-- A group that is counted for the first time in these ten minutes. Defines it where it was not known. Returns the group
+-- that counts, which is another one where there are too many.
+local function begin_bucket(group, definition, bucket, many, task, now)
+  local index, is_known = key_of_groups(), redis.pcall('HEXISTS', key_of_group(group), 'definition') == 1
+  local known = is_known and 0 or tonumber(redis.pcall('ZCARD', index)) or 0
+  if known == MOST_GROUPS then
+    drop_old_groups(now)
+    known = redis.call('ZCARD', index)
+  end
+  if known >= MOST_GROUPS then
+    redis.call('UNLINK', key_of_group(group))
+    local other, job = other_group(definition, known)
+    group, definition = other, job .. '\n\n\n\n'
+    redis.pcall('HINCRBY', key_of_group(group), bucket, many)
+    is_known = redis.pcall('HEXISTS', key_of_group(group), 'definition') == 1
+  end
+  local key, at = key_of_group(group), exact(now)
+  if not is_known then redis.pcall('HSET', key, 'definition', definition, 'first', at) end
+  redis.pcall('HSET', key, 'last', at, 'task', task)
+  redis.pcall('ZADD', index, at, group)
+  add_up_old(key, bucket)
+  return group
+end
+
+local counted_as = {}
+
+-- Counts so many failed attempts of a group, all that this call has of it. Returns the group that counts. `is_noted`:
+-- the time, and a task as an example, are noted, too. A later task of the call is counted with the first.
+local function count_in_group(group, definition, many, task, now, is_noted)
+  local as = counted_as[group]
+  if as then return as end
   local bucket = math.floor(now / BUCKET_MS)
-  if redis.pcall('HINCRBY', key_of_group(group), bucket, many) == many then begin_bucket(group, bucket, now) end
+  as = group
+  if redis.pcall('HINCRBY', key_of_group(group), bucket, many) == many then
+    as = begin_bucket(group, definition, bucket, many, task, now)
+  elseif is_noted then
+    redis.pcall('HSET', key_of_group(group), 'last', exact(now), 'task', task)
+  end
+  counted_as[group] = as
+  return as
+end
+
+-- Counts tasks of a group that are dead now.
+local function count_dead(group, many) redis.pcall('HINCRBY', key_of_group(group), 'dead', many) end
+
+-- Counts one attempt in a group that the server itself defines: of attempts that no worker reported, and of tasks that
+-- die without one. `reason` begins with the class of the error, where `class` is nil. Returns the group that counts.
+local function count_unreported(type, class, reason, task, now)
+  local first = string.match(reason, '^[^\n]*')
+  if not class then
+    local named, rest = string.match(first, '^([%w_.]+): (.*)$')
+    class, first = named or '', rest or first
+  end
+  local message = string.gsub(string.sub(first, 1, 200), '%d+', '#')
+  local definition = (type or '') .. '\n' .. class .. '\n' .. message .. '\n'
+  local group = string.sub(redis.sha1hex(definition), 1, 10)
+  counted_as[group] = nil
+  return count_in_group(group, definition .. '\n', 1, task, now, true)
 end
 
 -- Takes a task that leaves `dead` off the count of its group. `group` is the field of its hash.

@@ -27,11 +27,10 @@ local function recover_task(now, id, lease, config, crash, is_suspect)
     crash or 'its lease' .. UNREPORTED)
   count_one(task[8], 'recovered')
   local class, what = crash and 'WorkerCrashed' or 'LeaseExpired', crash or 'the lease of an attempt' .. UNREPORTED
-  local group = see_own_group(task[8], class, what, id, now)
-  count_in_group(group, 1, now)
+  local group = count_unreported(task[8], class, what, id, now)
   if is_spent(attempts, max_attempts) or is_spent(expiries, number(task[5]) or max_attempts) then
-    bury(id, now, crash and crash .. ' in attempt ' .. attempts or 'the lease of attempt ' .. attempts .. UNREPORTED,
-      config, group)
+    local reason = crash and crash .. ' in attempt ' .. attempts or 'the lease of attempt ' .. attempts .. UNREPORTED
+    if bury(id, now, reason, config, group) then count_dead(group, 1) end
     return 'dead'
   end
   add_waiting(waiting, {number(task[4]) or now, id}, config.is_partitioned)
