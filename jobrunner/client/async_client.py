@@ -22,7 +22,6 @@ from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.client.records import (
     PeriodicRecord,
-    SharedRedaction,
     WorkerRecord,
     queue_names,
     read_periodics,
@@ -30,6 +29,7 @@ from jobrunner.client.records import (
     read_workers,
     switch,
 )
+from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import AsyncTaskHandle
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event

@@ -31,7 +31,6 @@ from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import (
     PeriodicRecord,
-    SharedRedaction,
     WorkerRecord,
     queue_names,
     read_periodics,
@@ -39,6 +38,7 @@ from jobrunner.client.records import (
     read_workers,
     switch,
 )
+from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown

@@ -1,10 +1,6 @@
-"""What a client reads of its prefix: queue names, workers, periodic jobs, hidden names; and commands to workers.
+"""What a client reads of its prefix: queue names, workers, periodic jobs; and commands to workers."""
 
-Hidden names are kept on the server, so they also hold in a dashboard that another application mounts, and for a command
-in another folder.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -15,15 +11,14 @@ from jobrunner.broker.call import whole
 from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.broker.calls.server import redacted_names, server_time
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import list_workers
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.clock import from_ms, monotonic
-from jobrunner.errors import InvalidOption, UnknownJob
+from jobrunner.clock import from_ms
+from jobrunner.errors import UnknownJob
 from jobrunner.formatting import describe, listed
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
-from jobrunner.redaction import Redaction
 from jobrunner.schedule import Schedule, first_tick
 
 TOO_MANY = "*"
@@ -50,7 +45,6 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
 
 
 _COUNTED_AT_ONCE = 1000
-_KNOWN_FOR_S = 5.0
 _NAMED = 10
 _COMMANDS_KEPT_MS = 3_600_000
 WorkerCommand = Literal["quiet", "resume", "stop"]
@@ -99,6 +93,16 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicTick:
+    """One tick of a periodic job: `outcome` is fired, skipped (the task before was not finished) or disabled."""
+
+    at: datetime
+    outcome: str
+    task: str | None
+    """Id of the task that it made, which may be gone by now; None where it made none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRecord:
     """A periodic job as published, and what became of its ticks."""
 
@@ -119,6 +123,8 @@ class PeriodicRecord:
     """Whether a worker said within the last minute that it knows the job; without one nothing fires."""
     enabled: bool = True
     """Whether its ticks fire; someone may have switched it off."""
+    recent: tuple[PeriodicTick, ...] = ()
+    """The last 20 ticks, the latest first; a leader of 0.1.0 does not write its ticks down."""
 
 
 def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
@@ -222,6 +228,17 @@ def _periodic(
         overlap=definition.overlap,
         served=served,
         enabled="disabled" not in state,
+        recent=_ticks(state.get("recent", b"")),
+    )
+
+
+def _ticks(raw: bytes) -> tuple[PeriodicTick, ...]:
+    """The ticks of `tick,outcome,id;…` (lua/periodic_fire.lua), without those that are damaged."""
+    parts = (one.split(",") for one in raw.decode("utf-8", "replace").split(";"))
+    return tuple(
+        PeriodicTick(at=from_ms(whole(one[0].encode())), outcome=one[1], task=one[2] or None)
+        for one in parts
+        if len(one) == 3 and one[0].isdecimal() and len(one[0]) < 15
     )
 
 
@@ -244,37 +261,6 @@ def queue_names(keys: Keys) -> Operation[list[str]]:
         found.update(names)
         if not cursor:
             return sorted(found)
-
-
-class SharedRedaction:
-    """The redacted names of one client. The server's names are cached for some seconds."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
-        self._now = Redaction(self._names)
-        self._read_at = -_KNOWN_FOR_S
-
-    def add(self, names: Iterable[str]) -> None:
-        """Hides these as well, as long as this client lives. Raises InvalidOption for what is no pattern."""
-        self._names = tuple(dict.fromkeys((*self._names, *names)))
-        self._now = Redaction(self._names)
-        self._read_at = -_KNOWN_FOR_S
-
-    def now(self, keys: Keys) -> Operation[Redaction]:
-        """The redacted names. Raises ServerError. Only the client's own names when the server's are not readable."""
-        if monotonic() - self._read_at >= _KNOWN_FOR_S:
-            found = yield from ask(redacted_names(keys))
-            self._now = Redaction((*self._names, *filter(_is_pattern, found)))
-            self._read_at = monotonic()
-        return self._now
-
-
-def _is_pattern(name: str) -> bool:
-    try:
-        Redaction([name])
-    except InvalidOption:  # one bad name shows nothing that the others hide
-        return False
-    return True
 
 
 def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:

@@ -39,7 +39,7 @@ def test_a_tick_becomes_a_waiting_task(mail, clock, fire, state):
     found = mail.hash("tick-1000")
     assert (found["id"], found["type"], found["queue"], found["payload"]) == (b"tick-1000", b"tick", b"mail", b"{}")
     assert (found["enqueue_time"], found["retry_count"]) == (b"%d" % clock.ms, b"0")
-    assert state() == {"last": b"1000", "task": b"tick-1000", "fired": b"1"}
+    assert state() == {"last": b"1000", "task": b"tick-1000", "fired": b"1", "recent": b"1000,fired,tick-1000"}
     assert mail.totals() == {"enqueued": 1}
     assert mail.wakes()
     (attempt,) = mail.reserve()
@@ -143,7 +143,7 @@ def test_a_job_that_is_switched_off_lets_its_ticks_pass_by(mail, clock, fire, st
     mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=False))
 
     assert fire(1000, epoch=1) == "disabled"
-    assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000"}
+    assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000", "recent": b"1000,disabled,"}
     assert mail.scores("waiting") == {}
 
     mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=True))
@@ -196,3 +196,15 @@ def test_a_last_tick_that_is_ahead_of_the_clock_is_taken_back(mail, clock, fire,
     assert anchor() == "anchored"
     assert state()["last"] == b"%d" % clock.ms
     assert anchor() == "missed"
+
+
+def test_the_last_ticks_are_kept_and_a_missed_one_is_none_of_them(mail, fire, state):
+    ticks = range(1000, 26_000, 1000)
+    for tick in ticks:
+        fire(tick, expected="" if tick == 1000 else str(tick - 1000), overlap="skip" if tick == 25_000 else "allow")
+    assert fire(25_000, expected="24000") == "missed"
+
+    recent = state()["recent"].decode().split(";")
+
+    assert recent[:2] == ["25000,skipped,", "24000,fired,tick-24000"]
+    assert [one.partition(",")[0] for one in recent] == [str(tick) for tick in reversed(ticks)][:20]

@@ -2,7 +2,8 @@ local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KE
 local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV, 1, 9)
 -- periodic_fire: one tick of a periodic job becomes one waiting task, however many leaders try.
 -- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset ·
---       periodic: hash {last, task, epoch, fired, skipped, disabled}
+--       periodic: hash {last, task, epoch, fired, skipped, disabled, recent: the last 20 ticks, newest first, each
+--       'tick,outcome,id' and ';' between}
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it ('' = never
 --       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand) ·
 --       id: of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter) ·
@@ -32,6 +33,14 @@ for n = 1, 3 do
   end
 end
 
+local function note_tick(outcome, task)
+  local kept = {tick .. ',' .. outcome .. ',' .. task}
+  for one in string.gmatch(redis.call('HGET', periodic, 'recent') or '', '[^;]+') do
+    if #kept < 20 then kept[#kept + 1] = one end
+  end
+  redis.call('HSET', periodic, 'recent', table.concat(kept, ';'))
+end
+
 local is_disabled = tonumber(epoch) > 0 and state[4]
 local is_skipped = not is_disabled and overlap == 'skip' and state[2] and is_live(state[2])
 local exists = redis.call('EXISTS', tasks .. id) == 1
@@ -39,11 +48,16 @@ if not (is_disabled or is_skipped or exists) then
   create_task(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
   redis.call('HSET', periodic, 'task', id)
   redis.call('HINCRBY', periodic, 'fired', 1)
+  note_tick('fired', id)
 end
 if tonumber(epoch) > 0 then redis.call('HSET', periodic, 'epoch', epoch) end
 redis.call('HSET', periodic, 'last', tick)
-if is_disabled then return 'disabled' end
+if is_disabled then
+  note_tick('disabled', '')
+  return 'disabled'
+end
 if is_skipped then
+  note_tick('skipped', '')
   redis.call('HINCRBY', periodic, 'skipped', 1)
   return 'skipped'
 end

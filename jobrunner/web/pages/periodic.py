@@ -7,9 +7,13 @@ from jobrunner.client.records import published
 from jobrunner.task import new_id
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
+_TICKS = 50
+
 
 def _periodic(context: Context) -> tuple[str, Values]:
-    return "periodic.html", {"nav": context.glance().nav, "jobs": context.client.periodics()}
+    jobs = context.client.periodics()
+    ticks = sorted(((job, tick) for job in jobs for tick in job.recent), key=lambda pair: pair[1].at, reverse=True)
+    return "periodic.html", {"nav": context.glance().nav, "jobs": jobs, "ticks": ticks[:_TICKS]}
 
 
 def _run(context: Context) -> Done:

@@ -56,6 +56,20 @@ def test_the_next_tick_keeps_the_grid_of_the_last(client: Client, state: Any) ->
     assert (beat.fired, beat.skipped, beat.task) == (4, 1, "t1")
 
 
+def test_the_last_ticks_are_read_without_those_that_are_damaged(client: Client, state: Any) -> None:
+    publish(client, "beat", {"every": 60})
+    odd = ("", "x,fired,t", "5,fired", "9" * 30 + ",fired,t", "-5,fired,t", "\udcff,,")
+    said = ("1700000060000,skipped,", *odd, "1700000000000,fired,t1")
+    state(recent=";".join(said).encode("utf-8", "surrogateescape"))
+
+    (beat,) = client.periodics()
+
+    assert [(tick.at, tick.outcome, tick.task) for tick in beat.recent] == [
+        (datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC), "skipped", None),
+        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "fired", "t1"),
+    ]
+
+
 def test_when_counting_began_is_no_tick(client: Client, state: Any) -> None:
     publish(client, "beat", {"cron": "0 3 1 1 *", "tz": "UTC"})
     state(last=round(utc_now().timestamp() * 1000))

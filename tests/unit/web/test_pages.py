@@ -3,6 +3,7 @@
 import re
 import time
 
+import msgspec
 import pytest
 
 from jobrunner import Item, RateLimit
@@ -11,6 +12,7 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.periodic import PeriodicDefinition
 from jobrunner.web.pages import all_pages
 from jobrunner.web.rendering import limit
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
@@ -299,3 +301,23 @@ def test_the_page_of_workers_tells_running_from_fetched_and_the_release(browse, 
     assert ">1f2e3d4c5b<" in text
     assert (values["executing"], values["fetched"], values["slots"]) == (8, 6, 8)
     assert values["workers"][0]["release"] == "1f2e3d4c5b6a79880716253443526170deadbeef"
+
+
+def test_the_ticks_of_all_jobs_are_listed_the_latest_first_with_their_tasks(browse, client, raw):
+    definitions = {}
+    for name, ticks in (("Nightly", "3000000,fired,n-mail;1000000,disabled,"), ("Hourly", "2000000,skipped,")):
+        job = PeriodicDefinition(name=name, queue="mail", schedule={"every": 60}, payload=b"{}", catch_up="last",
+                                 overlap="skip", jitter=0.0)  # fmt: skip
+        definitions[name] = msgspec.json.encode(job)
+        raw.hset(keys_of(client).queue("mail").periodic(name), "recent", ticks)
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), definitions))
+
+    text = browse().get("/periodic").text.partition("Last ticks")[2]
+
+    pattern = r'<td class="lead">(\w+)</td>.*?<time[^>]*datetime="([^"]+)".*?>(fired|skipped|disabled)</span>'
+    rows = re.findall(pattern, text)
+    assert [(name, outcome) for name, _, outcome in rows] == [
+        ("Nightly", "fired"), ("Hourly", "skipped"), ("Nightly", "disabled"),
+    ]  # fmt: skip
+    assert rows[0][1].startswith("1970-01-01T00:50:00")
+    assert "/tasks/n-mail?queue=mail" in text
