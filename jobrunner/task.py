@@ -136,6 +136,8 @@ class TaskRecord:
     """Due time, end of lease, time of death or of finishing, by state."""
     enqueue_time: datetime
     attempts: int
+    """How many attempts began. The lease of a pending task counts as one: whether that attempt has begun is known from
+    its worker's heartbeat alone, which `jobrunner tasks list` and the dashboard read."""
     retry_count: int
     priority: int
     error: str

@@ -19,10 +19,11 @@ from jobrunner.client.client import Client
 from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import cut
+from jobrunner.inspector.attempts import with_begun_attempts
 from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, search, total_of
 from jobrunner.inspector.task_rows import STATES, TaskPosition, TaskRow, read_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
-from jobrunner.task import ENCRYPTED, TaskRecord
+from jobrunner.task import ENCRYPTED, TaskRecord, TaskState
 
 SHOWN = ("retry_count", "attempts", "priority")
 _OWN = frozenset(
@@ -143,7 +144,10 @@ def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
         for at in range(0, len(ids), _AT_ONCE)
         for record in read_tasks(client, queue, ids[at : at + _AT_ONCE])
     }
-    return [found[place] for row in rows if (place := (row.queue, row.id)) in found]
+    records = [found[place] for row in rows if (place := (row.queue, row.id)) in found]
+    if not any(record.state is TaskState.PENDING for record in records):
+        return records
+    return with_begun_attempts(records, client.workers())
 
 
 def show_list(

@@ -30,7 +30,7 @@ from jobrunner.client.operations.task import cancel_all
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
 from jobrunner.formatting import counted
-from jobrunner.inspector.attempts import holder_of
+from jobrunner.inspector.attempts import holder_of, with_begun_attempt
 from jobrunner.inspector.task_rows import STATES, TaskPosition
 from jobrunner.task import TaskState
 
@@ -101,6 +101,7 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
         record = _task(client, task_id, queue).record()
         workers = client.workers()
         holder = holder_of(client, record, workers)
+        record = with_begun_attempt(record, holder)
         hides = client.redaction()
     show_task(shared, record, holder, workers, hides)
 

@@ -145,6 +145,29 @@ def with_beginnings(rows: Iterable[TaskRow], workers: Iterable[WorkerRecord]) ->
     return [with_beginning(row) if row.state == "pending" else row for row in rows]
 
 
+def with_begun_attempts(records: Iterable[TaskRecord], workers: Iterable[WorkerRecord]) -> list[TaskRecord]:
+    """The records; a pending task that is fetched and not begun does not count its lease as an attempt."""
+    workers = list(workers)
+    begun = {(one.queue, one.id) for worker in workers for one in worker.running}
+    complete = _completely_reported(workers)
+
+    def is_fetched(record: TaskRecord) -> bool:
+        is_pending = record.state is TaskState.PENDING and record.queue in complete
+        return is_pending and (record.queue, record.id) not in begun
+
+    return [_without_attempt(record) if is_fetched(record) else record for record in records]
+
+
+def with_begun_attempt(record: TaskRecord, holder: LeaseHolder | None) -> TaskRecord:
+    """The same of one record whose holder is known."""
+    is_fetched = holder is not None and holder.worker is not None and holder.running is None
+    return _without_attempt(record) if is_fetched else record
+
+
+def _without_attempt(record: TaskRecord) -> TaskRecord:
+    return replace(record, attempts=max(record.attempts - 1, 0))
+
+
 def _completely_reported(workers: Iterable[WorkerRecord]) -> set[str]:
     """Queues that workers serve, all of which list everything that they run: what they do not list has not begun."""
     served: set[str] = set()

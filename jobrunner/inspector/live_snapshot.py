@@ -135,6 +135,20 @@ class LiveSnapshot:
         """How many tasks the workers had reserved and not begun at their last heartbeats."""
         return sum(worker.fetched for worker in self.workers)
 
+    @property
+    def pending_shares(self) -> dict[str, int]:
+        """The pending tasks by what their workers reported at the last heartbeats; the numbers add up to all of them.
+
+        `unreported` are those that no live worker reported: reserved since, under a lease of a worker that died, or
+        reserved by a program itself. What was reported and has ended since is left out.
+        """
+        batched = sum(one.items for worker in self.workers for one in worker.running)
+        left, shares = self.total("pending"), {}
+        for name, reported in (("running", self.executing), ("batched", batched), ("fetched", self.fetched)):
+            shares[name] = min(reported, left)
+            left -= shares[name]
+        return shares | {"unreported": left}
+
     def total(self, state: str) -> int:
         """Tasks of all queues in one state."""
         return sum(getattr(queue, state) for queue in self.queues)

@@ -97,7 +97,7 @@ def _of_queues(reading: MetricsReading) -> Iterator[Metric]:
         "jobrunner_queue_oldest_age_seconds", "How long the task has been due that waits longest; 0: none waits.",
         labels=("queue",),
     )  # fmt: skip
-    flight = GaugeMetricFamily("jobrunner_in_flight", "Tasks in the hands of workers.", labels=("queue",))
+    flight = GaugeMetricFamily("jobrunner_in_flight", "Pending tasks: running, fetched, in batches.", labels=("queue",))
     paused = GaugeMetricFamily("jobrunner_queue_paused", "1: the queue is paused.", labels=("queue",))
     served = GaugeMetricFamily("jobrunner_queue_workers", "Workers that serve the queue.", labels=("queue",))
     others = [one for one in reading.others if not one.problem]
@@ -129,6 +129,9 @@ def _of_workers(reading: MetricsReading) -> Iterator[Metric]:
     yield _gauge("jobrunner_workers", "Workers with a recent heartbeat.", len(workers))
     slots = sum(worker.concurrency for worker in workers)
     yield _gauge("jobrunner_worker_slots", "Tasks that workers can run at a time.", slots)
+    running, fetched = (sum(getattr(worker, name) for worker in workers) for name in ("executing", "fetched"))
+    yield _gauge("jobrunner_worker_running", "Attempts that ran at the last heartbeats of workers.", running)
+    yield _gauge("jobrunner_worker_fetched", "Tasks reserved and not begun at the last heartbeats.", fetched)
     yield _gauge("jobrunner_leader", "1: a worker coordinates.", int(reading.leader is not None))
 
 

@@ -12,7 +12,7 @@ from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
-from jobrunner.inspector.attempts import holder_of, timeline
+from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
@@ -52,8 +52,7 @@ def _task(context: Context) -> tuple[str, Values]:
     seen = context.glance()
     text_of = context.redaction.text
     holder = holder_of(context.client, record, seen.look.workers)
-    if holder is not None and holder.worker is not None and holder.running is None:
-        record = replace(record, attempts=max(record.attempts - 1, 0))  # fetched, not begun
+    record = with_begun_attempt(record, holder)
     return "task.html", {
         "nav": seen.nav,
         "task": _shown(context, record),

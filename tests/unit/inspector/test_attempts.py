@@ -9,7 +9,15 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.inspector.attempts import at_work, holder_of, still_running, timeline, with_beginnings
+from jobrunner.inspector.attempts import (
+    at_work,
+    holder_of,
+    still_running,
+    timeline,
+    with_beginnings,
+    with_begun_attempt,
+    with_begun_attempts,
+)
 from jobrunner.inspector.live_snapshot import look
 from jobrunner.inspector.task_rows import first_lines
 from jobrunner.task import Task
@@ -161,6 +169,44 @@ def test_a_task_that_is_fetched_and_not_begun_has_no_attempt(client: Client, hel
     assert [row.attempt for row in with_beginnings(rows, client.workers())] == [1, 1]  # it runs more than it lists
     (worker,) = client.workers()
     assert still_running(worker, ()) is worker
+
+
+def test_records_count_an_attempt_from_its_begin(client: Client, held: Any) -> None:
+    for name in ("a", "b"):
+        held(name, ONE)
+    client.queue("mail").push(1, id="waits")
+    announce(client, ONE, running=[["mail", "b", "Send", 1, 2000.0]], executing=1, fetched=1)
+    records = [client.task(name, queue="mail").record() for name in ("a", "b", "waits")]
+    workers = client.workers()
+
+    assert [one.attempts for one in with_begun_attempts(records, workers)] == [0, 1, 0]
+    for record, attempts in zip(records, (0, 1, 0), strict=True):
+        assert with_begun_attempt(record, holder_of(client, record, workers)).attempts == attempts
+    announce(client, ONE, running=[["mail", "b", "Send", 1, 2000.0]], executing=2)  # it runs more than it lists
+    assert [one.attempts for one in with_begun_attempts(records, client.workers())] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("running", "executing", "fetched", "shares"),
+    [
+        ([], 0, 0, (0, 0, 0, 6)),
+        ([], 1, 3, (1, 0, 3, 2)),
+        ([["mail", "batch", "", 1, 1.0, 4]], 1, 1, (1, 4, 1, 0)),
+        ([], 2, 9, (2, 0, 4, 0)),  # some that were fetched have ended since
+        ([], 8, 1, (6, 0, 0, 0)),
+    ],
+)
+def test_pending_tasks_are_the_sum_of_what_is_said_of_them(
+    running: list[Any], executing: int, fetched: int, shares: tuple[int, ...], client: Client
+) -> None:
+    client.queue("mail").push_many(range(6))
+    client.queue("mail").reserve(6)
+    announce(client, ONE, running=running, executing=executing, fetched=fetched)
+
+    seen = look(client)
+
+    assert sum(seen.pending_shares.values()) == seen.total("pending") == 6
+    assert tuple(seen.pending_shares[name] for name in ("running", "batched", "fetched", "unreported")) == shares
 
 
 def test_a_task_that_never_ran_has_no_attempt_and_one_that_failed_once_has_one(client: Client) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import leases
+from jobrunner.broker.calls import leader, leases
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
@@ -73,6 +73,18 @@ def test_depths_age_and_pause_are_those_of_the_queue(client: Client, clock: Any)
     assert found[label("jobrunner_queue_paused", queue="mail")] == 1
     assert found[label("jobrunner_queue_workers", queue="mail")] == 0
     assert found[label("jobrunner_workers")] == 0
+
+
+def test_what_workers_run_is_distinguished_from_what_they_fetched(client: Client) -> None:
+    for number in (1, 2):
+        said = {"host": "h", "queues": "mail", "concurrency": 8, "executing": 3, "fetched": 5, "in_hand": 8}
+        broker_of(client).run(leader.announce(keys_of(client), f"h.{number}.00c0de", said, ttl_ms=60_000))
+
+    found = read(render(client))
+
+    assert found[label("jobrunner_worker_running")] == 6
+    assert found[label("jobrunner_worker_fetched")] == 10
+    assert found[label("jobrunner_worker_slots")] == 16
 
 
 def test_histograms_add_up(client: Client, broker: Broker, keys: Keys) -> None:

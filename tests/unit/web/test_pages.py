@@ -141,6 +141,18 @@ def test_the_overview_tells_what_died_and_of_what(browse, client):
     assert "the moon was full" in text
 
 
+def test_the_pending_tasks_of_the_overview_add_up(browse, client):
+    client.queue("mail").push_many(range(8))
+    client.queue("mail").reserve(8)
+    said = {"host": "h", "queues": "mail", "concurrency": 16, "executing": 1, "fetched": 5, "in_hand": 6,
+            "at": round(time.time() * 1000)}  # fmt: skip
+    broker_of(client).run(leader_calls.announce(keys_of(client), "h.1.00c0de", said, ttl_ms=60_000))
+
+    text = re.sub(r"<[^>]*>", "", browse().get("/").text)
+
+    assert "1 running in 16 slots, 5 fetched, 2 not reported by workers" in text
+
+
 def count(client, queue, job, **changes):
     fields = {f"{queue} {job} {what.replace('__', ':')}": by for what, by in changes.items()}
     broker_of(client).run_many(stats_calls.observe(keys_of(client), time.time() * 1000, "w1", 1, fields))

@@ -2,7 +2,7 @@
 
 from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Failed, Moved, Outcome, Succeeded
-from jobrunner.worker.report.report_calls import AT_ONCE, report_calls
+from jobrunner.worker.report.report_calls import AT_ONCE, Reporter, report_calls
 from tests.unit.worker.attempts import attempt_at
 
 
