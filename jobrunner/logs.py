@@ -102,6 +102,8 @@ def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mu
 _FRAME = re.compile(r'(?P<indent>[ |+]*)File "(?P<path>[^"]+)", line (?P<line>\d+)')
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
+_STANDARD_ELSEWHERE = re.compile(r"/lib/python3\.\d+/")
+"""The standard library of a worker on another machine, whose errors the dashboard renders."""
 _MOST_LINES = 40
 _DURATIONS = ("took", "retry_in")
 _MOST_NAMES = 8
@@ -223,10 +225,11 @@ def short_traceback(text: str) -> str:
 
 
 def is_of_library(path: str) -> bool:
-    """Whether a file is of this package or of the standard library."""
-    if path.startswith((_PACKAGE, "<frozen ")):
+    """Whether a file is of this package or of the standard library, also of installations elsewhere."""
+    if path.startswith((_PACKAGE, "<frozen ")) or "-packages/jobrunner/" in path:
         return True
-    return path.startswith(_STANDARD) and "-packages" not in path
+    is_standard = path.startswith(_STANDARD) or _STANDARD_ELSEWHERE.search(path) is not None
+    return is_standard and "-packages" not in path
 
 
 def _folded(frames: list[re.Match[str]]) -> str:

@@ -13,7 +13,7 @@ import click
 
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
 from jobrunner.cli.output import answer_json, echo, talk
-from jobrunner.cli.suggestions import pipeline_queues
+from jobrunner.cli.suggestions import check_queue, pipeline_queues, with_create
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
@@ -41,18 +41,21 @@ Examples:
 @click.option("--in", "in_", type=seconds_of, metavar="S",
               help="Delay before the item is due: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
 @click.option("--priority", type=int, metavar="0..2", help="Higher runs first.")
+@with_create
 @with_shared_options
-def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
+def push(
+    shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], create: bool, **options: Any
+) -> None:
     """Push an item into QUEUE of pipeline NAME and print its id.
 
     `-` reads one item from each line of stdin. When a module declares the pipeline, the command checks the queue's
-    name and writes its settings first.
+    name and writes its settings first; without a module the queue must exist, or be served by a worker.
     """
     name, slash, short = target.partition("/")
     if not slash:
         raise click.UsageError(f"{target!r} is no queue of a pipeline; write NAME/QUEUE")
     with connected(shared, starts=True) as client:
-        queue = _target(client, name, short, modules)
+        queue = _target(client, name, short, modules, create=create)
         if payload == "-":
             _push_lines(shared, queue, options)
             return
@@ -63,7 +66,7 @@ def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, .
         echo(pushed)
 
 
-def _target(client: Client, name: str, short: str, modules: tuple[str, ...]) -> Queue:
+def _target(client: Client, name: str, short: str, modules: tuple[str, ...], *, create: bool) -> Queue:
     chosen = modules_or_configured(modules)
     load_modules(chosen)
     full = full_name(name, short)
@@ -71,6 +74,8 @@ def _target(client: Client, name: str, short: str, modules: tuple[str, ...]) -> 
         declared = find_pipeline(name)
         declared.graph.find(full)
         declared.apply(client)
+    else:
+        check_queue(client, full, create=create)
     return client.queue(full)
 
 

@@ -124,6 +124,9 @@ def test_the_way_from_the_worker_to_a_job_is_left_out_and_an_end_in_a_library_is
     head, last = "Traceback (most recent call last):", "ValueError: no"
 
     assert short_traceback("\n".join((head, ours, theirs, last))).splitlines() == [head, *theirs.splitlines(), last]
+    for path in ("/venv/lib/python3.13/site-packages/jobrunner/worker/run/runner.py", "/usr/lib/python3.12/runpy.py"):
+        elsewhere = f'  File "{path}", line 7, in run'  # of a worker on another machine
+        assert short_traceback("\n".join((head, elsewhere, theirs, last))).splitlines()[1:3] == theirs.splitlines()[:2]
     alone = short_traceback("\n".join((head, ours, ours, last))).splitlines()
     assert alone == [head, "  … 2 frames of libraries, to jobrunner/logs.py:7", last]
 

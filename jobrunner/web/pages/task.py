@@ -14,6 +14,7 @@ from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
+from jobrunner.logs import short_traceback
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 from jobrunner.web.errors import NotThere, Refused
@@ -55,7 +56,8 @@ def _task(context: Context) -> tuple[str, Values]:
     record = with_begun_attempt(record, holder)
     return "task.html", {
         "nav": seen.nav,
-        "task": _shown(context, record),
+        "task": (visible := _shown(context, record)),
+        "brief_error": short_traceback(visible.error),
         "encrypted": ENCRYPTED,
         "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
         "holder": holder,

@@ -58,6 +58,16 @@ def test_a_search_in_vain_says_what_it_looked_for(cli: Says, client: Client) -> 
     assert (refused.code, refused.line) == (1, "Error: queue mail has no dead tasks of job 'Welcome'")
 
 
+@pytest.mark.parametrize("words", [("requeue", "mial", "--all"), ("purge", "mial", "--all", "--yes")])
+def test_a_mistyped_queue_is_answered_with_the_nearest(words: tuple[str, ...], cli: Says, client: Client) -> None:
+    kill(client, 1)
+
+    result = cli("dead", *words)
+
+    assert (result.code, result.err) == (1, "Error: there is no queue 'mial'; did you mean 'mail'?\n")
+    assert client.queues() == ["mail"]
+
+
 def test_only_those_picked_are_put_back(cli: Says, client: Client) -> None:
     requeued = [kill_job(client, "Welcome", "refused") for _ in range(3)]
     left = [kill_job(client, "Welcome", "no address"), *kill(client, 1, error="late")]

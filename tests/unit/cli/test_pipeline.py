@@ -162,7 +162,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_push_reads_lines_from_stdin(cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, "".join(f"{number}\n" for number in range(2500)) + "\n")
 
-    assert cli("pipeline", "push", "orders/raw", "-").out == "pushed 2,500 items into orders/raw\n"
+    assert cli("pipeline", "push", "orders/raw", "-", "--create").out == "pushed 2,500 items into orders/raw\n"
     assert client.queue("orders/raw").counts()["waiting"] == 2500
 
 
@@ -171,11 +171,24 @@ def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
 ) -> None:
     feed(monkeypatch, "1\n" * 1200 + "oops\n")
 
-    result = cli("pipeline", "push", "orders/raw", "-")
+    result = cli("pipeline", "push", "orders/raw", "-", "--create")
 
     assert (result.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
     assert "1,000 items were pushed" in result.err
     assert "line 1201 is no JSON: 'oops'" in result.err
+
+
+@pytest.mark.parametrize("typed", ["orders/rwa", "order/raw"])
+def test_push_without_a_module_names_the_nearest_queue_for_a_mistyped_one(typed: str, cli: Any, client: Client) -> None:
+    client.queue("orders/raw").push({})
+
+    refused = cli("pipeline", "push", typed, "1")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert f"there is no queue '{typed}'; did you mean 'orders/raw'?; --create does it all the same" in refused.err
+    assert client.queues() == ["orders/raw"]
+    assert cli("pipeline", "push", "orders/raw", "1").code == 0
+    assert cli("pipeline", "push", typed, "1", "--create").code == 0
 
 
 def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +208,8 @@ def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyP
         (["show", "orders", "no_such_module"], "cannot be imported"),
         (["push", "raw", "1"], "write NAME/QUEUE"),
         (["push", "orders/rwa", "1", "-m", "{}"], "did you mean 'raw'"),
-        (["push", "orders/raw", "one"], "is no JSON"),
-        (["push", "orders/raw", "1", "--priority", "7"], "priority=7"),
+        (["push", "orders/raw", "one", "--create"], "is no JSON"),
+        (["push", "orders/raw", "1", "--priority", "7", "--create"], "priority=7"),
         (["run", "orders", "{}", "--master", "local"], "no station on Spark"),
         (["run", "orders", "{}", "--master", "local", "--remote", "sc://x"], "--remote exclude each other"),
         (["run", "orders", "{}", "--conf", "spark.driver.memory=4g"], "no station on Spark"),

@@ -141,6 +141,24 @@ def test_the_overview_tells_what_died_and_of_what(browse, client):
     assert "the moon was full" in text
 
 
+def test_a_task_page_shows_the_frames_of_the_job_first_and_keeps_the_whole_text(browse, client):
+    frame = '  File "{}", line 7, in {}\n    call()'
+    ours = frame.format("/venv/lib/python3.12/site-packages/jobrunner/worker/run/runner.py", "run")
+    theirs = frame.format("/srv/app/jobs.py", "send")
+    error = "\n".join(["ValueError: no", "Traceback (most recent call last):", ours, theirs, "ValueError: no"])
+    queue = client.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.push({}, id="broken")
+    queue.reserve()[0].rollback(error=error)
+
+    text = browse().get("/tasks/broken?queue=mail").text
+
+    brief, _, whole = text.partition("<details><summary>The whole text")
+    assert "/srv/app/jobs.py" in brief
+    assert "runner.py" not in brief.partition("<h2>Last error</h2>")[2].partition("<pre")[2]
+    assert "runner.py" in whole.partition("</details>")[0]
+
+
 def test_the_pending_tasks_of_the_overview_add_up(browse, client):
     client.queue("mail").push_many(range(8))
     client.queue("mail").reserve(8)
