@@ -55,12 +55,8 @@ def lines_of_lost(client: Client, queues: Iterable[QueueView]) -> list[Call[list
     some = [queue for queue in queues if queue.totals.get("recovered") and queue.open]
     some = sorted(some, key=lambda queue: -queue.totals["recovered"])[:_QUEUES]
     counts = {"pending": _PENDING, "waiting": _WAITING}
-    return [
-        first_lines(client, queue.name, state, count=count)
-        for queue in some
-        for state, count in counts.items()
-        if getattr(queue, state)
-    ]
+    # A lease that ended counts as waiting, and is in the set of pending tasks until maintenance moves it: read both.
+    return [first_lines(client, queue.name, state, count=count) for queue in some for state, count in counts.items()]
 
 
 def lost_rows(rows: Iterable[TaskRow]) -> list[TaskRow]:

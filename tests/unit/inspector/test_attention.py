@@ -67,6 +67,8 @@ def test_a_task_that_its_workers_lost_twice_is_found_where_it_waits(client: Clie
         clock.advance(1500)
         assert queue.reserve(1)[0].id == "poison"  # it has kept its place
         clock.advance(1500)
+    (expired,) = lost(client)  # nothing has moved it since its lease ended
+    assert "was lost by its worker 3 times" in expired.found
     queue.reserve(2)  # the fourth lease ends
     (check,) = lost(client)
 
