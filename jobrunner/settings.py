@@ -83,6 +83,9 @@ class WorkerSettings:
 
     concurrency: int = 10
     """Attempts at a time."""
+    max_per_queue: Mapping[str, int] = field(default_factory=dict)
+    """Most tasks of single queues at a time on this worker, {"thumbnails": 4}, so that slow ones leave slots to others;
+    before the `max_per_worker` of their declarations."""
     executor: str = "threads"
     """The executor of plain jobs, threads or processes; "async" means threads: coroutine jobs have an event loop."""
     grace: float = 25.0
@@ -115,6 +118,10 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
+        if not isinstance(self.max_per_queue, Mapping):
+            raise InvalidOption(f"max_per_queue={describe(self.max_per_queue)}: give a mapping, {{'thumbnails': 4}}")
+        for queue, most in self.max_per_queue.items():
+            check_whole(most, f"max_per_queue of {queue!r}", minimum=1)
         check_whole(self.max_tasks, "max_tasks", minimum=0)
         check_whole(self.max_memory, "max_memory", minimum=0)
         if self.events not in EVENTS:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from jobrunner.broker.keys import split_queue
 from jobrunner.cli.options import (
     LOG_LEVEL,
     NOWHERE,
@@ -73,6 +74,12 @@ class WorkOptions:
     max_memory: int = 0
     unknown_grace: float = 86_400.0
     release: str | None = None
+    max_per_queue: tuple[str, ...] = ()
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """Most tasks of single queues at a time. Raises InvalidOption for what is not NAME=N."""
+        return dict(map(cap_of, self.max_per_queue))
 
     @property
     def imported(self) -> tuple[str, ...]:
@@ -82,6 +89,7 @@ class WorkOptions:
     def check(self) -> None:
         """Raises InvalidOption for what needs a package that is not installed, and for a release that is no name."""
         check_release(self.release or "", "--release")
+        _ = self.caps
         if self.otel and find_spec("opentelemetry") is None:
             raise InvalidOption(f"--otel needs OpenTelemetry; {install_command('otel')}")
 
@@ -104,6 +112,8 @@ class WorkOptions:
 @click.option("-q", "--queue", "queues", multiple=True, metavar="NAME[:WEIGHT]", shell_complete=queue_names,
               help="A queue to serve, and its weight; default: every queue of the jobs.")  # fmt: skip
 @click.option("--concurrency", type=int, default=10, show_default=True, help="Tasks that run at once, per process.")
+@click.option("--max-per-queue", multiple=True, metavar="NAME=N",
+              help="Most tasks of a queue at a time, per process: thumbnails=4. Repeatable.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
               help="Worker processes; a crashed one is restarted.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
@@ -183,9 +193,19 @@ def _supervise(
         return supervisor.run()
 
 
+def cap_of(text: str) -> tuple[str, int]:
+    """The queue and the number of `thumbnails=4`. Raises InvalidName, InvalidOption."""
+    name, equals, most = text.partition("=")
+    if not (equals and most.isascii() and most.isdecimal() and int(most[:9]) > 0 and len(most) < 9):
+        raise InvalidOption(f"--max-per-queue {text!r}: write NAME=N, such as thumbnails=4, with a whole number from 1")
+    split_queue(name)
+    return name, int(most)
+
+
 def words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
+    found += [f"--max-per-queue={cap}" for cap in wanted.max_per_queue]
     for name in ("concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat", "unknown_grace", "events",
                  "log_format", "log_level"):  # fmt: skip
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
@@ -224,6 +244,7 @@ def work_here(
         wanted.concurrency,
         client,
         allow_eviction=wanted.allow_eviction,
+        max_per_queue=wanted.caps,
         executor=wanted.executor,
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,

@@ -83,6 +83,8 @@ class WorkerRecord:
     """How many attempts run; the batches of drivers do not count."""
     fetched: int = 0
     """How many tasks it has reserved and not yet begun."""
+    held_by: str = ""
+    """The queue whose tasks hold all slots while other queues of the worker wait; "" for none."""
     at: datetime | None = None
     """When it sent this, by its clock."""
 
@@ -192,6 +194,7 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         release=text.get("release", ""),
         executing=whole(fields.get("executing")),
         fetched=whole(fields.get("fetched")),
+        held_by=text.get("held_by", ""),
         at=from_ms(at) if (at := whole(fields.get("at"))) else None,
     )
 

@@ -19,9 +19,9 @@ from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff, seconds_of_text
-from jobrunner.settings import Duration, file_settings, project_file
+from jobrunner.settings import Duration, check_whole, file_settings, project_file
 
-_KNOWN = tuple(QueueSettings.__slots__)
+_KNOWN = (*QueueSettings.__slots__, "max_per_worker")
 _LENGTHS = ("keepalive", "dead_ttl", "expires_in", "history")
 _RATES = ("rate", "rate_per_partition")
 _LEAST_TTL_S = 30.0
@@ -30,7 +30,10 @@ _BEATS = 3
 
 
 class DeclaredSettings(TypedDict, total=False):
-    """The settings of `Queue.configure`; None declares the default, a setting that is left out stays as it is."""
+    """The settings of `Queue.configure`; None declares the default, a setting that is left out stays as it is.
+
+    max_per_worker  most tasks of the queue at a time on one worker, so that slow ones leave slots to other queues
+    """
 
     keepalive: Duration | None
     max_attempts: int | None
@@ -46,6 +49,7 @@ class DeclaredSettings(TypedDict, total=False):
     expires_in: Duration | None
     history: Duration | None
     history_max: int | None
+    max_per_worker: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,8 @@ class DeclaredQueue:
     """module:line, or the table and the file that declare it."""
     stored: Fields
     """The settings as the server stores them; '' for a default."""
+    max_per_worker: int = 0
+    """Most tasks of it that one worker holds at a time; 0: no cap. The server does not know it."""
     code: CodeType | None = None
     """What ran the declaration: a module that is loaded again has other code."""
 
@@ -68,7 +74,8 @@ _declared: dict[str, DeclaredQueue] = {}
 def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
     """Declares a queue and its settings, beside the jobs that use it: `queue("tenants", fair=True, history=86400)`.
 
-    The settings are those of `Queue.configure`, with the same checks. Workers that load the module publish them when
+    The settings are those of `Queue.configure`, with the same checks, and `max_per_worker`: how many of its tasks one
+    worker holds at a time. Workers that load the module publish them when
     they start. What an operator changes by hand (command line, dashboard, `configure`) is kept until the declared value
     of that setting changes. Declaring the same twice is allowed.
 
@@ -97,21 +104,26 @@ def declaration(
             f"pipeline.declare({own!r}, …)"
         )
     check_options(settings, _KNOWN, f"setting of queue {name!r}, {place}:")
+    most = settings.get("max_per_worker")
     try:
-        stored = write_settings(settings, name)
+        check_whole(most or 0, "max_per_worker", minimum=0 if most is None else 1)
+        stored = write_settings({key: value for key, value in settings.items() if key != "max_per_worker"}, name)
     except UsageError as error:
         raise type(error)(f"queue {name!r}, {place}: {error}") from error
-    return DeclaredQueue(name=name, settings=dict(settings), place=place, stored=stored, code=code)
+    return DeclaredQueue(
+        name=name, settings=dict(settings), place=place, stored=stored, max_per_worker=most or 0, code=code
+    )
 
 
 def check_same(known: DeclaredQueue, other: DeclaredQueue) -> None:
     """Raises DuplicateQueue unless both declare the same."""
-    if known.stored == other.stored:
+    if (known.stored, known.max_per_worker) == (other.stored, other.max_per_worker):
         return
     unset = object()
     fields = {*known.stored, *other.stored}
     differ = [name for name in fields if known.stored.get(name, unset) != other.stored.get(name, unset)]
-    told = ", ".join(f"{name} ({_value(known, name)}; {_value(other, name)})" for name in settings_named(differ))
+    names = settings_named(differ) + ["max_per_worker"] * (known.max_per_worker != other.max_per_worker)
+    told = ", ".join(f"{name} ({_value(known, name)}; {_value(other, name)})" for name in names)
     raise DuplicateQueue(
         f"queue {known.name!r} is declared by {known.place} and by {other.place} with different settings: {told}; "
         "keep one of them"

@@ -27,7 +27,7 @@ from jobrunner.formatting import describe, duration, listed
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
 from jobrunner.inspector.doctor.environment import facts_checks
-from jobrunner.inspector.doctor.workload import leader_check, unknown_type_check
+from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import OutcomeCounts
@@ -243,6 +243,7 @@ def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check
         found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice, queue=names[0]))
     found += lost_checks(seen.lost)
     found += [check for queue in seen.queues for check in limit_checks(queue)][:_LIMITS_TOLD]
+    found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:
         found.append(leader_check(None))

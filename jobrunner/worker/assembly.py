@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Arg
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.notifier import Notifier
 from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of, keys_of, middleware_of
@@ -21,13 +23,14 @@ from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
+from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import BatchDrivers, longest_poll_s
+from jobrunner.worker.queues import BatchDrivers, caps_of, longest_poll_s
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -37,6 +40,7 @@ from jobrunner.worker.run.executor import Deadlines, DispatchingExecutor, Execut
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
+from jobrunner.worker.slot_monitor import SlotMonitor
 
 _LONG_S = 3600.0
 _SHARED = ("payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption")
@@ -140,7 +144,12 @@ class Assembly:
             cron=PeriodicTicks(self._broker, self._keys, self._encryption, self._stats.late_ticks.append),
         )  # fmt: skip
         identity = self._identity(queues)
-        commands = Commands(self._state, tasks.leases, fetcher, drivers, lambda: coordinator.leads, identity)
+        monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
+
+        def observe(begun: Sequence[Attempt]) -> dict[str, Arg]:
+            return {"leads": int(coordinator.leads), "held_by": monitor.check(begun)}
+
+        commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact, settings.release)
         heartbeat = Heartbeat(self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat)
         loops = (
@@ -154,13 +163,14 @@ class Assembly:
 
     def _task_parts(self, fetched: dict[str, int], leases: HeldLeases) -> TaskParts:
         settings, finished = self._settings, FinishedAttempts()
+        poll_s, caps = longest_poll_s(settings.poll), caps_of(fetched, settings.max_per_queue)
         return TaskParts(
             broker=self._broker,
             keys=self._keys,
             encryption=self._encryption,
             worker_id=self._worker_id,
             release=settings.release,
-            rotation=QueueRotation(fetched, longest_poll_s(settings.poll)),
+            rotation=CappedRotation(fetched, poll_s, caps) if caps else QueueRotation(fetched, poll_s),
             prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
             executor=_build_executor(settings, self._client, self._modules, leases, finished),
             finished=finished,

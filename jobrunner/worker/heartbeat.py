@@ -124,18 +124,19 @@ class WorkerState:
 class Commands:
     """Answers the heartbeat: `describe` is what it sends, `obey` takes the commands in its reply.
 
-    `identity` are the fields of the description that never change; `leads` says whether this worker is the leader.
+    `identity` are the fields of the description that never change; `observe` returns those that other components know,
+    from the running attempts.
     """
 
     def __init__(
         self, state: WorkerState, leases: HeldLeases, fetcher: Fetcher, drivers: BatchDrivers,
-        leads: Callable[[], bool], identity: Mapping[str, Arg],
+        observe: Callable[[Sequence[Attempt]], Mapping[str, Arg]], identity: Mapping[str, Arg],
     ) -> None:  # fmt: skip
         self._state = state
         self._leases = leases
         self._fetcher = fetcher
         self._drivers = drivers
-        self._leads = leads
+        self._observe = observe
         self._identity = identity
 
     def describe(self) -> dict[str, Arg]:
@@ -146,7 +147,6 @@ class Commands:
             **self._identity,
             "in_hand": self._fetcher.in_hand + self._drivers.in_hand,
             "finished": self._fetcher.finished_total,
-            "leads": int(self._leads()),
             "quiet": int(self._state.is_quiet),
             "stopping": int(self._state.stops_asked > 0),
             "memory": resident_bytes(),
@@ -155,6 +155,7 @@ class Commands:
             "running": _running(begun, self._drivers.running),
             "at": unix_ms(),
             "types": _known_types(),
+            **self._observe(begun),
         }
 
     def obey(self, commands: Mapping[str, bytes]) -> bool:

@@ -126,6 +126,19 @@ def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:
     ]
 
 
+def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
+    """How many tasks this worker holds of single queues: those `given` to it, else as declared (`max_per_worker`).
+    Raises InvalidOption for a queue that its fetch loop does not serve."""
+    names = list(served)
+    if unserved := [name for name in given if name not in names]:
+        raise InvalidOption(
+            f"max_per_queue names {unserved[0]!r}, a queue that this worker does not fetch from; it serves "
+            f"{', '.join(names) or 'none'}"
+        )
+    declared = {one.name: one.max_per_worker for one in declared_queues() if one.max_per_worker}
+    return {name: most for name, most in (declared | dict(given)).items() if name in names}
+
+
 def publish_declared(client: Client, heartbeat_s: float) -> None:
     """Publishes the declared queues, registers them, and logs which settings that changed. Raises ServerError."""
     if not (declared := declared_queues()):

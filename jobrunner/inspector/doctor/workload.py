@@ -175,6 +175,7 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield ok("workers", f"{len(workers)} at work") if workers else warn("workers", "none", "jobrunner work MODULE")
     if workers:
         yield leader_check(leader(client))
+    yield from (slots_check(worker) for worker in workers if worker.held_by)
     yield from (check for queue in found for check in (*queue_checks(queue), *limit_checks(queue)))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found))))
     window = read_window(client, _HOUR, "minute")
@@ -199,6 +200,14 @@ def _latest_errors(client: Client, queues: Iterable[QueueView]) -> dict[tuple[st
 
 def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
     return [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
+
+
+def slots_check(worker: WorkerRecord) -> Check:
+    """The check result for a worker of which one queue holds all slots."""
+    told = f"{worker.held_by} holds all {worker.slots} slots of {worker.id} while other queues wait"
+    most = max(worker.concurrency // 2, 1)
+    advice = f"work --max-per-queue {worker.held_by}={most}, queue(…, max_per_worker={most}), or a worker of its own"
+    return warn("slots", told, advice)
 
 
 def leader_check(leads: str | None) -> Check:

@@ -13,6 +13,7 @@ from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, ReserveAhead, TaskParts
+from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
 from jobrunner.worker.report.report_calls import ReportCall
@@ -54,6 +55,7 @@ class Fetcher:
     ) -> None:  # fmt: skip
         self._parts = parts
         self._rotation = parts.rotation
+        self._capped = parts.rotation if isinstance(parts.rotation, CappedRotation) else None
         self._prefetch = parts.prefetch
         self._executor = parts.executor
         self.reporting = Reporting(parts, events, unknown)
@@ -132,9 +134,15 @@ class Fetcher:
         return pause_s
 
     def _take_wakeups(self) -> None:
+        capped = self._capped
+        if capped is not None:
+            self._woken.update(capped.due_hints())
         while self._woken:
             queue = self._woken.pop()
-            if self._wanted(self._executor.backlog):
+            if capped is not None and not capped.has_room(queue, 1):
+                if capped.passes_on(queue):
+                    self._parts.broker.run(wake(self._parts.keys.queue(queue)))
+            elif self._wanted(self._executor.backlog):
                 self._rotation.wake(queue)
             else:
                 self._parts.broker.run(wake(self._parts.keys.queue(queue)))
@@ -145,6 +153,8 @@ class Fetcher:
             queue, count, brought = self._ahead.first()
             asked_at = monotonic() - self._parts.stats.age_ms(brought.now_ms) / 1000
             is_wanted = self._wanted(self._executor.backlog) >= len(brought.attempts)
+            if self._capped is not None:
+                is_wanted = is_wanted and self._capped.has_room(queue, len(brought.attempts))
             if len(brought.attempts) == count:
                 self._rotation.wake(queue)
             self._intake.take(queue, count, brought, asked_at, begins=is_wanted and self._may_reserve)
@@ -218,6 +228,8 @@ class Fetcher:
         pause_s = self._pause_for_work_s()
         if self._quarantine.is_on:
             pause_s = min(pause_s, self._quarantine.pause_s(self._prefetch.in_hand))
+        if self._capped is not None:
+            pause_s = min(pause_s, self._capped.until_hint())
         return self.reporting.pause_s(pause_s)
 
     def _pause_for_work_s(self) -> float:

@@ -20,6 +20,7 @@ from jobrunner.clock import monotonic
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError
 from jobrunner.outcome import Released
+from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
@@ -200,6 +201,8 @@ class Intake:
         if self._backpressure.is_on:
             self._backpressure.made_room(queue)
         self._parts.prefetch.took(len(attempts))
+        if isinstance(self._rotation, CappedRotation):
+            self._rotation.took(queue, len(attempts))
         self._parts.leases.hold(attempts, asked_at)
         if self._parts.leases.can_keep(attempts):
             return attempts

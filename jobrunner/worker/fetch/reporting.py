@@ -18,6 +18,7 @@ from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, FannedOut, Outcome, Released, Succeeded, Unknown
 from jobrunner.worker.fetch.intake import TaskParts
+from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.report.attempt_log import AttemptLog
@@ -164,6 +165,8 @@ class Reporting:
         if not reports:
             self._parts.prefetch.gave(0)
             return False
+        if isinstance(self._parts.rotation, CappedRotation):
+            self._parts.rotation.ended(attempt.queue for attempt, _ in reports)
         kinds = [type(outcome) for _, outcome in reports]
         released, count = kinds.count(Released) + kinds.count(Unknown), len(kinds)
         if Acknowledged in kinds:

@@ -1,0 +1,114 @@
+"""Caps of a worker on single queues (`max_per_worker`, `--max-per-queue`): so many tasks of a queue at a time here.
+
+A worker without caps uses `QueueRotation` and pays for none of this.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from jobrunner.clock import monotonic
+from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
+
+_HINT_PAUSE_S = 0.25
+"""A hint of a full queue is for another worker. Where there is none it comes back at once, again and again."""
+_AHEAD = 2
+"""A queue that can take fewer is not among those that the notifier reserves from."""
+
+
+class CappedRotation(QueueRotation):
+    """Turns among queues of which some have a cap.
+
+    Invariant: of a queue with a cap the worker holds no more tasks than that, running and fetched together. A queue
+    that is at its cap has no turn until one of its tasks ends; its hints are passed on to other workers.
+    """
+
+    def __init__(self, weights: Mapping[str, int], poll_s: float, caps: Mapping[str, int]) -> None:
+        super().__init__(weights, poll_s)
+        self.caps = dict(caps)
+        self._held = dict.fromkeys(caps, 0)
+        self._full: set[str] = set()
+        self._passed_at: dict[str, float] = {}
+        self._kept_hints: dict[str, float] = {}
+
+    @property
+    def open(self) -> list[str]:
+        """The queues that may have a turn, without those that are at their cap or near it."""
+        return [queue for queue in super().open if self.has_room(queue, min(_AHEAD, self.caps.get(queue, _AHEAD)))]
+
+    def has_room(self, queue: str, count: int) -> bool:
+        """Whether so many more tasks of a queue may be held."""
+        return queue not in self.caps or self._held[queue] + count <= self.caps[queue]
+
+    def took(self, queue: str, count: int) -> None:
+        """So many tasks of a queue were reserved."""
+        if queue in self.caps:
+            self._held[queue] += count
+            if self._held[queue] >= self.caps[queue]:
+                self._full.add(queue)
+                self._asleep_until[queue] = math.inf
+
+    def ended(self, queues: Iterable[str]) -> None:
+        """Tasks of these queues ended, or are handed back."""
+        for queue, count in Counter(queues).items():
+            if queue in self.caps:
+                self._held[queue] -= count
+                if queue in self._full and self.has_room(queue, 1):
+                    self._full.discard(queue)
+                    self._kept_hints.pop(queue, None)
+                    self.wake(queue)
+
+    def plan(self, wanted: int) -> ReservePlan:
+        """As in the base class; what a cap leaves of a share goes to other queues."""
+        plan = super().plan(wanted)
+        over = 0
+        for queue in self.caps.keys() & plan.shares.keys():
+            most = self.caps[queue] - self._held[queue]
+            over += max(plan.shares[queue] - most, 0)
+            plan.shares[queue] = min(plan.shares[queue], most)
+        others = [queue for queue in plan.shares if queue not in self.caps] if over else []
+        now = monotonic()
+        others = others or [one for one in self.queues if over and one not in self.caps and self._is_ready(one, now)]
+        for left, queue in zip(range(len(others), 0, -1), others, strict=True):
+            part = math.ceil(over / left)
+            over -= part
+            if part:
+                plan.shares[queue] = plan.shares.get(queue, 0) + part
+        return plan
+
+    def _is_ready(self, queue: str, now: float) -> bool:
+        return self._asleep_until[queue] <= now
+
+    def sleep(self, queue: str, next_event_s: float | None, keepalive_s: float) -> None:
+        """As in the base class; a queue at its cap sleeps until one of its tasks ends."""
+        super().sleep(queue, next_event_s, keepalive_s)
+        if queue in self._full:
+            self._asleep_until[queue] = math.inf
+
+    def wake(self, queue: str) -> None:
+        """This queue may have work; one at its cap sleeps on."""
+        if queue not in self._full:
+            super().wake(queue)
+
+    def passes_on(self, queue: str) -> bool:
+        """Whether a hint of a queue at its cap goes to another worker now. One that came back soon is kept for a
+        while."""
+        now = monotonic()
+        due = self._passed_at.get(queue, -math.inf) + _HINT_PAUSE_S
+        if due <= now:
+            self._passed_at[queue] = now
+            return True
+        self._kept_hints[queue] = due
+        return False
+
+    def due_hints(self) -> list[str]:
+        """Queues whose kept hints are due; they are kept no more."""
+        now = monotonic()
+        due = [queue for queue, at in self._kept_hints.items() if at <= now]
+        for queue in due:
+            del self._kept_hints[queue]
+        return due
+
+    def until_hint(self) -> float:
+        """Seconds until a kept hint is due."""
+        return max(min(self._kept_hints.values(), default=math.inf) - monotonic(), 0.0)
