@@ -207,7 +207,7 @@ def slots_check(worker: WorkerRecord) -> Check:
     told = f"{worker.held_by} holds all {worker.slots} slots of {worker.id} while other queues wait"
     most = max(worker.concurrency // 2, 1)
     advice = f"work --max-per-queue {worker.held_by}={most}, queue(…, max_per_worker={most}), or a worker of its own"
-    return warn("slots", told, advice)
+    return warn("slots", told, advice, queue=worker.held_by)
 
 
 def leader_check(leads: str | None) -> Check:
