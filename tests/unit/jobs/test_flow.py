@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, chain, group, job
+from jobrunner.broker.calls import flows
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.flow import Flow, send
 from jobrunner.client.operations.operation import run_operation
@@ -14,6 +15,7 @@ from jobrunner.errors import InvalidOption, ParameterError, PayloadTooLarge, Que
 from jobrunner.jobs.flow import Step, node_of
 from jobrunner.jobs.flow_layout import lay_out
 from jobrunner.join import read_onward
+from jobrunner.task import new_id
 
 DAY_MS = 86_400_000
 
@@ -253,6 +255,19 @@ def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> No
     sent = [client.queue(name).purge("waiting") for name in ("maths", "line/other")]
     assert client.queue("maths").counts()["waiting"] == (1 if sent == [1, 1] else 0)
     assert sent in ([0, 0], [1, 1])
+
+
+def test_the_list_of_recent_flows_is_cut_now_and_then_and_never_too_short(client: Client, raw: Any) -> None:
+    keys = keys_of(client)
+    lengths = []
+    for at in range(0, 4000, 20):
+        calls = [flows.note_flow(keys, new_id("maths"), n) for n in range(at, at + 20)]
+        broker_of(client).run_many([call for one in calls for call in one])
+        lengths.append(raw.zcard(keys.flows))
+
+    assert max(lengths) < 1500
+    assert all(found >= min(1000, sent) for sent, found in zip(range(20, 4001, 20), lengths, strict=True))
+    assert raw.zrange(keys.flows, 0, 0, desc=True, withscores=True)[0][1] == 3999
 
 
 def test_a_flow_sent_twice_is_there_once(client: Client) -> None:
