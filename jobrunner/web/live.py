@@ -234,20 +234,19 @@ class _Stream(StreamingResponse):
 
 
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
-    found = [check for check in (facts_checks(seen.server) if seen.server else ()) if check.verdict != "ok"]
+    found = list(lost_checks(seen.lost))
     if unserved:
         names = [queue.name for queue in unserved]
         told = listed(names, 3)
         undone = sum(queue.open for queue in unserved)
         advice = f"start one: jobrunner work MODULE -q {names[0]}"
         found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice, queue=names[0]))
-    found += lost_checks(seen.lost)
     found += [check for queue in seen.queues for check in limit_checks(queue)][:_LIMITS_TOLD]
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:
         found.append(leader_check(None))
-    return found
+    return found + [check for check in (facts_checks(seen.server) if seen.server else ()) if check.verdict != "ok"]
 
 
 def _late(seen: LiveSnapshot, alerts: AlertThresholds) -> list[Check]:

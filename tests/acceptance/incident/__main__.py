@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
-from tests.acceptance.incident.rehearsal import failures, rehearse
+from tests.acceptance.incident.rehearsal import failures, picture, rehearse
 from tests.acceptance.incident.scene import incident
 from tests.support.waiting import wait_for
 
@@ -28,6 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.acceptance.incident", description=__doc__)
     parser.add_argument("--tasks", type=int, default=100_000, help="in all queues (default 100000)")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="a picture of every page, in order")
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="the pictures of docs/incidents.md")
     given = parser.parse_args()
     wrong: list[str] = []
     with (
@@ -42,7 +43,10 @@ def main() -> int:
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         serving.start()
         wait_for(lambda: server.started)
-        for found in rehearse(played, browser, f"http://127.0.0.1:{listener.getsockname()[1]}", given.pictures):
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        if given.docs:
+            picture(browser, url, given.docs)
+        for found in rehearse(played, browser, url, given.pictures):
             print(f"{found.trouble}, by {found.way}: {' · '.join(found.steps)}")
             wrong += failures(found)
         browser.close()

@@ -58,7 +58,7 @@ def troubles(incident: Incident) -> list[Trouble]:
             name="a task that ends its workers",
             clicks=("Open the task",),
             commands=("doctor", f"tasks show {incident.poison}"),
-            says=(incident.poison, "Resize", "SIGSEGV", "poison.tiff"),
+            says=(incident.poison, "Resize", "signal 11", "poison.tiff"),
         ),
         Trouble(
             name="a queue that nobody serves",
@@ -120,6 +120,20 @@ def rehearse(incident: Incident, browser: Any, url: str, pictures: Path | None =
                 tab = context.new_page()
                 for order, trouble in enumerate(found, start=1):
                     yield by_clicks(tab, url, trouble, _looker(tab, pictures, f"{order}", f"{size}-{theme}"))
+
+
+def picture(browser: Any, url: str, folder: Path) -> None:
+    """The pictures of docs/incidents.md."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    with closing(context):
+        tab = context.new_page()
+        for name, link in (("overview", ""), ("suspect", "Open the task"), ("limit", "Open search")):
+            tab.goto(f"{url}/")
+            if link:
+                tab.locator("main a", has_text=link).first.click()
+            tab.wait_for_selector("#live-sign[data-state=live]", state="attached")
+            tab.evaluate(f"document.querySelector('.where').textContent = 'redis://redis:6379/0 · {PREFIX}'")
+            tab.screenshot(path=folder / f"incident-{name}.png")
 
 
 def failures(found: Found) -> list[str]:

@@ -178,9 +178,9 @@ def count(client, queue, job, **changes):
 
 def test_what_failed_in_the_window_that_is_shown_is_told_beside_what_died(browse, client):
     client.queue("mail").push(1)
-    count(client, "mail", "send", succeeded=4, failed=3)
+    count(client, "mail", "send", succeeded=4, failed=3000, dead=1277)
 
-    assert 'data-name="Failed">3</td>' in browse().get("/").text
+    assert 'data-name="Failed">3,000</td><td class="n" data-name="Died">1,277</td>' in browse().get("/").text
 
 
 def test_a_finding_leads_to_what_it_is_about(browse, client):
