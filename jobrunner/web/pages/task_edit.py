@@ -35,7 +35,8 @@ def _parameters(record: TaskRecord) -> Any:
         raise Refused(f"the parameters of task {record.id} are encrypted{missing}; requeue it unchanged")
     if record.unread is not None:
         raise Refused(f"the parameters of task {record.id} cannot be read: {record.unread}; requeue it unchanged")
-    if claimed_encoding(record.fields.get("encoding")) != b"json":
+    encoding = claimed_encoding(record.fields.get("encoding")) or (b"json" if record.type else b"")
+    if encoding != b"json":  # parameters of a job are JSON and say nothing of it; an item without an encoding is bytes
         raise Refused(f"the payload of task {record.id} is not JSON; requeue it unchanged")
     try:
         return read_payload(record.payload, b"json")

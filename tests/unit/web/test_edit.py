@@ -117,3 +117,24 @@ def test_encrypted_parameters_are_not_shown_or_changed_without_a_key(
     assert (answer.status_code, "encrypted" in answer.text) == (400, True)
     row = next(row for row in browser.get("/dead", headers=JSON).json()["tasks"] if row["id"] == task_id)
     assert row["params"] == "(encrypted)"
+
+
+def test_parameters_of_a_job_that_was_enqueued_by_a_program_are_edited(browse: Browse, current: Client) -> None:
+    @job(queue="mail", max_attempts=1)
+    def greet(name: str, n: int = 1) -> None: ...
+
+    task = greet.enqueue("ada")
+    current.queue("mail").reserve()[0].rollback(error="no")
+    browser, path = browse(), f"/tasks/{task.id}"
+
+    assert shown(browser, path) == {"name": "ada", "n": 1}
+    assert send(browser, path, {"name": "bob", "n": 1}).json()["done"].endswith("changed: name")
+    forget("greet")
+    assert current.queue("mail").reserve()[0].payload == {"name": "bob", "n": 1}
+
+
+def test_bytes_of_an_item_are_not_edited_though_they_look_like_json(browse: Browse, client: Client) -> None:
+    item = client.queue("mail").push(b'{"n": 1}', max_attempts=1)
+    client.queue("mail").reserve()[0].rollback(error="no")
+
+    assert not browse().get(f"/tasks/{item}?queue=mail", headers=JSON).json()["editable"]
