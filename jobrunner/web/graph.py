@@ -53,7 +53,8 @@ def draw(boxes: Sequence[Box], *, label: str) -> Markup:
         for box in boxes
         if box.dead_letter_queue in places
     ]
-    nodes = [_node(box, places[box.name]) for box in boxes]
+    most = max((box.waiting for box in boxes), default=0)
+    nodes = [_node(box, places[box.name], box.waiting / most if most else 0.0) for box in boxes]
     return safe(
         f'<svg class="graph{" fits" * (columns <= _SHRINKS)}" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="group" aria-label="{escape(label)}">'
@@ -148,7 +149,9 @@ def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
     return f"C{middle:.0f} {y1:.0f} {middle:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"
 
 
-def _node(box: Box, place: tuple[float, float]) -> str:
+def _node(box: Box, place: tuple[float, float], backlog: float) -> str:
+    """A node; its bar is as long as its share `backlog` of the largest backlog in the graph."""
+    bar = f'<rect class="backlog" x="14" y="50" width="{max((_WIDE - 28) * backlog, 3):.0f}" height="4" rx="2"/>'
     look = f"node{' paused' if box.paused else ''}{' troubled' if box.dead else ''}"
     name = box.name if len(box.name) <= 22 else box.name[:21] + "…"
     kind = f"{box.kind}, paused" if box.paused else box.kind
@@ -162,6 +165,7 @@ def _node(box: Box, place: tuple[float, float]) -> str:
         f'<text class="name" x="14" y="25">{escape(name)}</text>'
         f'<text class="kind" x="14" y="43">{escape(kind)}</text>'
         f'<text class="rate" x="{_WIDE - 14}" y="43" text-anchor="end">{escape(rate)}</text>'
-        f'<text class="counts" x="14" y="67">{number(box.waiting)} waiting · {number(box.pending)} pending{dead}'
+        f"{bar if backlog else ''}"
+        f'<text class="counts" x="14" y="71">{number(box.waiting)} waiting · {number(box.pending)} pending{dead}'
         "</text></a>"
     )

@@ -72,3 +72,20 @@ def test_a_graph_of_few_layers_may_shrink_and_a_long_one_is_scrolled():
 
     assert 'class="graph fits"' in draw(line(5), label="short")
     assert 'class="graph"' in draw(line(6), label="long")
+
+
+def test_the_bar_of_a_station_is_its_share_of_the_largest_backlog():
+    boxes = [box("raw", "clean", waiting=1000), box("clean", "load", waiting=250), box("load", waiting=1), box("end")]
+
+    drawn = ET.fromstring(str(draw(boxes, label="p")))
+
+    bars = {
+        node.get("href"): [int(bar.get("width")) for bar in node.iter("rect") if bar.get("class") == "backlog"]
+        for node in drawn
+        if node.get("href")
+    }
+    assert bars == {"/queues/raw": [168], "/queues/clean": [42], "/queues/load": [3], "/queues/end": []}
+
+
+def test_without_a_backlog_no_station_has_a_bar():
+    assert "backlog" not in str(draw([box("raw", "clean"), box("clean")], label="p"))
