@@ -25,6 +25,7 @@ from jobrunner import errors, queue_settings, settings
 from jobrunner.broker import keys as all_keys
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.jobs.decorator import job
+from jobrunner.jobs.enqueue_options import EnqueueKeywords
 
 PACKAGE = Path(settings.__file__).parent
 OPTION_GROUPS = {
@@ -73,13 +74,16 @@ def job_options() -> str:
     for title, names in OPTION_GROUPS.items():
         rows = [(f"`{name}`", _type_of(parameters[name]), said[name]) for name in names]
         parts += [f"## {title}", _table(("option", "type", "what it does"), rows)]
-    raises = (inspect.getdoc(job) or "").rpartition("\n\n")[2]
-    return "\n\n".join([*parts, raises])
+    parts.append((inspect.getdoc(job) or "").rpartition("\n\n")[2])
+    of_call = _table(("option", "what it does"), [
+        (f"`{name}`", text) for name, text in _options_of(inspect.getdoc(EnqueueKeywords) or "").items()
+    ])  # fmt: skip
+    return "\n\n".join([*parts, "## Options of one enqueue", of_call])
 
 
 def _options_of(doc: str) -> dict[str, str]:
     """Option → text of the docstring of @job, where each option begins a line and its text may go on."""
-    lines = doc.partition("\n\n")[2].rpartition("\n\n")[0].splitlines()
+    lines = doc.partition("\n\n")[2].splitlines()
     found: dict[str, str] = {}
     for line in lines:
         begin = re.match(r"([a-z_]+) {2,}(.+)", line)

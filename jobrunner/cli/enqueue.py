@@ -20,7 +20,7 @@ from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import check_queue, job_names, queue_names, with_create
 from jobrunner.errors import ParameterError, UnknownJob
 from jobrunner.jobs.build import build_task
-from jobrunner.jobs.options import EnqueueOptions
+from jobrunner.jobs.enqueue_options import EnqueueOptions
 from jobrunner.jobs.registry import JobDefinition, all_jobs, find, load_modules, lookup
 from jobrunner.option_names import check_names, nearest
 

@@ -3,9 +3,8 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -15,12 +14,21 @@ from jobrunner.client.item import LONGEST_KEY
 from jobrunner.client.outgoing import sending_of
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import ParameterError
-from jobrunner.jobs.options import NOW, EnqueueOptions
+from jobrunner.errors import InvalidOption, ParameterError, UsageError
+from jobrunner.formatting import describe
+from jobrunner.jobs.enqueue_options import (
+    NOW,
+    EnqueueKeywords,
+    EnqueueOptions,
+    own_headers,
+    own_result_ttl,
+    read_options,
+)
+from jobrunner.jobs.options import positive
 from jobrunner.jobs.registry import JobDefinition
-from jobrunner.option_names import checks_options, no_attribute
+from jobrunner.option_names import no_attribute
 from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
-from jobrunner.settings import Duration
+from jobrunner.settings import check_whole
 from jobrunner.task import Task, check_priority, due, new_id
 
 P = ParamSpec("P")
@@ -38,17 +46,25 @@ class BoundCall(Generic[R]):
         self.values = values
         self.options = options
 
-    def task(self, options: EnqueueOptions) -> Task:
-        """The task of this call. Raises the errors of a wrong parameter or option."""
-        return build_task(self.definition, self.values, options)
+    def __repr__(self) -> str:
+        return f"<call of job {self.definition.name!r}>"
+
+    def task(self, options: EnqueueOptions = NOW) -> Task:
+        """The task of this call; its own options override `options`. Raises the errors of a wrong parameter or
+        option."""
+        return build_task(self.definition, self.values, self.options.over(options))
+
+    def using(self, **options: Unpack[EnqueueKeywords]) -> "BoundCall[R]":
+        """The same call with these options, beside those that it has."""
+        return BoundCall(self.definition, self.values, read_options(options, "using").over(self.options))
 
     def enqueue(self) -> TaskHandle[R]:
         """Sends it as a task. Errors as in Job.enqueue."""
-        return current_client().enqueue(self.task(self.options), wait=self.options.wait)
+        return current_client().enqueue(self.task(), wait=self.options.wait)
 
     async def aenqueue(self) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
-        return await current_async_client().enqueue(self.task(self.options), wait=self.options.wait)
+        return await current_async_client().enqueue(self.task(), wait=self.options.wait)
 
 
 class FunctionJob(Generic[P, C, R]):
@@ -99,37 +115,97 @@ class FunctionJob(Generic[P, C, R]):
         """The same for asyncio."""
         return await self.bind(*args, **kwargs).aenqueue()
 
-    def enqueue_many(self, calls: Iterable[BoundCall[R]]) -> list[TaskHandle[R]]:
-        """Sends many calls in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""
-        return current_client().enqueue_many([call.task(self._options) for call in calls], wait=self._options.wait)
+    def enqueue_many(self, calls: Iterable[BoundCall[R]], **options: Unpack[EnqueueKeywords]) -> list[TaskHandle[R]]:
+        """Sends many calls in batches of up to 1 000 and 1 MiB. All are checked before the first is sent.
 
-    @checks_options
-    def using(
-        self,
-        *,
-        in_: Duration | None = None,
-        at: datetime | float | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        id: str | None = None,  # noqa: A002
-        wait: Duration = 0,
-    ) -> "FunctionJob[P, C, R]":
-        """The same job with options for the tasks enqueued through what is returned."""
+        `options` are those of all calls that do not have their own.
+        """
+        chosen = read_options(options, "enqueue_many").over(self._options)
+        return current_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.wait)
+
+    async def aenqueue_many(
+        self, calls: Iterable[BoundCall[R]], **options: Unpack[EnqueueKeywords]
+    ) -> list[AsyncTaskHandle[R]]:
+        """The same for asyncio."""
+        chosen = read_options(options, "aenqueue_many").over(self._options)
+        return await current_async_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.wait)
+
+    def using(self, **options: Unpack[EnqueueKeywords]) -> "FunctionJob[P, C, R]":
+        """The same job with these options for the tasks enqueued through what is returned (see EnqueueKeywords)."""
         chosen = FunctionJob[P, C, R](
-            self._function,
-            self._values,
-            EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait),
+            self._function, self._values, read_options(options, "using").over(self._options)
         )
         chosen.definition = self.definition
         return chosen
 
 
+def definition_of(job: type) -> JobDefinition:
+    """The definition of a job class. Raises UsageError for one that is not declared."""
+    found: JobDefinition | None = getattr(job, "definition", None)
+    if found is None or found.origin != f"{job.__module__}:{job.__qualname__}":
+        raise UsageError(f"{job.__qualname__} is not declared; put @job(...) above the class")
+    return found
+
+
+def tasks_of(job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_class: bool = False) -> list[Task]:
+    """The tasks of jobs and calls, with these options where they have none of their own. Raises UsageError for what is
+    neither, and the errors of wrong parameters and options."""
+    if options.id is not None:
+        raise InvalidOption(
+            f"id={describe(options.id)}: enqueue_many sends many tasks; give each its own, in using(id=…) of each call"
+        )
+    if isinstance(calls, (str, bytes, msgspec.Struct, BoundCall)):
+        raise UsageError(f"{job}.enqueue_many({describe(calls)}): give a list, or another iterable, of calls")
+    tasks: list[Task] = []
+    for call in calls:
+        if isinstance(call, BoundCall):
+            tasks.append(call.task(options))
+        elif isinstance(call, msgspec.Struct) and hasattr(type(call), "definition"):
+            tasks.append(build_task(definition_of(type(call)), call, options))
+        else:
+            raise UsageError(_no_call(job, is_class, call, len(tasks)))
+    return tasks
+
+
+def _no_call(job: str, is_class: bool, given: object, position: int) -> str:
+    given_as = ", ".join(map(describe, given)) if isinstance(given, (tuple, list)) else "…"
+    owner = job
+    if isinstance(given, FunctionJob):
+        job, given_as, is_class = given.__name__, "…", False
+    remedy = f"{job}(…)" if is_class else f"{job}.bind({given_as})"
+    return f"{owner}.enqueue_many([…]): item {position} is {describe(given)}, which is no call of a job; write {remedy}"
+
+
 def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -> Task:
     """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
     options = definition.options
+    key = None if options.partition_by is None else key_of(getattr(values, options.partition_by))
+    lock = None if options.unique is None else options.unique.lock(definition.name, values)
+    if chosen is NOW:
+        return Task(
+            id=new_id(_tag_of(options.queue)),
+            queue=options.queue,
+            type=definition.name,
+            payload=definition.parameters.write(values),
+            priority=options.priority,
+            keepalive_ms=_ms(options.keepalive),
+            max_attempts=options.max_attempts,
+            max_stalled=options.max_stalled,
+            expires_in_ms=_ms(options.expires_in),
+            key=key,
+            lock=lock,
+            is_kept=options.result_ttl >= KEPT_S,
+        )
     queue = chosen.queue if chosen.queue is not None else options.queue
     delay_ms, at_ms = due(chosen.in_, chosen.at)
     priority = check_priority(chosen.priority)
+    max_attempts, expires_in = options.max_attempts, options.expires_in
+    if chosen.max_attempts is not None:
+        max_attempts = check_whole(chosen.max_attempts, "max_attempts", minimum=0)
+    if chosen.expires_in is not None:
+        expires_in = positive(chosen.expires_in, "expires_in")
+    headers = own_headers(chosen)
+    own_ttl = own_result_ttl(headers)
     return Task(
         id=new_id(_tag_of(queue)) if chosen.id is None else check_id(chosen.id),
         queue=queue,
@@ -139,12 +215,13 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
         delay_ms=delay_ms,
         at_ms=at_ms,
         keepalive_ms=_ms(options.keepalive),
-        max_attempts=options.max_attempts,
+        max_attempts=max_attempts,
         max_stalled=options.max_stalled,
-        expires_in_ms=_ms(options.expires_in),
-        key=None if options.partition_by is None else key_of(getattr(values, options.partition_by)),
-        lock=None if options.unique is None else options.unique.lock(definition.name, values),
-        is_kept=chosen.id is None and options.result_ttl >= KEPT_S,
+        expires_in_ms=_ms(expires_in),
+        headers=headers,
+        key=key,
+        lock=lock,
+        is_kept=chosen.id is None and (options.result_ttl if own_ttl is None else own_ttl) >= KEPT_S,
         sending="" if chosen.id is None else sending_of(queue, chosen.id),
     )
 
@@ -185,7 +262,7 @@ def define(job: JobDefinition) -> PeriodicDefinition:
     """The definition of a periodic job."""
     periodic = job.periodic
     assert periodic is not None
-    task = build_task(job, job.parameters.read(b"{}"), EnqueueOptions())
+    task = build_task(job, job.parameters.read(b"{}"), NOW)
     return PeriodicDefinition(
         name=job.name,
         queue=task.queue,

@@ -9,10 +9,10 @@ from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send
 from jobrunner.client.operations.flow import Flow
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe
-from jobrunner.jobs.build import BoundCall, FunctionJob, build_task
+from jobrunner.jobs.build import BoundCall, FunctionJob, build_task, definition_of
+from jobrunner.jobs.enqueue_options import NOW
 from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, count, lay_out, leaves
-from jobrunner.jobs.job import Job, definition_of
-from jobrunner.jobs.options import NOW
+from jobrunner.jobs.job import Job
 from jobrunner.join import FlowMember
 from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds

@@ -1,97 +1,105 @@
 """Job: a declaration with typed parameters and a `run`."""
 
-from collections.abc import Iterable
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack, overload
 
 import msgspec
 
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import UsageError
-from jobrunner.jobs.build import BoundCall, build_task
-from jobrunner.jobs.options import NOW, EnqueueOptions
+from jobrunner.jobs.build import BoundCall, build_task, definition_of, tasks_of
+from jobrunner.jobs.enqueue_options import EnqueueKeywords, EnqueueOptions, read_options
 from jobrunner.jobs.params import ParametersMeta
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.jobs.running_task import JobRun, Metadata, RunningTask
 from jobrunner.option_names import checks_options, no_attribute
-from jobrunner.settings import Duration
 
-T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class JobWithOptions:
+class HasRun(Protocol[R_co]):
+    """A job, as type checkers see it: its result is what `run` returns."""
+
+    def run(self) -> R_co: ...
+
+
+class HasAsyncRun(Protocol[R_co]):
+    """A coroutine job: its result is what `run` returns when it is awaited."""
+
+    def run(self) -> Coroutine[Any, Any, R_co]: ...
+
+
+class JobWithOptions(Generic[R]):
     """A job class with options for the tasks enqueued through it. Made by `using` of the class.
 
     Parameters are checked when it is called. For a type checker to see them, too, write `SendMail(to=…).using(…)`.
     """
 
-    def __init__(self, job: "type[Job]", options: EnqueueOptions) -> None:
+    def __init__(self, job: "type[Any]", options: EnqueueOptions) -> None:
         self._job = job
         self._options = options
 
-    def bind(self, *args: Any, **kwargs: Any) -> BoundCall[Any]:
+    def __repr__(self) -> str:
+        return f"<job class {self._job.__name__} with options>"
+
+    def bind(self, *args: Any, **kwargs: Any) -> BoundCall[R]:
         """The job with these parameters, for `enqueue_many` and flows. Raises ParameterError when they do not fit."""
         job = self._job(*args, **kwargs)
         return BoundCall(definition_of(type(job)), job, self._options)
 
-    def enqueue(self, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
+    def using(self, **options: Unpack[EnqueueKeywords]) -> "JobWithOptions[R]":
+        """The same with these options, beside those that it has."""
+        return JobWithOptions(self._job, read_options(options, "using").over(self._options))
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> TaskHandle[R]:
         """Sends the job with these parameters as a task. Errors as in Job.enqueue."""
         return self.bind(*args, **kwargs).enqueue()
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> AsyncTaskHandle[Any]:
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
         return await self.bind(*args, **kwargs).aenqueue()
 
-    def enqueue_many(self, jobs: "Iterable[Job]") -> list[TaskHandle[Any]]:
-        """Sends many jobs in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""
-        tasks = [build_task(definition_of(type(job)), job, self._options) for job in jobs]
-        return current_client().enqueue_many(tasks, wait=self._options.wait)
+    def enqueue_many(
+        self, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
+    ) -> list[TaskHandle[R]]:
+        """As Job.enqueue_many."""
+        chosen = read_options(options, "enqueue_many").over(self._options)
+        tasks = tasks_of(self._job.__name__, jobs, chosen, is_class=True)
+        return current_client().enqueue_many(tasks, wait=chosen.wait)
+
+    async def aenqueue_many(
+        self, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
+    ) -> list[AsyncTaskHandle[R]]:
+        """The same for asyncio."""
+        chosen = read_options(options, "aenqueue_many").over(self._options)
+        tasks = tasks_of(self._job.__name__, jobs, chosen, is_class=True)
+        return await current_async_client().enqueue_many(tasks, wait=chosen.wait)
 
 
-class _Using(Protocol[T_co]):
-    def __call__(
-        self,
-        *,
-        in_: Duration | None = None,
-        at: datetime | float | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        id: str | None = None,  # noqa: A002
-        wait: Duration = 0,
-    ) -> T_co: ...
-
-
-def _read_using(
-    *,
-    in_: Duration | None = None,
-    at: datetime | float | None = None,
-    priority: int | None = None,
-    queue: str | None = None,
-    id: str | None = None,  # noqa: A002
-    wait: Duration = 0,
-) -> EnqueueOptions:
-    return EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait)
-
-
-_read_using.__qualname__ = "Job.using"  # the name that errors show
-_read_using = checks_options(_read_using)
+class _Using(Protocol[R_co]):
+    def __call__(self, **options: Unpack[EnqueueKeywords]) -> R_co: ...
 
 
 class _UsingOfClassOrInstance:
     """`using` of a job class gives a JobWithOptions, that of an instance the call with its parameters."""
 
     @overload
-    def __get__(self, job: None, owner: "type[Job]") -> _Using[JobWithOptions]: ...
+    def __get__(self, job: None, owner: type[HasAsyncRun[R]]) -> _Using[JobWithOptions[R]]: ...
     @overload
-    def __get__(self, job: "Job", owner: Any) -> _Using[BoundCall[Any]]: ...
+    def __get__(self, job: None, owner: type[HasRun[R]]) -> _Using[JobWithOptions[R]]: ...
+    @overload
+    def __get__(self, job: HasAsyncRun[R], owner: Any) -> _Using[BoundCall[R]]: ...
+    @overload
+    def __get__(self, job: HasRun[R], owner: Any) -> _Using[BoundCall[R]]: ...
 
     def __get__(self, job: Any, owner: Any) -> Any:
         def using(**given: Any) -> Any:
-            options = _read_using(**given)
+            options = read_options(given, "Job.using")
             if job is None:
-                return JobWithOptions(owner, options)
-            return BoundCall(definition_of(owner), job, options)
+                return JobWithOptions[Any](owner, options)
+            return BoundCall[Any](definition_of(owner), job, options)
 
         return using
 
@@ -161,55 +169,74 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
             name = type(self).__name__
             raise UsageError(f"{name} is not being run by a worker; task, log, ... exist in run()") from None
 
-    @checks_options
-    def enqueue(
-        self,
-        *,
-        in_: Duration | None = None,
-        at: datetime | float | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        id: str | None = None,  # noqa: A002
-        wait: Duration = 0,
-    ) -> TaskHandle[Any]:
+    @overload
+    def enqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]: ...
+    @overload
+    def enqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]: ...
+    def enqueue(self, **options: Unpack[EnqueueKeywords]) -> TaskHandle[Any]:
         """Sends this job as a task: now, `in_` a while, or `at` an aware datetime. Returns a handle on it.
+
+        The options are those of EnqueueKeywords: in_, at, priority, queue, id, expires_in, max_attempts, timeout,
+        result_ttl, headers, wait.
 
         A full queue raises QueueFull, with `wait` when there was no room for so long. Raises ParameterError,
         InvalidOption, NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (but for OutcomeUnknown, after
         which the same `id` may be sent again without doubling the task).
         """
-        options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return current_client().enqueue(build_task(definition_of(type(self)), self, options), wait=wait)
+        chosen = read_options(options, "Job.enqueue")
+        return current_client().enqueue(build_task(definition_of(type(self)), self, chosen), wait=chosen.wait)
 
-    @checks_options
-    async def aenqueue(
-        self,
-        *,
-        in_: Duration | None = None,
-        at: datetime | float | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        id: str | None = None,  # noqa: A002
-        wait: Duration = 0,
-    ) -> AsyncTaskHandle[Any]:
+    @overload
+    async def aenqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
+    @overload
+    async def aenqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
+    async def aenqueue(self, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
         """The same for asyncio."""
-        options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return await current_async_client().enqueue(build_task(definition_of(type(self)), self, options), wait=wait)
+        chosen = read_options(options, "Job.aenqueue")
+        task = build_task(definition_of(type(self)), self, chosen)
+        return await current_async_client().enqueue(task, wait=chosen.wait)
 
     using = _UsingOfClassOrInstance()
     """The same job with options for the tasks enqueued through what is returned, as `using` of a function job:
     `SendMail.using(in_=60).enqueue(to="ada")`, or `SendMail(to="ada").using(in_=60).enqueue()`. Both may be steps of
     flows: `chain(SendMail(to="ada").using(queue="slow"), …)`."""
 
+    @overload
     @classmethod
-    @checks_options
-    def enqueue_many(cls, jobs: "Iterable[Job]", *, wait: Duration = 0) -> list[TaskHandle[Any]]:
+    def enqueue_many(
+        cls, jobs: Iterable[HasAsyncRun[R] | BoundCall[R]], **options: Unpack[EnqueueKeywords]
+    ) -> list[TaskHandle[R]]: ...
+    @overload
+    @classmethod
+    def enqueue_many(
+        cls, jobs: Iterable[HasRun[R] | BoundCall[R]], **options: Unpack[EnqueueKeywords]
+    ) -> list[TaskHandle[R]]: ...
+    @classmethod
+    def enqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[TaskHandle[Any]]:
         """Sends many jobs in batches of up to 1 000 and 1 MiB, one round trip each. All are checked before.
 
-        Each batch waits so long for room in full queues.
+        `options` are those of all jobs that do not have their own, by `using`. With `wait`, each batch waits so long
+        for room in full queues.
         """
-        tasks = [build_task(definition_of(type(job)), job, NOW) for job in jobs]
-        return current_client().enqueue_many(tasks, wait=wait)
+        chosen = read_options(options, "Job.enqueue_many")
+        return current_client().enqueue_many(tasks_of(cls.__name__, jobs, chosen, is_class=True), wait=chosen.wait)
+
+    @overload
+    @classmethod
+    async def aenqueue_many(
+        cls, jobs: Iterable[HasAsyncRun[R] | BoundCall[R]], **options: Unpack[EnqueueKeywords]
+    ) -> list[AsyncTaskHandle[R]]: ...
+    @overload
+    @classmethod
+    async def aenqueue_many(
+        cls, jobs: Iterable[HasRun[R] | BoundCall[R]], **options: Unpack[EnqueueKeywords]
+    ) -> list[AsyncTaskHandle[R]]: ...
+    @classmethod
+    async def aenqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[AsyncTaskHandle[Any]]:
+        """The same for asyncio."""
+        chosen = read_options(options, "Job.aenqueue_many")
+        tasks = tasks_of(cls.__name__, jobs, chosen, is_class=True)
+        return await current_async_client().enqueue_many(tasks, wait=chosen.wait)
 
 
 class PeriodicJob(Job):
@@ -217,10 +244,3 @@ class PeriodicJob(Job):
 
     A schedule makes any class or function periodic; this base is for readers, and for `isinstance`.
     """
-
-
-def definition_of(job: type[Job]) -> JobDefinition:
-    """The definition of a job class. Raises UsageError for one that is not declared."""
-    if job.definition is None or job.definition.origin != f"{job.__module__}:{job.__qualname__}":
-        raise UsageError(f"{job.__qualname__} is not declared; put @job(...) above the class")
-    return job.definition

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -154,7 +154,7 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
         raise InvalidOption(f"backoff={told}: give Backoff(...) or a callable (retry_count, error) -> delay")
     for option in ("keepalive", "timeout", "expires_in"):
         if option in given:
-            given[option] = _positive(given[option], option)
+            given[option] = positive(given[option], option)
     given["unique"] = read_unique(given.get("unique"))
     given["partition_by"] = _parameter(given.get("partition_by"))
     if "result_ttl" in given:
@@ -192,25 +192,9 @@ def _parameter(name: object) -> str | None:
     raise InvalidOption(f"partition_by={describe(name)}: give the name of a parameter")
 
 
-def _positive(value: object, option: str) -> float:
+def positive(value: object, option: str) -> float:
+    """A duration in seconds. Raises InvalidOption for 0 and less."""
     length_s = seconds(value, option=option)
     if length_s <= 0:
         raise InvalidOption(f"{option}={describe(value)}: give more than 0")
     return length_s
-
-
-class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When and where one task is enqueued; None means: as its job says."""
-
-    in_: Duration | None = None
-    at: datetime | float | None = None
-    priority: int | None = None
-    queue: str | None = None
-    id: str | None = None
-    wait: Duration = 0
-    """How long to wait for room in a full queue."""
-
-
-NOW = EnqueueOptions()
-OPTIONS = EnqueueOptions.__struct_fields__
-"""Names of the options that an enqueue accepts."""

@@ -18,7 +18,7 @@ import msgspec
 
 from jobrunner.errors import ParameterError, UsageError
 from jobrunner.formatting import describe
-from jobrunner.jobs.options import OPTIONS
+from jobrunner.jobs.enqueue_options import OPTIONS
 from jobrunner.option_names import meant, no_attribute
 
 _PLAIN = (int, str, float, bool, bytes, type(None), Any)

@@ -16,10 +16,12 @@ from typing import Any, ClassVar, Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
+from jobrunner.jobs.enqueue_options import own_result_ttl, own_timeout
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_names
+from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.settings import project_file
 
 
@@ -249,6 +251,23 @@ def forget_station(queue: str) -> None:
 def definition_for(attempt: Attempt) -> Definition | None:
     """The station of an attempt's queue, else the job of its type; None when neither is known."""
     return _stations.get(attempt.queue) or _definitions.get(attempt.type)
+
+
+def timeout_of(attempt: Attempt, definition: Definition) -> float | None:
+    """Seconds that an attempt may take: its task's own timeout, else that of the job or station; None: no limit."""
+    if attempt.headers is None or definition.kind != "job":
+        return definition.options.timeout
+    own_s = own_timeout(attempt.headers)
+    return definition.options.timeout if own_s is None else own_s
+
+
+def result_ttl_of(attempt: Attempt) -> float:
+    """Seconds that the finished task of an attempt stays readable."""
+    own_s = own_result_ttl(attempt.headers)
+    if own_s is not None:
+        return own_s
+    definition = definition_for(attempt)
+    return DEFAULT_RESULT_TTL_S if definition is None else definition.options.result_ttl
 
 
 def load_modules(names: Iterable[str]) -> None:

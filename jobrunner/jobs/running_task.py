@@ -21,6 +21,7 @@ from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import ServerError, UsageError
+from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
 
@@ -183,7 +184,7 @@ class JobRun(msgspec.Struct, eq=False):
     def headers(self) -> Mapping[str, str]:
         """The headers of the task."""
         if self._headers is None:
-            self._headers = read_headers(self.attempt.headers)
+            self._headers = without_own(read_headers(self.attempt.headers))
         return self._headers
 
     def decrypt(self, encryption: PayloadEncryption | None) -> Attempt:

@@ -22,9 +22,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, QueueFull
-from jobrunner.jobs.build import build_task
-from jobrunner.jobs.job import definition_of
-from jobrunner.jobs.options import EnqueueOptions
+from jobrunner.jobs.build import build_task, definition_of
+from jobrunner.jobs.enqueue_options import EnqueueOptions
 from jobrunner.soak.jobs import HAND, IN, LEDGER, OUT, Doomed, Limited, Noted, Short, Single
 from jobrunner.soak.ledger import line_of, write
 from jobrunner.soak.processes import ChildSettings, asked_to_stop, settings_here

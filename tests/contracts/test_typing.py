@@ -14,7 +14,7 @@ GOOD = '''
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
-from jobrunner import Backoff, Job, PeriodicJob, TaskHandle, job
+from jobrunner import AsyncTaskHandle, Backoff, Job, PeriodicJob, TaskHandle, chain, group, job
 
 
 @job(queue="mail", max_attempts=5, backoff=Backoff(base=1), timeout=timedelta(seconds=5))
@@ -46,6 +46,39 @@ class Heartbeat(PeriodicJob):
     def run(self) -> None: ...
 
 
+@job
+class CountRows(Job):
+    path: str
+    limit: int = 0
+
+    def run(self) -> int:
+        return self.limit
+
+
+@job
+class FetchRows(Job):
+    path: str
+
+    async def run(self) -> list[int]:
+        return []
+
+
+@job
+class Untyped(Job):
+    def run(self):  # type: ignore[no-untyped-def]
+        return 1
+
+
+@job
+def bare(x: int) -> str:
+    return str(x)
+
+
+@job
+async def bare_async(x: int) -> bytes:
+    return b""
+
+
 @job(cron="0 3 * * *", tz="Europe/Madrid")
 class Nightly(PeriodicJob):
     async def run(self) -> None: ...
@@ -64,6 +97,28 @@ def enqueue_all() -> None:
     assert_type(add.using(in_=60, priority=2).enqueue(1).result(timeout=30), int)
     assert_type(fetch.enqueue("u").result(), str)
     add.enqueue_many([add.bind(1), add.bind(2, y=3)])
+    assert_type(CountRows(path="x").enqueue(), TaskHandle[int])
+    assert_type(CountRows(path="x").enqueue(in_=5, timeout=30, headers={"a": "b"}).result(), int)
+    assert_type(CountRows(path="x").using(max_attempts=1, result_ttl=timedelta(hours=1)).enqueue().result(), int)
+    assert_type(CountRows.using(expires_in=60).enqueue("x", limit=3).result(), int)
+    assert_type(CountRows.using(expires_in=60).using(timeout=5).bind(path="x").using(in_=5).enqueue().result(), int)
+    assert_type(CountRows.enqueue_many([CountRows("x"), CountRows("y")]), list[TaskHandle[int]])
+    assert_type(CountRows.enqueue_many([CountRows("x").using(queue="q")]), list[TaskHandle[int]])
+    assert_type(CountRows.using(in_=5).enqueue_many([CountRows(path="x")], priority=2), list[TaskHandle[int]])
+    assert_type(FetchRows(path="x").enqueue().result(), list[int])
+    assert_type(FetchRows(path="x").using(in_=5).enqueue().result(), list[int])
+    assert_type(FetchRows.using(in_=5).enqueue(path="x").result(), list[int])
+    assert_type(FetchRows.enqueue_many([FetchRows(path="x")])[0].result(), list[int])
+    assert_type(SendWelcomeEmail(address="a").enqueue().result(), str)
+    assert_type(Nightly().enqueue().result(), None)
+    print(Untyped().enqueue().result())
+    assert_type(bare(1), str)
+    assert_type(bare.enqueue(1).result(), str)
+    assert_type(bare_async.enqueue(1).result(), bytes)
+    assert_type(add.bind(1, y=2).using(timeout=5).enqueue().result(), int)
+    assert_type(add.enqueue_many([add.bind(1), add.bind(2).using(in_=5)], queue="slow"), list[TaskHandle[int]])
+    flow = chain(CountRows("x").using(queue="slow"), group(add.bind(1).using(timeout=5), CountRows("y")))
+    flow.enqueue()
     print(task.id, task.state, task.attempts, task.retry_count, task.enqueue_time, task.error)
     task.record()
     task.cancel()
@@ -74,6 +129,10 @@ async def enqueue_async() -> None:
     handle = await SendWelcomeEmail(address="a@b.c").aenqueue()
     await handle.result(timeout=30)
     assert_type(await fetch("u"), str)
+    assert_type(await (await CountRows(path="x").aenqueue(timeout=5)).result(), int)
+    assert_type(await (await FetchRows(path="x").using(in_=5).aenqueue()).result(), list[int])
+    assert_type((await CountRows.aenqueue_many([CountRows(path="x")]))[0], AsyncTaskHandle[int])
+    assert_type((await add.aenqueue_many([add.bind(1)]))[0], AsyncTaskHandle[int])
     assert_type(await (await add.aenqueue(1)).result(), int)
 '''
 
@@ -86,6 +145,11 @@ WRONG = {
     "a wrong argument of bind": 'add.bind("1")',
     "a wrong option of enqueue": 'SendWelcomeEmail(address="x").enqueue(soon=True)',
     "a wrong option of using": 'SendWelcomeEmail.using(soon=True)',
+    "a wrong option of enqueue_many": 'add.enqueue_many([add.bind(1)], soon=True)',
+    "an option of the wrong type": 'add.using(timeout="soon")',
+    "headers that are no strings": 'add.using(headers={"a": 1})',
+    "a method of another framework": "add.delay(1)",
+    "a result of the wrong type": 'x: int = SendWelcomeEmail(address="x").enqueue().result()',
     "a wrong parameter before using": 'SendWelcomeEmail(address=5).using(in_=5)',
     "text instead of a datetime": 'SendWelcomeEmail(address="x").enqueue(at="tomorrow")',
     "an unknown option of @job": "job(quue='mail')",

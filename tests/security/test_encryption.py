@@ -23,9 +23,8 @@ from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import DecryptionFailed, EncryptionError, NotEncrypted
 from jobrunner.etl import Pipeline
-from jobrunner.jobs.build import build_task, published
-from jobrunner.jobs.job import definition_of
-from jobrunner.jobs.options import EnqueueOptions
+from jobrunner.jobs.build import build_task, definition_of, published
+from jobrunner.jobs.enqueue_options import EnqueueOptions
 from jobrunner.jobs.registry import find
 from jobrunner.periodic import read_definition
 from tests.security import attacks

@@ -22,7 +22,7 @@ from jobrunner.errors import (
     UnsafeServer,
     UsageError,
 )
-from jobrunner.jobs.options import NOW
+from jobrunner.jobs.enqueue_options import NOW
 from jobrunner.jobs.registry import forget
 from jobrunner.worker.fetch.reporting import AfterReport
 from jobrunner.worker.recycling import resident_bytes

@@ -43,7 +43,7 @@ local function put_instead(holder, prefix, state, its_queue)
   local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
   redis.call('HSET', tasks .. holder, 'place', place)
   if on_clash == 'replace' then
-    redis.call('HDEL', tasks .. holder, 'headers', 'encoding')  -- the new task may have none
+    redis.call('HDEL', tasks .. holder, 'headers', 'encoding', 'max_attempts', 'expires_in_ms')  -- it may have none
     redis.call('HSET', tasks .. holder, unpack(ARGV, 14))
   end
   insert(set, score, holder)

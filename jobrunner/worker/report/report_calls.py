@@ -11,7 +11,8 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
 from jobrunner.error_groups import ErrorGroup, group_of
-from jobrunner.jobs.registry import definition_for
+from jobrunner.jobs.enqueue_options import own_result_ttl
+from jobrunner.jobs.registry import result_ttl_of
 from jobrunner.outcome import (
     Cancelled,
     Deferred,
@@ -24,7 +25,6 @@ from jobrunner.outcome import (
     Snoozed,
     Succeeded,
 )
-from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import derived_id
 
 AT_ONCE = 500
@@ -135,9 +135,10 @@ def _commit(keys: Keys, made: list[Report], queue: str) -> ReportCall:
     for report in made:
         attempt, outcome = report
         result = outcome.result if type(outcome) is Succeeded else b""
-        groups[attempt.type, type(outcome), result, attempt.then].append(report)
+        own_ttl = attempt.headers and own_result_ttl(attempt.headers)
+        groups[attempt.type, type(outcome), result, attempt.then, own_ttl].append(report)
     parts = []
-    for (type_, kind, result, then), group in groups.items():
+    for (type_, kind, result, then, _), group in groups.items():
         leases_of = [word for attempt, _ in group for word in (attempt.id, attempt.token)]
         parts.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_), leases_of))
     call = leases.commit_groups(keys.queue(queue), parts)
@@ -205,8 +206,7 @@ _COMMITTED: dict[type, str] = {
 
 def keep_ms(attempt: Attempt) -> int:
     """How long the finished task stays readable."""
-    definition = definition_for(attempt)
-    return round((DEFAULT_RESULT_TTL_S if definition is None else definition.options.result_ttl) * 1000)
+    return round(result_ttl_of(attempt) * 1000)
 
 
 def targets_of(outcome: Outcome) -> frozenset[str]:

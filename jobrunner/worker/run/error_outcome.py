@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptCancelled, AttemptTimeout, JobrunnerError
-from jobrunner.jobs.registry import Definition
+from jobrunner.jobs.registry import Definition, timeout_of
 from jobrunner.logs import SafeLogger, is_of_library
 from jobrunner.outcome import (
     Acknowledged,
@@ -40,7 +40,7 @@ def after_error(attempt: Attempt, definition: Definition, error: BaseException) 
         return Snoozed(error.delay_s), []
     if isinstance(error, Cancel):
         return Cancelled(str(error)), []
-    outcome = _failure(attempt, definition, shown(definition, error))
+    outcome = _failure(attempt, definition, shown(attempt, definition, error))
     given_up = (
         not outcome.retry or definition.options.ack == "early" or is_spent(attempt.number, attempt.max_attempts or 0)
     )
@@ -48,16 +48,17 @@ def after_error(attempt: Attempt, definition: Definition, error: BaseException) 
     return outcome, [name for name in hooks if name in definition.hooks]
 
 
-def shown(definition: Definition, error: BaseException) -> BaseException:
+def shown(attempt: Attempt, definition: Definition, error: BaseException) -> BaseException:
     """The error as passed to hooks and logs: a timeout that was raised into a thread has no message."""
-    return out_of_time(definition) if isinstance(error, AttemptTimeout) and not error.args else error
+    return out_of_time(attempt, definition) if isinstance(error, AttemptTimeout) and not error.args else error
 
 
-def out_of_time(definition: Definition) -> AttemptTimeout:
-    """The error of an attempt that ran longer than its job or station allows."""
-    return AttemptTimeout(
-        f"the attempt ran longer than timeout={definition.options.timeout:g} s of {definition.kind} {definition.name!r}"
-    )
+def out_of_time(attempt: Attempt, definition: Definition) -> AttemptTimeout:
+    """The error of an attempt that ran longer than its job, its station or its own options allow."""
+    timeout_s, job_s = timeout_of(attempt, definition) or 0.0, definition.options.timeout
+    owner = f"{definition.kind} {definition.name!r}"
+    whose = owner if timeout_s == job_s else f"this task of {owner}"
+    return AttemptTimeout(f"the attempt ran longer than timeout={timeout_s:g} s of {whose}")
 
 
 def error_text(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptCrashed, AttemptTimeout
-from jobrunner.jobs.registry import definition_for
+from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Outcome
@@ -118,7 +118,7 @@ class EventLoop:
         run = partial(self._executor.run, on_cancel=on_cancel)
         work: Any = observed_async(run)(attempt) if OBSERVERS else run(attempt)
         definition = definition_for(attempt)
-        if definition is not None and (timeout_s := definition.options.timeout) is not None:
+        if definition is not None and (timeout_s := timeout_of(attempt, definition)) is not None:
             running.definition = definition
             self._timeouts.arm(running, timeout_s)
             work = StepTimeouts(work, self._watch, monotonic() + timeout_s + LATE_S)

@@ -15,7 +15,7 @@ from typing import Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptTimeout
-from jobrunner.jobs.registry import Definition, definition_for
+from jobrunner.jobs.registry import Definition, definition_for, timeout_of
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed
 from jobrunner.outcome import Outcome
@@ -204,9 +204,12 @@ class Deadlines:
 
     def _run(self, attempt: Attempt) -> Outcome:
         definition = definition_for(attempt)
-        if definition is None or definition.options.timeout is None:
+        if definition is None or (definition.options.timeout is None and attempt.headers is None):
             return self._runner.run(attempt, definition)
-        return self._run_guarded(attempt, definition, definition.options.timeout)
+        timeout_s = timeout_of(attempt, definition)
+        if timeout_s is None:
+            return self._runner.run(attempt, definition)
+        return self._run_guarded(attempt, definition, timeout_s)
 
     def _run_guarded(self, attempt: Attempt, definition: Definition, timeout_s: float) -> Outcome:
         guard = Guard(monotonic() + timeout_s)
@@ -216,7 +219,7 @@ class Deadlines:
             self._watch.disarm(guard)
         except AttemptTimeout:  # it fell between the job's end and the disarming
             self._watch.disarm(guard)
-            return self._runner.timed_out(attempt, out_of_time(definition))
+            return self._runner.timed_out(attempt, out_of_time(attempt, definition))
         return outcome
 
 

@@ -38,7 +38,7 @@ class LoopAttempt:
     def out_of_time(self) -> AttemptTimeout:
         """The error of an attempt with a timeout."""
         assert self.definition is not None
-        return out_of_time(self.definition)
+        return out_of_time(self.attempt, self.definition)
 
 
 class AttemptOwner(Protocol):

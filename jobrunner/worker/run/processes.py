@@ -19,7 +19,7 @@ from typing import Any
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
-from jobrunner.jobs.registry import definition_for
+from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import current_traceparent
 from jobrunner.outcome import Outcome, Released
@@ -106,7 +106,7 @@ class ProcessSlot:
 
     def _run(self, attempt: Attempt) -> Outcome:
         definition = definition_for(attempt)
-        timeout_s = None if definition is None else definition.options.timeout
+        timeout_s = None if definition is None else timeout_of(attempt, definition)
         if timeout_s is not None and definition is not None and definition.is_async:
             timeout_s += _LATE_S  # a coroutine is cancelled in its child, and may clean up
         try:
@@ -114,7 +114,7 @@ class ProcessSlot:
         except TimeoutError:
             self._end_child()
             assert definition is not None
-            return self._runner.timed_out(attempt, out_of_time(definition))
+            return self._runner.timed_out(attempt, out_of_time(attempt, definition))
         except EOFError as error:
             how = str(error) or self._end_child()
             self._end_child()

@@ -12,7 +12,7 @@ from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.codec import NULL, to_json, write_result
 from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError
-from jobrunner.jobs.registry import Definition, definition_for
+from jobrunner.jobs.registry import Definition, definition_for, timeout_of
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.middleware import MiddlewareStack
@@ -132,7 +132,7 @@ class Runner:
             definition = definition_for(attempt)
             if definition is None:
                 return unknown_job(attempt)
-        timeout_s = definition.options.timeout
+        timeout_s = definition.options.timeout if attempt.headers is None else timeout_of(attempt, definition)
         ends = None if timeout_s is None else utc_now() + timedelta(seconds=timeout_s)
         run = JobRun(attempt, definition.name, self._broker, self._keys, self._is_stopped, ends)
         RUNNING.set(run)
@@ -193,9 +193,9 @@ class Runner:
         try:
             self._begin(attempt)
             if self._middleware is None:
-                returned = await _work_async(definition, job)
+                returned = await _work_async(attempt, definition, job)
             else:
-                work = partial(_work_async, definition, job)
+                work = partial(_work_async, attempt, definition, job)
                 returned = await self._middleware.around_async(_described(definition), run.task, work)
             process_guard.leave_fork(self._pid)
             outcome = _read_returned(definition, returned, self._result_limit)
@@ -204,7 +204,7 @@ class Runner:
             error = cause_of(raised, on_cancel)
             outcome, hooks = after_error(attempt, definition, error)
             for name in hooks:
-                await _await_hook(name, attempt, on_cancel, getattr(job, name), shown(definition, error))
+                await _await_hook(name, attempt, on_cancel, getattr(job, name), shown(attempt, definition, error))
             return outcome
         if "after" in definition.hooks:
             await _await_hook("after", attempt, on_cancel, job.after)
@@ -213,7 +213,7 @@ class Runner:
     def _after_error(self, attempt: Attempt, definition: Definition, job: Any, error: BaseException) -> Outcome:
         outcome, hooks = after_error(attempt, definition, error)
         for name in hooks:
-            _call_hook(name, attempt, getattr(job, name), shown(definition, error))
+            _call_hook(name, attempt, getattr(job, name), shown(attempt, definition, error))
         return outcome
 
     def _acknowledge(self, attempt: Attempt) -> bool:
@@ -269,21 +269,21 @@ def _described(definition: Definition) -> str:
     return f"{definition.kind} {definition.name!r}"
 
 
-async def _work_async(definition: Definition, job: Any) -> Any:
+async def _work_async(attempt: Attempt, definition: Definition, job: Any) -> Any:
     if "before" in definition.hooks:
         await _settled(job.before())
-    return await _within(definition, job.run())
+    return await _within(attempt, definition, job.run())
 
 
-async def _within(definition: Definition, work: Any) -> Any:
-    timeout_s = definition.options.timeout
+async def _within(attempt: Attempt, definition: Definition, work: Any) -> Any:
+    timeout_s = timeout_of(attempt, definition)
     try:
         async with asyncio.timeout(timeout_s) as limit:
             return await work
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise out_of_time(definition) from error
+        raise out_of_time(attempt, definition) from error
 
 
 async def _settled(returned: Any) -> None:

@@ -12,7 +12,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import capacity
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, QueueFull
-from jobrunner.jobs.options import EnqueueOptions
+from jobrunner.jobs.enqueue_options import EnqueueOptions
 from tests.support.waiting import wait_for
 
 

@@ -9,7 +9,7 @@ import pytest
 from jobrunner import Client, Unique, job
 from jobrunner.client.current import forget, use
 from jobrunner.errors import DuplicateTask, InvalidOption
-from jobrunner.jobs.options import NOW
+from jobrunner.jobs.enqueue_options import NOW
 
 
 @pytest.fixture(autouse=True)

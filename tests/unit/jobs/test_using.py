@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from jobrunner import chain
+from jobrunner import Unique, chain
 from jobrunner.client.client import Client
-from jobrunner.errors import InvalidOption, ParameterError, UnknownOption, UsageError
+from jobrunner.client.item import read_headers
+from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime, ParameterError, UnknownOption, UsageError
 from jobrunner.jobs.decorator import job
+from jobrunner.jobs.enqueue_options import EnqueueKeywords, EnqueueOptions
 from jobrunner.jobs.job import Job
-from jobrunner.jobs.options import EnqueueOptions
 from jobrunner.jobs.registry import forget
 
 
@@ -34,6 +36,10 @@ def forget_jobs() -> Iterator[None]:
     forget("using-add")
 
 
+WRONG = {
+    "priority": 7, "in_": "soon", "at": datetime(2030, 1, 1), "max_attempts": -1, "timeout": 0, "expires_in": 0,
+    "result_ttl": -1, "queue": "",
+}  # fmt: skip
 ALIKE = [
     pytest.param(lambda **options: Mail.using(**options).enqueue(to="ada"), id="class"),
     pytest.param(lambda **options: Mail.using(**options).bind(to="ada").enqueue(), id="class, bound"),
@@ -60,8 +66,13 @@ def test_a_wrong_option_is_refused_alike_and_nothing_is_sent(current: Client, en
         enqueue(prioriti=2)
     with pytest.raises(UnknownOption, match="'in_'"):
         enqueue(countdown=2)
-    with pytest.raises(InvalidOption, match="priority"):
-        enqueue(priority=7)
+    with pytest.raises(UnknownOption, match=r"'max_attempts'.*3 retries are max_attempts=4"):
+        enqueue(max_retries=2)
+    with pytest.raises(UnknownOption, match="'expires_in'"):
+        enqueue(expires=2)
+    for name, value in WRONG.items():
+        with pytest.raises((InvalidOption, InvalidName, NaiveDatetime), match=name):
+            enqueue(**{name: value})
     assert current.queues() == []
 
 
@@ -96,5 +107,128 @@ def test_parameters_are_checked_as_ever(current: Client) -> None:
 
 
 def test_there_is_one_kind_of_options() -> None:
-    assert EnqueueOptions.__struct_fields__ == ("in_", "at", "priority", "queue", "id", "wait")
+    assert EnqueueOptions.__struct_fields__ == tuple(EnqueueKeywords.__annotations__)
     assert Mail(to="a").using(in_=1).options == EnqueueOptions(in_=1) == add.using(in_=1).bind("a").options
+
+
+EVERY = {
+    "in_": timedelta(hours=1), "priority": 2, "queue": "slow", "id": "mine", "expires_in": timedelta(days=1),
+    "max_attempts": 2, "timeout": 30, "result_ttl": 3600.5, "headers": {"tenant": "a"},
+}  # fmt: skip
+"""Every option but `at` and `wait`."""
+
+
+@pytest.mark.parametrize("enqueue", ALIKE)
+def test_every_option_travels_with_its_task(current: Client, enqueue: Any) -> None:
+    enqueue(**EVERY)
+
+    fields = current.task("mine", queue="slow").record().fields
+    assert (fields["max_attempts"], fields["expires_in_ms"]) == (b"2", b"86400000")
+    assert read_headers(fields["headers"]) == {
+        "tenant": "a", "jobrunner.timeout": "30.0", "jobrunner.result_ttl": "3600.5",
+    }  # fmt: skip
+
+
+def test_a_task_without_options_has_no_field_for_them(current: Client) -> None:
+    fields = add.enqueue("ada").record().fields
+
+    assert not {"max_attempts", "expires_in_ms", "headers", "priority"} & fields.keys()
+
+
+def test_options_add_up_and_the_last_ones_count(current: Client) -> None:
+    base = add.using(in_=60, queue="slow", headers={"a": "1", "b": "1"})
+    at = datetime(2100, 1, 1, tzinfo=UTC)
+
+    options = base.using(at=at, headers={"b": "2"}).bind("ada").using(priority=2).options
+    assert options == EnqueueOptions(at=at, queue="slow", headers={"a": "1", "b": "2"}, priority=2)
+    assert base.bind("ada").options.in_ == 60
+    assert Mail.using(in_=60).using(queue="slow").bind("ada").options == EnqueueOptions(in_=60, queue="slow")
+    assert Mail("ada").using(in_=60).using(at=at).options == EnqueueOptions(at=at)
+
+
+@pytest.mark.parametrize("many", ["class", "class with options", "function", "function with options", "asyncio"])
+def test_many_have_the_options_of_the_call_unless_they_have_their_own(current: Client, many: str) -> None:
+    at_once = Mail.using(in_=0, priority=0).bind("di")
+    jobs: list[Any] = [Mail("ada"), Mail("bob").using(queue="vip"), add.bind("cy"), at_once]
+    options: dict[str, Any] = {"in_": 3600, "max_attempts": 2}
+
+    async def send_async() -> list[str]:
+        sent = [*await Mail.aenqueue_many(jobs[:2], **options), *await add.aenqueue_many(jobs[2:], **options)]
+        return [task.id for task in sent]
+
+    send: dict[str, Any] = {
+        "class": lambda: Mail.enqueue_many(jobs, **options),
+        "class with options": lambda: Mail.using(**options).enqueue_many(jobs),
+        "function": lambda: add.enqueue_many(jobs, **options),
+        "function with options": lambda: add.using(**options).enqueue_many(jobs),
+        "asyncio": lambda: [current.task(task_id) for task_id in asyncio.run(send_async())],
+    }
+    records = [task.record() for task in send[many]()]
+
+    assert [record.queue for record in records] == ["mail", "vip", "mail", "mail"]
+    assert [record.state for record in records] == ["scheduled", "scheduled", "scheduled", "waiting"]
+    assert [record.priority for record in records] == [1, 1, 1, 0]
+    assert {record.fields["max_attempts"] for record in records} == {b"2"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "of_function", "of_class"),
+    [
+        ([("ada", 2)], r"item 0 is \('ada', 2\), .* no call of a job; write add\.bind\('ada', 2\)", r"write Mail\(…\)"),
+        (["ada"], r"item 0 is 'ada'.*write add\.bind\(…\)", r"item 0 is 'ada'.*write Mail\(…\)"),
+        ("ada", r"add\.enqueue_many\('ada'\): give a list", r"Mail\.enqueue_many\('ada'\): give a list"),
+        ([None], "item 0 is None", "item 0 is None"),
+    ],
+)
+def test_what_is_no_call_is_refused_before_anything_is_sent(
+    current: Client, calls: Any, of_function: str, of_class: str
+) -> None:
+    with pytest.raises(UsageError, match=of_function):
+        add.enqueue_many(calls)
+    with pytest.raises(UsageError, match=of_class):
+        Mail.enqueue_many(calls)
+    assert current.queues() == []
+
+
+def test_a_function_or_a_class_in_place_of_its_call_is_refused(current: Client) -> None:
+    with pytest.raises(UsageError, match=r"item 1 is .*add.*write add\.bind\(…\)"):
+        add.enqueue_many([add.bind("ada"), add])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="item 0"):
+        Mail.enqueue_many([Mail])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="give a list"):
+        Mail.enqueue_many(Mail("ada"))  # type: ignore[arg-type]
+    assert current.queues() == []
+
+
+def test_one_id_is_for_one_task(current: Client) -> None:
+    with pytest.raises(InvalidOption, match=r"id='x': enqueue_many sends many tasks; give each its own"):
+        add.enqueue_many([add.bind("ada"), add.bind("bob")], id="x")
+    assert [task.id for task in add.enqueue_many([add.bind("a").using(id="x"), add.bind("b").using(id="y")])] == [
+        "x", "y",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, ["a"], {"jobrunner.timeout": "5"}])
+def test_wrong_headers_are_refused(current: Client, headers: Any) -> None:
+    with pytest.raises(InvalidOption, match="header"):
+        add.using(headers=headers).enqueue("ada")
+    assert current.queues() == []
+
+
+def test_a_task_with_a_short_life_of_its_own_is_noted(current: Client) -> None:
+    options = [EnqueueOptions(), EnqueueOptions(result_ttl=1), EnqueueOptions(result_ttl=3600)]
+    assert [add.bind("a").task(one).is_kept for one in options] == [True, False, True]
+
+
+def test_a_task_that_takes_the_place_of_another_has_its_own_options_only(current: Client) -> None:
+    @job(name="using-unique", queue="mail", unique=Unique(by=[], on_clash="replace"))
+    def single(to: str) -> None: ...
+
+    try:
+        first = single.using(in_=60, max_attempts=2, expires_in=60, timeout=5).enqueue("ada")
+        single.using(in_=60).enqueue("bob")
+        fields = first.record().fields
+        assert fields["payload"] == b'{"to":"bob"}'
+        assert not {"max_attempts", "expires_in_ms", "headers"} & fields.keys()
+    finally:
+        forget("using-unique")

@@ -1,0 +1,142 @@
+"""The options of one enqueue, which are those of its job unless they are given.
+
+Those that the server has to know are fields of the task. A timeout and a result_ttl of its own, which the worker has to
+know, travel in its headers.
+"""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+import msgspec
+
+from jobrunner.client.item import read_headers, write_headers
+from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.jobs.options import positive
+from jobrunner.option_names import check_options
+from jobrunner.retry import seconds
+from jobrunner.settings import Duration
+
+
+class EnqueueKeywords(TypedDict, total=False):
+    """The options of one enqueue, as `enqueue`, `using` and `enqueue_many` take them. None, and what is left out: as
+    the job declares.
+
+    in_           delay before the task is due
+    at            the aware datetime at which it is due
+    priority      0 to 2, higher first
+    queue         another queue than that of the job
+    id            an id of your own: the same one again adds no second task
+    expires_in    a task not started by then goes to dead
+    max_attempts  tries before the task is dead; 1 = no retry, 0 = no limit
+    timeout       of one attempt
+    result_ttl    how long the finished task stays readable; 0 deletes at once
+    headers       strings by name that travel with the task
+    wait          how long to wait for room in a full queue, at most
+    """
+
+    in_: Duration | None
+    at: datetime | float | None
+    priority: int | None
+    queue: str | None
+    id: str | None
+    expires_in: Duration | None
+    max_attempts: int | None
+    timeout: Duration | None
+    result_ttl: Duration | None
+    headers: Mapping[str, str] | None
+    wait: Duration
+
+
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The same as one value."""
+
+    in_: Duration | None = None
+    at: datetime | float | None = None
+    priority: int | None = None
+    queue: str | None = None
+    id: str | None = None
+    expires_in: Duration | None = None
+    max_attempts: int | None = None
+    timeout: Duration | None = None
+    result_ttl: Duration | None = None
+    headers: Mapping[str, str] | None = None
+    wait: Duration = 0
+
+    def over(self, base: "EnqueueOptions") -> "EnqueueOptions":
+        """These options; those that are not given are those of `base`. Headers of both count."""
+        if base is NOW or self is NOW:
+            return self if base is NOW else base
+        given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        if not self.wait:
+            del given["wait"]
+        if "in_" in given or "at" in given:  # the due time is one choice
+            given |= {"in_": self.in_, "at": self.at}
+        if isinstance(self.headers, Mapping) and isinstance(base.headers, Mapping):
+            given["headers"] = {**base.headers, **self.headers}
+        return msgspec.structs.replace(base, **given)
+
+
+NOW = EnqueueOptions()
+OPTIONS = EnqueueOptions.__struct_fields__
+"""Names of the options that an enqueue accepts."""
+
+
+def read_options(given: Mapping[str, Any], where: str) -> EnqueueOptions:
+    """The options of a call. Raises UnknownOption; their values are checked when a task is made."""
+    if not given:
+        return NOW
+    try:
+        return EnqueueOptions(**given)
+    except TypeError:
+        check_options(given, OPTIONS, f"option of {where}()")
+        raise
+
+
+_OWN: Final = "jobrunner."
+"""Headers that begin so hold options of one task. Few tasks have such options; a field of its own for each would be
+read with every task that was delayed or failed before."""
+_TIMEOUT, _RESULT_TTL = f"{_OWN}timeout", f"{_OWN}result_ttl"
+_MARK: Final = f'"{_OWN}'.encode()
+
+
+def own_headers(chosen: EnqueueOptions) -> bytes | None:
+    """The headers of a task with these options, among them its own timeout and result_ttl. Raises InvalidOption."""
+    headers: dict[str, str] = {}
+    if chosen.headers is not None:
+        write_headers(chosen.headers)  # checks them
+        headers = dict(chosen.headers)
+        if taken := next((name for name in headers if name.startswith(_OWN)), None):
+            raise InvalidOption(f"header {describe(taken)}: names that begin with {_OWN!r} are reserved; rename it")
+    if chosen.timeout is not None:
+        headers[_TIMEOUT] = repr(positive(chosen.timeout, "timeout"))
+    if chosen.result_ttl is not None:
+        headers[_RESULT_TTL] = repr(seconds(chosen.result_ttl, option="result_ttl"))
+    return write_headers(headers) if headers else None
+
+
+def own_timeout(headers: bytes | None) -> float | None:
+    """The timeout that a task has of its own, in seconds."""
+    return _own_seconds(headers, _TIMEOUT)
+
+
+def own_result_ttl(headers: bytes | None) -> float | None:
+    """The result_ttl that a task has of its own, in seconds."""
+    return _own_seconds(headers, _RESULT_TTL)
+
+
+def without_own(headers: dict[str, str]) -> dict[str, str]:
+    """The headers that a program gave."""
+    return {name: value for name, value in headers.items() if not name.startswith(_OWN)}
+
+
+def _own_seconds(headers: bytes | None, name: str) -> float | None:
+    if not headers or _MARK not in headers:
+        return None
+    try:
+        found = float(read_headers(headers)[name])
+    except (KeyError, ValueError):
+        return None
+    return found if 0 <= found < math.inf else None
