@@ -18,3 +18,18 @@ def spin() -> None:
 async def rest() -> None:
     """A coroutine function that waits for longer than any test."""
     await asyncio.sleep(60)
+
+
+@job(name="own.stubborn", queue="own", timeout=0.1, max_attempts=1)
+async def stubborn(how: str) -> str:
+    """A coroutine function that catches the end of its time, or never lets the loop notice it."""
+    try:
+        if how == "awaits":
+            await asyncio.sleep(60)
+        else:
+            ends = time.monotonic() + 0.2
+            while time.monotonic() < ends:
+                pass
+    except BaseException:
+        pass
+    return "done"

@@ -30,7 +30,7 @@ def fail() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def forget_jobs() -> Iterator[None]:
     yield
-    for name in ("own.note", "own.fail", "own.spin", "own.rest"):
+    for name in ("own.note", "own.fail", "own.spin", "own.rest", "own.stubborn"):
         forget(name)
 
 
@@ -43,6 +43,20 @@ def test_a_timeout_of_its_own_ends_an_attempt(executor: str, late: Any, current:
 
     assert task.state == "dead"
     assert task.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.2 s of this task of job 'own.")
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("how", ["awaits", "blocks"])
+def test_a_coroutine_that_catches_the_end_of_its_time_has_failed(
+    executor: str, how: str, current: Client, run: Run
+) -> None:
+    task = jobs.stubborn.enqueue(how)
+
+    run(queues=["own"], executor=executor, modules=["tests.worker.own_options_jobs"])
+
+    assert (task.state, task.error) == (
+        "dead", "AttemptTimeout: the attempt ran longer than timeout=0.1 s of job 'own.stubborn'",
+    )  # fmt: skip
 
 
 def test_a_longer_timeout_of_its_own_lets_an_attempt_go_on(current: Client, run: Run) -> None:

@@ -214,8 +214,14 @@ class Deadlines:
     def _run_guarded(self, attempt: Attempt, definition: Definition, timeout_s: float) -> Outcome:
         guard = Guard(monotonic() + timeout_s)
         self._watch.arm(guard)
+
+        def is_late() -> bool:
+            if guard.fired:
+                self._watch.disarm(guard)  # an error that was not delivered must not hit the hooks
+            return guard.fired
+
         try:
-            outcome = self._runner.run(attempt, definition)
+            outcome = self._runner.run(attempt, definition, is_late)
             self._watch.disarm(guard)
         except AttemptTimeout:  # it fell between the job's end and the disarming
             self._watch.disarm(guard)

@@ -34,6 +34,7 @@ from jobrunner.worker.run.error_outcome import (
 
 _SUCCEEDED = Succeeded()
 Begin = Callable[[Attempt], object]
+IsLate = Callable[[], bool] | None
 _log = SafeLogger("jobrunner.runner")
 
 
@@ -65,8 +66,9 @@ class Runner:
         self._begin = begin
         self._middleware = middleware
 
-    def run(self, attempt: Attempt, definition: Definition | None = None) -> Outcome:
-        """Runs a job whose `run` is a plain function. `definition`: its job or station, where the caller knows it."""
+    def run(self, attempt: Attempt, definition: Definition | None = None, is_late: IsLate = None) -> Outcome:
+        """Runs a job whose `run` is a plain function. `definition`: its job or station, where the caller knows it.
+        `is_late`: whether the time of a job that returned was over before, as it may have caught the error of that."""
         before = RUNNING.get()
         try:
             found = self.prepare(attempt, definition)
@@ -76,10 +78,10 @@ class Runner:
             if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
                 return unproved
             if definition.options.ack == "late":
-                return self._run(attempt, definition, job, run)
+                return self._run(attempt, definition, job, run, is_late)
             if not self._acknowledge(attempt):
                 return Released()
-            return already_acknowledged(attempt, self._run(attempt, definition, job, run))
+            return already_acknowledged(attempt, self._run(attempt, definition, job, run, is_late))
         finally:
             RUNNING.set(before)
 
@@ -162,7 +164,7 @@ class Runner:
             return failed(error)
         return None
 
-    def _run(self, attempt: Attempt, definition: Definition, job: Any, run: JobRun) -> Outcome:
+    def _run(self, attempt: Attempt, definition: Definition, job: Any, run: JobRun, is_late: IsLate) -> Outcome:
         try:
             self._begin(attempt)
             work = partial(self._before_and_run, job) if "before" in definition.hooks else job.run
@@ -172,6 +174,8 @@ class Runner:
                 returned = self._middleware.around(_described(definition), run.task, work)
             if self._pid != process_guard.PID:
                 process_guard.leave_fork(self._pid)
+            if is_late is not None and is_late():
+                raise out_of_time(attempt, definition)
             if returned is None and not definition.hooks:
                 return _SUCCEEDED
             outcome = _read_returned(definition, returned, self._result_limit)
@@ -279,11 +283,15 @@ async def _within(attempt: Attempt, definition: Definition, work: Any) -> Any:
     timeout_s = timeout_of(attempt, definition)
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            return await work
+            returned = await work
     except TimeoutError as error:
         if not limit.expired():
             raise
         raise out_of_time(attempt, definition) from error
+    ends = limit.when()  # the job may have caught the cancellation, or have blocked the loop so that none came
+    if limit.expired() or (ends is not None and asyncio.get_running_loop().time() > ends):
+        raise out_of_time(attempt, definition)
+    return returned
 
 
 async def _settled(returned: Any) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobrunner import job
+from jobrunner import Cancel, Job, Snooze, job
 from jobrunner.attempt import Attempt
-from jobrunner.outcome import Failed, Outcome, Succeeded
+from jobrunner.outcome import Cancelled, Failed, Outcome, Succeeded
 from jobrunner.worker.run import executor, watchdog
 from jobrunner.worker.run.executor import Deadlines
 from jobrunner.worker.run.runner import Runner
@@ -58,6 +58,28 @@ def unlimited() -> str:
     return "done"
 
 
+hooked: list[str] = []
+
+
+@job(name="deadlines.stubborn", timeout=0.03)
+class Stubborn(Job):
+    then: str
+
+    def run(self) -> object:
+        try:
+            brief(30)
+        except BaseException:
+            if self.then == "cancel":
+                raise Cancel("no use") from None
+        return Snooze(in_=5) if self.then == "snooze" else "done"
+
+    def after(self) -> None:
+        hooked.append("after")
+
+    def on_failure(self, error: BaseException) -> None:
+        hooked.append(f"on_failure {type(error).__name__}")
+
+
 @pytest.fixture
 def deadlines() -> Iterator[Deadlines]:
     made = Deadlines(Runner(client_of(None), lambda token: False), Watchdog())
@@ -91,8 +113,19 @@ def test_a_job_without_a_timeout_has_none(deadlines: Deadlines) -> None:
     assert run(deadlines, attempt_at("deadlines.unlimited")) == Succeeded(b'"done"')
 
 
-def test_a_job_may_clean_up(deadlines: Deadlines) -> None:
-    assert run(deadlines, attempt_at("deadlines.swallowing")) == Succeeded(b'"cleaned up"')
+def test_a_job_may_clean_up_and_is_out_of_time_all_the_same(deadlines: Deadlines) -> None:
+    outcome = run(deadlines, attempt_at("deadlines.swallowing"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("AttemptTimeout: the attempt ran longer than timeout=")
+    assert outcome.error_type == "jobrunner.errors.AttemptTimeout"
+
+
+@pytest.mark.parametrize(("then", "kind"), [("return", Failed), ("snooze", Failed), ("cancel", Cancelled)])
+def test_hooks_of_a_job_that_catches_its_timeout_see_it(deadlines: Deadlines, then: str, kind: type) -> None:
+    hooked.clear()
+    outcome = run(deadlines, attempt_at("deadlines.stubborn", f'{{"then": "{then}"}}'.encode()))
+    assert type(outcome) is kind
+    assert hooked == ([] if kind is Cancelled else ["on_failure AttemptTimeout"])
 
 
 def test_each_of_many_threads_gets_its_own(deadlines: Deadlines) -> None:
