@@ -65,6 +65,8 @@ class Operation:
     began_ms: float
     ended_ms: float
     error: str
+    rate: float
+    """Tasks per second that become due; 0: all at once."""
 
     @property
     def is_over(self) -> bool:
@@ -79,8 +81,11 @@ class Operations:
         self._client = client
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
 
-    def start(self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = ()) -> str:
-        """Starts an operation on all tasks that match `wanted`, or on the tasks chosen; returns its id."""
+    def start(
+        self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = (), rate: float | None = None
+    ) -> str:
+        """Starts an operation on all tasks that match `wanted`, or on the tasks chosen; returns its id. `rate`: tasks
+        per second that become due when they are requeued."""
         operation_id, fixed = secrets.token_hex(8), list(chosen)
         total = len(fixed) if wanted is None else total_of(self._client, wanted)
         fields: dict[str, Any] = {
@@ -90,10 +95,13 @@ class Operations:
             "total": total,
             "began_ms": unix_ms(),
         }
+        if rate:
+            fields["rate"] = rate
         if wanted is not None:
             fields["wanted"] = msgspec.json.encode(asdict(wanted))
         broker_of(self._client).run_many(_begin(self._client, operation_id, fields))
-        run = _OperationRun(self._client, operation_id, action, who, wanted, fixed)
+        step_ms = 1000 / rate if rate and action == "requeue" else 0.0
+        run = _OperationRun(self._client, operation_id, action, who, wanted, fixed, step_ms)
         threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
         return operation_id
 
@@ -113,9 +121,10 @@ class _OperationRun:
         who: str,
         wanted: Filter | None,
         fixed: list[Chosen],
+        step_ms: float,
     ) -> None:
         self._client, self._id, self._action, self._who = client, operation_id, action, who
-        self._wanted, self._fixed = wanted, fixed
+        self._wanted, self._fixed, self._step_ms = wanted, fixed, step_ms
         self._looked = self._done = self._refused = 0
 
     def carry_out(self) -> None:
@@ -151,12 +160,19 @@ class _OperationRun:
         for looked, piece in self._pieces():
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
-                changed = change(self._client, self._action, queue, ids)
+                changed = self._change(queue, ids)
                 self._done, self._refused = self._done + changed, self._refused + len(ids) - changed
             self._looked += looked
             if self._say("running"):
                 return True
         return False
+
+    def _change(self, queue: str, ids: Sequence[str]) -> int:
+        if not self._step_ms:
+            return change(self._client, self._action, queue, ids)
+        start_ms = self._done * self._step_ms
+        requeue = requeue_all(keys_of(self._client), queue, ids, start_ms=start_ms, step_ms=self._step_ms)
+        return run_operation(broker_of(self._client), requeue)
 
     def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
         if self._wanted is not None:
@@ -184,6 +200,7 @@ class _OperationRun:
 def filter_fields(wanted: Filter) -> dict[str, str]:
     """The conditions of a filter as texts, in the words of the form of the task list, without empty ones."""
     named = {"queue": wanted.queue, "state": wanted.state, "type": wanted.type, "job": wanted.job}
+    named["group"] = wanted.group
     texts = {"error": wanted.error, "id": wanted.id, "param": wanted.param}
     times = {"since": wanted.since, "until": wanted.until}
     said = {**named, **texts, **{name: at.isoformat() for name, at in times.items() if at is not None}}
@@ -255,4 +272,5 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
         began_ms=number("began_ms"),
         ended_ms=number("ended_ms"),
         error=fields.get("error", ""),
+        rate=number("rate"),
     )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, chain, group
+from jobrunner.inspector.error_groups import read_groups
 from jobrunner.inspector.search import Filter, search
 from tests.browser.accessible import problems
 from tests.browser.conftest import SIZES, THEMES
@@ -76,6 +77,8 @@ def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     mails = [send_mail.bind(to=f"{n}@example.com", template="x") for n in range(3)]
     bills = [charge.bind(invoice=n, amount=1.5) for n in (1, 2)]
     flow = chain(group(*mails, on_dead=bills[1]), bills[0]).enqueue()
+    failing = read_groups(shop.client).groups[0]
+    urls["group"] = f"{shop.url}/dead?queue={failing.queue}&group={failing.id}"
     urls["flow"] = f"{shop.url}/flows/{flow.id}"
     urls["operation"] = f"{shop.url}/operations/{operation}"
     urls["login"] = serve(create_app(shop.client, auth=Token("a-token-that-is-long-enough"))) + "/login"

@@ -90,9 +90,12 @@ def run_now(at: TaskRef) -> Operation[bool]:
     return (yield from ask(tasks.run_now(at.keys.queue(record.queue), [at.id]))) == ["ok"]
 
 
-def requeue_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
-    """Puts dead tasks of a queue back; returns how many. Here and below ids are not checked: damaged ones go, too."""
-    return (yield from ask(tasks.requeue(keys.queue(queue), ids))).count("ok")
+def requeue_all(
+    keys: Keys, queue: str, ids: Sequence[str], *, start_ms: float = 0, step_ms: float = 0
+) -> Operation[int]:
+    """Puts dead tasks of a queue back, the first due in `start_ms`, the others `step_ms` apart; returns how many. Here
+    and below ids are not checked: damaged ones go, too."""
+    return (yield from ask(tasks.requeue(keys.queue(queue), ids, start_ms=start_ms, step_ms=step_ms))).count("ok")
 
 
 def cancel_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:

@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobrunner.clock import from_ms
-from jobrunner.formatting import instant
+from jobrunner.formatting import instant, rate
 from jobrunner.inspector.search import Filter
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import Operation, ask_to_stop, filter_fields, filter_words, read_operation
@@ -55,6 +55,7 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
     wanted = filter_words(found.wanted) if found.wanted else ""
     told: list[tuple[str, Any]] = [
         ("Tasks", wanted or ("all" if found.wanted else "those that were selected")),
+        ("Rate", rate(found.rate) if found.rate else ""),
         ("Changed", f"{found.done:,}"),
         ("Not changed", f"{found.refused:,}" if found.refused else ""),
         ("By", found.who),
@@ -76,9 +77,9 @@ def _cancel(context: Context) -> Done:
     return Done(text="the operation ends after the piece it is at", to=context.url("operation", operation=operation))
 
 
-def begin(context: Context, action: str, wanted: Filter, text: str) -> Done:
+def begin(context: Context, action: str, wanted: Filter, text: str, *, rate: float | None = None) -> Done:
     """Begins an operation on all tasks that match, in the background, and leads to the page of its progress."""
-    operation = context.operations.start(action, who=context.identity.name, wanted=wanted)
+    operation = context.operations.start(action, who=context.identity.name, wanted=wanted, rate=rate)
     there = context.url("operation", operation=operation)
     return Done(text=f"{text}: operation {operation}", to=there, values={"operation": operation}, leads=True,
                 what=filter_words(wanted))  # fmt: skip

@@ -12,11 +12,14 @@ from urllib.parse import urlencode
 from jobrunner.broker.keys import split_queue
 from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.formatting import counted
+from jobrunner.formatting import rate as per_second
 from jobrunner.inspector.attempts import with_beginnings
+from jobrunner.inspector.error_groups import ErrorGroupView, find_group, no_such_group, read_groups
 from jobrunner.inspector.search import ORDERS, STATES, Filter, SearchPage, search
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.web.auth import Role
-from jobrunner.web.errors import NotAllowed, Refused
+from jobrunner.web.errors import NotAllowed, NotThere, Refused
 from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.operations import CHANGES, change
 from jobrunner.web.pages.operation import begin
@@ -28,6 +31,7 @@ _BUDGET_S = 0.08
 _MOST_JOBS = 200
 STATE_OF_LIST = {"tasks": "", "dead": "dead", "history": "done"}
 _MOST_CHOSEN = 500
+_FIRST_GROUPS, _ALL_GROUPS = 20, 500
 _CHANGED = {"requeue": "requeued", "cancel": "cancelled or asked to stop", "delete": "deleted"}
 
 
@@ -60,7 +64,26 @@ def _tasks(context: Context) -> tuple[str, Values]:
 
 
 def _dead(context: Context) -> tuple[str, Values]:
-    return _page(context, STATE_OF_LIST["dead"])
+    template, values = _page(context, STATE_OF_LIST["dead"])
+    filters = values["filters"]
+    group, found = None, None
+    if filters["group"]:
+        group = _group(context, filters)
+    elif not any(text for name, text in filters.items() if name != "queue"):
+        queues = [filters["queue"]] if filters["queue"] else values["search"].queues
+        found = read_groups(context.client, queues)
+    most = _ALL_GROUPS if context.query.choice("groups", ("all",), "") else _FIRST_GROUPS
+    return template, {**values, "group": group, "errors_found": found, "most_groups": most}
+
+
+def _group(context: Context, filters: Mapping[str, str]) -> ErrorGroupView:
+    """The group that is asked for. Raises NotThere, Refused."""
+    if not filters["queue"]:
+        raise Refused("a group of errors belongs to a queue: give both queue and group")
+    found = find_group(context.client, filters["queue"], filters["group"])
+    if found is None:
+        raise NotThere(no_such_group(filters["queue"], filters["group"]))
+    return found
 
 
 def _page(context: Context, state: str) -> tuple[str, Values]:
@@ -209,6 +232,7 @@ def wanted_of(form: RequestParameters) -> Filter:
         error=form.text("error"),
         id=form.text("id"),
         param=form.text("param"),
+        group=form.text("group"),
         since=instant_of(form.text("since"), option="since"),
         until=instant_of(form.text("until"), option="until"),
     )
@@ -222,6 +246,7 @@ def texts_of(wanted: Filter) -> dict[str, str]:
         "job": f"={wanted.type}" if wanted.type else wanted.job,
         "error": wanted.error,
         "param": wanted.param,
+        "group": wanted.group,
         "id": wanted.id,
         "since": _instant_text(wanted.since),
         "until": _instant_text(wanted.until),
@@ -239,11 +264,28 @@ def _chosen(text: str) -> tuple[str, str]:
 
 
 def _requeue_dead(context: Context) -> Done:
-    return begin(context, "requeue", replace(wanted_of(context.form), state="dead"), "requeueing what is dead")
+    form = context.form
+    rate = form.number("rate", None, lowest=0.001, highest=1_000_000)
+    if rate is None and form.text("rate"):
+        raise Refused(f"rate={form.text('rate', longest=30)!r}: give tasks per second, such as 50 or 0.5, or nothing")
+    at = f" at {per_second(rate)}" if rate else ""
+    wanted = replace(wanted_of(form), state="dead")
+    return begin(context, "requeue", wanted, f"requeueing {_dead_named(context, wanted)}{at}", rate=rate)
 
 
 def _purge_dead(context: Context) -> Done:
-    return begin(context, "delete", replace(wanted_of(context.form), state="dead"), "deleting what is dead")
+    wanted = replace(wanted_of(context.form), state="dead")
+    return begin(context, "delete", wanted, f"deleting {_dead_named(context, wanted)}")
+
+
+def _dead_named(context: Context, wanted: Filter) -> str:
+    """What an action on dead tasks is about, for the audit log."""
+    texts = texts_of(wanted)
+    if wanted.group:
+        group = _group(context, texts)
+        return f"{counted(group.dead, 'dead task')} of group {group.id} of queue {group.queue} ({group.title})"
+    named = " ".join(f"{name}={text}" for name, text in texts.items() if text and name != "state")
+    return f"what is dead with {named}" if named else "what is dead"
 
 
 pages: list[Page] = [
