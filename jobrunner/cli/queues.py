@@ -16,7 +16,7 @@ from jobrunner.client.queue import configure_as
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted, exact_duration
-from jobrunner.inspector.limits import LimitUse, limit_uses
+from jobrunner.inspector.limit_use import LimitUse, limit_uses
 from jobrunner.inspector.snapshot import overridden, queue_views
 from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text, short_rate
 from jobrunner.retry import Backoff

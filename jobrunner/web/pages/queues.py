@@ -10,7 +10,7 @@ from jobrunner.client.settings_hash import SettingOrigin, read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
-from jobrunner.inspector.limits import limit_uses
+from jobrunner.inspector.limit_use import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
 from jobrunner.inspector.snapshot import is_known

@@ -16,7 +16,7 @@ from jobrunner.inspector.doctor.attention import (
     lost_checks,
     lost_rows,
 )
-from jobrunner.inspector.limits import tokens_left
+from jobrunner.inspector.limit_use import tokens_left
 from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.inspector.stats import StatsWindow, read_window
 from jobrunner.task import Task
