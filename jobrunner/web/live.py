@@ -23,7 +23,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.etl.graph import Graph, published
-from jobrunner.formatting import describe, duration, listed
+from jobrunner.formatting import counted, describe, duration
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
 from jobrunner.inspector.doctor.environment import facts_checks
@@ -39,6 +39,7 @@ _REST = 4
 """A snapshot of many thousands of queues takes a while to read; it is used for this many times as long."""
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
+_UNSERVED_TOLD = 3
 _UNKNOWN_TOLD = 3
 _LIMITS_TOLD = 5
 
@@ -235,12 +236,14 @@ class _Stream(StreamingResponse):
 
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
     found = list(lost_checks(seen.lost))
-    if unserved:
-        names = [queue.name for queue in unserved]
-        told = listed(names, 3)
-        undone = sum(queue.open for queue in unserved)
-        advice = f"start one: jobrunner work MODULE -q {names[0]}"
-        found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice, queue=names[0]))
+    worst = sorted(unserved, key=lambda queue: -queue.open)
+    for queue in worst[:_UNSERVED_TOLD]:
+        advice = f"start one: jobrunner work MODULE -q {queue.name}"
+        found.append(warn("workers", f"none serves {queue.name}, with {queue.open:,} to do", advice, queue=queue.name))
+    if rest := worst[_UNSERVED_TOLD:]:
+        undone = sum(queue.open for queue in rest)
+        advice = "see the page Queues"
+        found.append(warn("workers", f"none serves {counted(len(rest), 'more queue')}, with {undone:,} to do", advice))
     found += [check for queue in seen.queues for check in limit_checks(queue)][:_LIMITS_TOLD]
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]

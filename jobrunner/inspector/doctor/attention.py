@@ -99,7 +99,9 @@ def failing_checks(
             text += f", since release {release}"
         error = (errors or {}).get((job, queue), "")
         text += f"; latest error: {error}" if error else ""
-        advice = f"jobrunner dead list {queue} --job {job}" if job else f"jobrunner dead list {queue}"
+        # An error of an attempt has a colon, so this finds those that are tried again as well as the dead.
+        of_job = f" --job {job}" if job else ""
+        advice = f"jobrunner tasks list {queue}{of_job} --error :"
         yield warn("failing", text, advice, queue=queue, job=job)
 
 

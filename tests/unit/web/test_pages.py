@@ -191,8 +191,8 @@ def test_a_finding_leads_to_what_it_is_about(browse, client):
     text = browse().get("/").text
 
     assert "send of mail: 30 of 34 attempts failed lately" in text
-    assert 'href="/dead?queue=mail&amp;job=%3Dsend"' in text
-    assert 'href="/queues/mail">Open mail</a>' in text  # the first one of those that no worker serves
+    assert 'href="/tasks?queue=mail&amp;job=%3Dsend&amp;error=%3A"' in text
+    assert 'href="/queues/mail">Open mail</a>' in text
 
 
 def test_the_queues_tell_their_limits_and_their_course(browse, client):
