@@ -88,6 +88,9 @@ class WorkerSettings:
     before the `max_per_worker` of their declarations."""
     executor: str = "threads"
     """The executor of plain jobs, threads or processes; "async" means threads: coroutine jobs have an event loop."""
+    gates: tuple[Any, ...] = ()
+    """Checks that keep the worker from taking tasks: "memory=90%", "cpu=95%", "module:function", or callables that
+    return a reason, or None."""
     grace: float = 25.0
     """How long running attempts may finish when the worker is asked to stop; the rest is handed back."""
     max_tasks: int = 0
@@ -118,6 +121,9 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
+        if isinstance(self.gates, str) or not isinstance(self.gates, (list, tuple)):
+            raise InvalidOption(f"gates={describe(self.gates)}: give a list, ['memory=90%'] or [function]")
+        object.__setattr__(self, "gates", tuple(self.gates))
         if not isinstance(self.max_per_queue, Mapping):
             raise InvalidOption(f"max_per_queue={describe(self.max_per_queue)}: give a mapping, {{'thumbnails': 4}}")
         for queue, most in self.max_per_queue.items():

@@ -91,7 +91,7 @@ def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:
     )
     rows = [
         (
-            *(worker.id, "quiet" if worker.quiet else "open", when(worker.started)),
+            *(worker.id, _worker_state(worker), when(worker.started)),
             *((worker.executor,) if is_wide else ()),
             *(worker.slots, worker.executing, worker.fetched),
             *((worker.finished, worker.release) if is_wide else ()),
@@ -100,6 +100,12 @@ def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:
         for worker in workers
     ]
     return table(columns, rows, tail=True, wide=wide) if rows else ""
+
+
+def _worker_state(worker: WorkerRecord) -> str:
+    if worker.gate:
+        return f"gate closed ({worker.gate})"
+    return "quiet" if worker.quiet else "open"
 
 
 def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> str:

@@ -75,6 +75,7 @@ class WorkOptions:
     unknown_grace: float = 86_400.0
     release: str | None = None
     max_per_queue: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
 
     @property
     def caps(self) -> dict[str, int]:
@@ -114,6 +115,8 @@ class WorkOptions:
 @click.option("--concurrency", type=int, default=10, show_default=True, help="Tasks that run at once, per process.")
 @click.option("--max-per-queue", multiple=True, metavar="NAME=N",
               help="Most tasks of a queue at a time, per process: thumbnails=4. Repeatable.")  # fmt: skip
+@click.option("--gate", "gates", multiple=True, metavar="WHAT",
+              help="Takes no tasks while memory=90% or cpu=95% is in use, or module:function returns a reason.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
               help="Worker processes; a crashed one is restarted.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
@@ -205,6 +208,7 @@ def cap_of(text: str) -> tuple[str, int]:
 def words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
+    found += [f"--gate={gate}" for gate in wanted.gates]
     found += [f"--max-per-queue={cap}" for cap in wanted.max_per_queue]
     for name in ("concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat", "unknown_grace", "events",
                  "log_format", "log_level"):  # fmt: skip
@@ -245,6 +249,7 @@ def work_here(
         client,
         allow_eviction=wanted.allow_eviction,
         max_per_queue=wanted.caps,
+        gates=wanted.gates,
         executor=wanted.executor,
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,

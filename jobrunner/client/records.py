@@ -69,6 +69,8 @@ class WorkerRecord:
     leads: bool
     quiet: bool = False
     """Whether the worker is quiet: it takes no new tasks."""
+    gate: str = ""
+    """Why a gate keeps it from taking tasks; "" while all are open."""
     stopping: bool = False
     """Whether it ends what it runs, to stop then."""
     memory: int = 0
@@ -187,6 +189,7 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         finished=whole(fields.get("finished")),
         leads=text.get("leads") == "1",
         quiet=text.get("quiet") == "1",
+        gate=text.get("gate", ""),
         stopping=text.get("stopping") == "1",
         memory=whole(fields.get("memory")),
         running=_running(fields.get("running", b"[]")),

@@ -26,6 +26,7 @@ from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
+from jobrunner.worker.gates import Gates, gate_of
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
@@ -73,6 +74,7 @@ class WorkerParts:
     drivers: BatchDrivers
     coordinator: Coordinator
     heartbeat: Heartbeat
+    gates: Gates
     loops: tuple[Loop, ...]
 
     @property
@@ -152,14 +154,16 @@ class Assembly:
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact, settings.release)
         heartbeat = Heartbeat(self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat)
+        gates = Gates([gate_of(given) for given in settings.gates], commands.set_gate)
         loops = (
             fetcher.loop,
             Loop("coordinator", coordinator.step, self._complaints),
             Loop("leadership", coordinator.renew, self._complaints),
             Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
             Loop("stats", partial(_count, self._stats, tasks.log), self._complaints),
+            *([Loop("gates", gates.step, self._complaints)] if settings.gates else ()),
         )
-        return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, loops)
+        return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
 
     def _task_parts(self, fetched: dict[str, int], leases: HeldLeases) -> TaskParts:
         settings, finished = self._settings, FinishedAttempts()

@@ -4,6 +4,7 @@ back, with the state of the worker that they change."""
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -88,6 +89,9 @@ class WorkerState:
         self.until = RunUntil.STOPPED
         self.is_working = False
         self.is_quiet = False
+        """Whether an operator told it to take no new tasks."""
+        self.gate = ""
+        """Why a gate keeps it from taking tasks; '' while all are open."""
         self.stops_asked = 0
         self.refused: NewerFormat | OlderFormat | None = None
         """The server's answer to a version that must leave the prefix."""
@@ -138,6 +142,7 @@ class Commands:
         self._drivers = drivers
         self._observe = observe
         self._identity = identity
+        self._resting = threading.Lock()
 
     def describe(self) -> dict[str, Arg]:
         """The record of this worker in the list of workers."""
@@ -148,6 +153,7 @@ class Commands:
             "in_hand": self._fetcher.in_hand + self._drivers.in_hand,
             "finished": self._fetcher.finished_total,
             "quiet": int(self._state.is_quiet),
+            "gate": self._state.gate,
             "stopping": int(self._state.stops_asked > 0),
             "memory": resident_bytes(),
             "executing": len(begun),
@@ -167,13 +173,25 @@ class Commands:
             changed = True
         quiet = commands.get("quiet", b"1" if state.is_quiet else b"0") == b"1"
         if quiet != state.is_quiet and not state.stops_asked:
-            state.is_quiet = self._fetcher.resting = quiet
+            state.is_quiet = quiet
             event = "worker is quiet: it takes no new tasks" if quiet else "worker resumed"
             _log.info(event, worker=self._identity["id"])
-            self._drivers.be_quiet(quiet)
-            self._fetcher.fetch_now()
+            self._rest()
             changed = True
         return changed
+
+    def set_gate(self, reason: str) -> None:
+        """Keeps the worker from taking tasks for this reason; '' lets it take them again, unless it is quiet."""
+        self._state.gate = reason
+        self._rest()
+
+    def _rest(self) -> None:
+        with self._resting:  # the heartbeat and the gates have a thread each
+            rests = self._state.is_quiet or bool(self._state.gate)
+            if rests != self._fetcher.resting:
+                self._fetcher.resting = rests
+                self._drivers.be_quiet(rests)
+                self._fetcher.fetch_now()
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ class Worker:
         """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
         parts = self._parts = self._prepare()
         parts.guard.keeper.leave(parts.tasks.rotation.queues, has_children=self.settings.executor == "processes")
+        parts.gates.step()  # before the first task is taken
         try:
             with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
                 parts.heartbeat.step()
@@ -209,13 +210,13 @@ class Worker:
             check_middleware(weights, self.client)
             broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
             publish_declared(self.client, self.settings.heartbeat)
+            assembly = Assembly(
+                self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks
+            )
+            return assembly.build(weights, guard)
         except BaseException:
             guard.close()
             raise
-        assembly = Assembly(
-            self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks
-        )
-        return assembly.build(weights, guard)
 
     def _check_server(self) -> None:
         try:

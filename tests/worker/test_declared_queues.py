@@ -41,7 +41,7 @@ def test_a_worker_that_starts_again_keeps_a_change_by_hand(current, start):
 
 def test_heartbeats_publish_again_what_the_server_lost(current, start, raw, keys):
     queue("tenants", max_inflight=4)
-    start(queues=["mail"], heartbeat=0.05)
+    start(queues=["mail"], heartbeat=0.2)
     raw.delete(keys.queue("tenants").settings, keys.queue("tenants").declared)
 
     wait_for(lambda: current.queue("tenants").settings().max_inflight == 4)
@@ -49,7 +49,7 @@ def test_heartbeats_publish_again_what_the_server_lost(current, start, raw, keys
 
 def test_damage_of_one_queue_ends_no_heartbeat(current, start, raw, keys):
     queue("tenants", max_inflight=4)
-    worker = start(queues=["mail"], heartbeat=0.05)
+    worker = start(queues=["mail"], heartbeat=0.2)
     raw.delete(keys.queue("tenants").declared)
     raw.set(keys.queue("tenants").declared, "x")
     raw.delete(keys.worker(worker.id))

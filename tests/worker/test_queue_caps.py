@@ -71,19 +71,19 @@ def test_the_hints_of_a_full_queue_reach_another_worker(current, start, slow):
 
 def test_a_worker_says_that_one_queue_holds_all_slots_while_others_wait(current, start, slow):
     enqueue(slow, 2)
-    start(queues=["slow", "fast"], concurrency=2, heartbeat=0.05)
+    start(queues=["slow", "fast"], concurrency=2, heartbeat=0.2)
     wait_for(lambda: len(slow.running) == 2)
-    wait_for(lambda: current.workers()[0].executing == 2)
-    assert current.workers()[0].held_by == "", "nothing waits in the other queue"
+    wait_for(lambda: wait_for(current.workers)[0].executing == 2)
+    assert wait_for(current.workers)[0].held_by == "", "nothing waits in the other queue"
     quick = slow.quick.enqueue()
-    wait_for(lambda: current.workers()[0].held_by == "slow")
+    wait_for(lambda: wait_for(current.workers)[0].held_by == "slow")
 
     current.queue("fast").pause()
-    wait_for(lambda: current.workers()[0].held_by == "")
+    wait_for(lambda: wait_for(current.workers)[0].held_by == "")
     current.queue("fast").resume()
     slow.go.release(2)
     assert quick.result(timeout=30) == 1
-    wait_for(lambda: current.workers()[0].held_by == "")
+    wait_for(lambda: wait_for(current.workers)[0].held_by == "")
 
 
 def test_a_cap_for_a_queue_that_is_not_served_is_refused(current, start):

@@ -1,0 +1,146 @@
+"""Gates: checks that keep a worker from taking tasks for a while, because of memory, CPU or what a function says.
+
+A closed gate works like the command to be quiet: nothing new is reserved, fetched tasks are handed back, running ones
+go on. It opens by itself. A worker without gates runs none of this.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.logs import SafeLogger
+
+_EVERY_S = 1.0
+_OPENS_BELOW = 0.05
+"""A share must fall so far below its limit before the gate opens: else it would open and close with each task."""
+_LONGEST_REASON = 200
+_SHARE = re.compile(r"(memory|cpu)=([0-9]{1,3}(?:\.[0-9]+)?)%")
+_log = SafeLogger("jobrunner.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One check. `check` returns why the worker must not take tasks now; None or '' when it may."""
+
+    name: str
+    check: Callable[[], object]
+
+
+def gate_of(given: Any) -> Gate:
+    """The gate of `memory=90%`, `cpu=95%`, `module:function`, or a callable. Raises InvalidOption."""
+    if callable(given):
+        return Gate(f"{getattr(given, '__module__', '')}:{getattr(given, '__qualname__', type(given).__name__)}", given)
+    if not isinstance(given, str):
+        raise InvalidOption(f"gate {describe(given)}: give 'memory=90%', 'cpu=95%', 'module:function' or a callable")
+    if (found := _SHARE.fullmatch(given.strip())) is not None and 0 < (limit := float(found[2])) <= 100:
+        read = memory_share if found[1] == "memory" else CpuShare()
+        return Gate(given.strip(), ShareGate(found[1], limit / 100, read))
+    module, colon, name = given.partition(":")
+    if not (module and colon and name) or "=" in given:
+        raise InvalidOption(f"gate {given!r}: write memory=90%, cpu=95% (from above 0 to 100), or module:function")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidOption(f"gate {given!r} cannot be imported: {error}; write module:function") from error
+    if not callable(function):
+        raise InvalidOption(f"gate {given!r} is {describe(function)}; name a function that returns a reason, or None")
+    return Gate(given, function)
+
+
+class Gates:
+    """Checks all gates each second and calls `on_change` with the reason of the first closed one, '' when all are open.
+    Logs once when another gate closes, and once when all are open again. `step` is for a loop."""
+
+    def __init__(self, gates: Sequence[Gate], on_change: Callable[[str], object]) -> None:
+        self._gates = gates
+        self._on_change = on_change
+        self._closed = ""
+        self._reason = ""
+
+    def step(self) -> float:
+        """One check of all; returns the seconds to the next."""
+        name, reason = self._first_closed()
+        if name != self._closed:
+            if name:
+                _log.warning("gate closed: the worker takes no new tasks", gate=name, reason=reason)
+            else:
+                _log.info("gate open: the worker takes tasks again", gate=self._closed)
+        if reason != self._reason:
+            self._closed, self._reason = name, reason
+            self._on_change(reason)
+        return _EVERY_S
+
+    def _first_closed(self) -> tuple[str, str]:
+        for gate in self._gates:
+            try:
+                found = gate.check()
+            except Exception as error:  # what it looks at may be away, which is what it is there for
+                found = f"{type(error).__name__}: {error}"
+            if found is None or found == "":
+                continue
+            if not isinstance(found, str):
+                found = f"it returned {describe(found)} and not a reason, or None"
+            plain = "".join(one if one.isprintable() else " " for one in found)
+            return gate.name, f"{gate.name}: {plain}"[:_LONGEST_REASON]
+        return "", ""
+
+
+class ShareGate:
+    """Closed while a share of the machine is in use, until it is five points below that."""
+
+    def __init__(self, what: str, limit: float, read: Callable[[], float]) -> None:
+        self._what = what
+        self._limit = limit
+        self._read = read
+        self._is_closed = False
+        read()  # raises where the system does not say
+
+    def __call__(self) -> str | None:
+        """The reason while it is closed."""
+        share = self._read()
+        bound = max(self._limit - _OPENS_BELOW, self._limit / 2) if self._is_closed else self._limit
+        self._is_closed = share >= bound
+        return f"{share:.0%} in use" if self._is_closed else None
+
+
+def memory_share(root: Path = Path("/")) -> float:
+    """The share of memory in use, without what the system can free at once: of the machine or of the container,
+    whichever is greater. Raises InvalidOption where the system has no /proc/meminfo."""
+    try:
+        words = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
+        sizes = {word[0]: int(word[1]) for word in words if len(word) > 1}
+        share = 1 - sizes["MemAvailable:"] / sizes["MemTotal:"]
+    except (OSError, KeyError, ValueError, ZeroDivisionError) as error:
+        raise InvalidOption(f"a gate on memory needs /proc/meminfo, as Linux has it: {error}") from error
+    group = root / "sys/fs/cgroup"
+    try:
+        most = int((group / "memory.max").read_text())  # 'max' without a limit
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text()) - int(stat.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return share
+    return max(share, used / most) if most else share
+
+
+class CpuShare:
+    """The share of processor time that was used since the last call, on all processors of the machine; 0 at first."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._path = root / "proc/stat"
+        self._idle = self._total = 0
+
+    def __call__(self) -> float:
+        """Raises InvalidOption where the system has no /proc/stat."""
+        try:
+            ticks = [int(word) for word in self._path.read_text().split("\n", 1)[0].split()[1:9]]
+            idle, total = ticks[3] + ticks[4], sum(ticks)
+        except (OSError, ValueError, IndexError) as error:
+            raise InvalidOption(f"a gate on cpu needs /proc/stat, as Linux has it: {error}") from error
+        passed, idled, is_first = total - self._total, idle - self._idle, not self._total
+        self._idle, self._total = idle, total
+        return 0.0 if is_first or passed <= 0 else 1 - idled / passed
