@@ -4,8 +4,9 @@ See docs/testing.md.
 """
 
 from jobrunner.testing.enqueued import Enqueued, EnqueuedTask
+from jobrunner.testing.holds import Hold
 from jobrunner.testing.inline import inline
 from jobrunner.testing.servers import open_server
-from jobrunner.testing.worker import JobrunnerWorker, Travel
+from jobrunner.testing.worker import JobrunnerWorker, RunSummary, Travel
 
-__all__ = ["Enqueued", "EnqueuedTask", "JobrunnerWorker", "Travel", "inline", "open_server"]
+__all__ = ["Enqueued", "EnqueuedTask", "Hold", "JobrunnerWorker", "RunSummary", "Travel", "inline", "open_server"]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,13 +11,14 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
-from jobrunner.clock import from_ms, unix_ms
+from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
-from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, UsageError
+from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
+from jobrunner.testing.holds import Hold, find_holds, left_over
 from jobrunner.worker.queues import default_queues
 from jobrunner.worker.worker import Worker, WorkerSummary
 
@@ -68,8 +70,17 @@ class Travel:
 
 _LOOK_S = 0.005
 _MOST_JOURNEYS = 1000
-_NOTHING = WorkerSummary(0, 0, 0.0)
+_LIMIT_S = 60.0
+_GIVE_UP_S = 1.0
 _BY_HAND = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary(WorkerSummary):
+    """Totals of one run of the worker of a test."""
+
+    held: tuple[Hold, ...] = ()
+    """Queues whose waiting tasks could not be handed out when the run ended, each with the pause or the limit."""
 
 
 class JobrunnerWorker:
@@ -85,59 +96,56 @@ class JobrunnerWorker:
         travel.before.append(self._fire_periodic)
         self._fire_periodic()
 
-    def run(self, *, drain: bool = False, queues: Iterable[str] | None = None, **options: Any) -> WorkerSummary:
-        """Runs until nothing is waiting or pending. With `drain` until nothing is scheduled either: the clock travels
-        to each due time, so retries and tasks of next month run now.
+    def run(
+        self, *, drain: bool = False, queues: Iterable[str] | None = None, timeout: Duration = _LIMIT_S, **options: Any
+    ) -> RunSummary:
+        """Runs until nothing is waiting or pending, or until pauses and limits hold all that waits, which `held` of the
+        summary then names. With `drain` until nothing is scheduled either: the clock travels to each due time and to
+        the refill of each limit, so retries and tasks of next month run now.
 
         `queues`: default those of all jobs, and others with tasks of jobs in them. `options` are those of Worker.
-        Raises UsageError when tasks go on to be scheduled without end.
+        Raises TaskTimeout when it has not ended after `timeout`, UsageError when tasks go on to be scheduled without
+        end.
         """
+        limit_s = seconds(timeout, option="timeout")
         self._fire_periodic()
         served = self._queues() if queues is None else list(queues)
         if not self._any_left(served, drain):
-            return _NOTHING
+            return RunSummary(0, 0, 0.0)
         worker = Worker(queues=served, client=self._client, **options)
-        if not drain:
-            return worker.run(burst=True)
-        return self._drain(worker, served)
+        watched = _WatchedRun(self, worker, served, drain, limit_s)
+        done = watched.run()
+        return RunSummary(done.finished, done.released, done.seconds, find_holds(self._client, served).holds)
 
     __call__ = run
 
-    def _drain(self, worker: Worker, served: list[str]) -> WorkerSummary:
-        over = threading.Event()
-        journeys: list[float] = []
+    def go_on(self, served: list[str], *, drain: bool, journeys: list[float]) -> bool:
+        """Whether tasks run, or can be handed out now; with `drain` moves the clock to where some can. Raises
+        ServerError."""
+        found = find_holds(self._client, served)
+        if found.moves:
+            return True
+        if not drain:
+            return not found.holds
+        due_ms = [due for name in served if (due := self._first_due(name)) is not None]
+        lifts_ms = [hold.lifts_ms for hold in found.holds if hold.lifts_ms is not None]
+        if not due_ms and not lifts_ms:
+            return not any(hold.why != "a pause" for hold in found.holds)
+        soonest_ms = min([*due_ms, *lifts_ms])
+        if soonest_ms in due_ms:
+            journeys.append(soonest_ms)
+        self._travel.forward(max(soonest_ms - self._travel.now_ms + 1, 1) / 1000)
+        self._fire_periodic()
+        keys = keys_of(self._client)
+        broker_of(self._client).run_many([queues.wake(keys.queue(hold.queue)) for hold in found.holds])
+        return True
 
-        def travel() -> None:
-            while not over.wait(_LOOK_S):
-                if len(journeys) >= _MOST_JOURNEYS:
-                    worker.ask_to_stop()
-                    return
-                with suppress(ServerError):
-                    self._to_next_due(served, journeys)
-
-        traveller = threading.Thread(target=travel, name="jobrunner-travel", daemon=True)
-        traveller.start()
+    def problem(self, served: list[str]) -> str:
+        """What is left in the queues, in words."""
         try:
-            summary = worker.run(drain=True)
-        finally:
-            over.set()
-            traveller.join()
-        if len(journeys) >= _MOST_JOURNEYS:
-            raise UsageError(
-                f"stopped after {_MOST_JOURNEYS} rounds because a job keeps rescheduling itself; "
-                "use run() instead of drain()"
-            )
-        return summary
-
-    def _to_next_due(self, served: list[str], journeys: list[float]) -> None:
-        counted = self._counts(served)
-        if any(found.pending or (found.waiting and not found.paused) for found in counted):
-            return
-        due_ms = min((due for name in served if (due := self._first_due(name)) is not None), default=None)
-        if due_ms is not None:
-            journeys.append(due_ms)
-            self._travel.forward(max(due_ms - self._travel.now_ms + 1, 1) / 1000)
-            self._fire_periodic()
+            return left_over(self._client, served)
+        except ServerError as error:
+            return f"the server cannot be asked: {error}"
 
     def _fire_periodic(self) -> None:
         periodics = [job for job in all_jobs() if job.periodic is not None]
@@ -178,3 +186,60 @@ class JobrunnerWorker:
         first = command("ZRANGE", scheduled, 0, 0, "WITHSCORES", read=lambda reply: reply)
         reply = broker_of(self._client).run(first)
         return float(reply[1]) if reply else None
+
+
+class _WatchedRun:
+    """One run of a worker, which a thread of its own watches: it travels, and ends a run that cannot go on."""
+
+    def __init__(
+        self, fixture: JobrunnerWorker, worker: Worker, served: list[str], drain: bool, limit_s: float
+    ) -> None:
+        self._fixture = fixture
+        self._worker = worker
+        self._served = served
+        self._drain = drain
+        self._limit_s = limit_s
+        self._over = threading.Event()
+        self._journeys: list[float] = []
+        self._is_late = False
+
+    def run(self) -> WorkerSummary:
+        """Runs the worker to its end. Raises as JobrunnerWorker.run."""
+        watcher = threading.Thread(target=self._watch, name="jobrunner-travel", daemon=True)
+        watcher.start()
+        try:
+            summary = self._worker.run(burst=not self._drain, drain=self._drain)
+        finally:
+            self._over.set()
+            watcher.join()
+        if len(self._journeys) >= _MOST_JOURNEYS:
+            raise UsageError(
+                f"stopped after {_MOST_JOURNEYS} rounds because a job keeps rescheduling itself; "
+                "use run() instead of drain()"
+            )
+        if self._is_late:
+            raise TaskTimeout(
+                f"jobrunner_worker.run() was stopped after timeout={self._limit_s:g} s: "
+                f"{self._fixture.problem(self._served)}; give run(timeout=…) another limit"
+            )
+        return summary
+
+    def _watch(self) -> None:
+        ends = monotonic() + self._limit_s
+        stands_still = 0
+        while not self._over.wait(_LOOK_S):
+            self._is_late = monotonic() > ends
+            if self._is_late or len(self._journeys) >= _MOST_JOURNEYS or stands_still > 1:
+                self._end()
+                return
+            with suppress(ServerError):
+                goes_on = self._worker.in_hand or self._fixture.go_on(
+                    self._served, drain=self._drain, journeys=self._journeys
+                )
+                stands_still = 0 if goes_on else stands_still + 1
+
+    def _end(self) -> None:
+        """Asks the worker to stop, and does not wait for a job that goes on."""
+        self._worker.ask_to_stop()
+        if self._is_late and not self._over.wait(_GIVE_UP_S):
+            self._worker.ask_to_stop()

@@ -1,0 +1,124 @@
+"""The worker of a test never hangs: pauses and limits that hold all that waits are named, or travelled through."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, RateLimit, job
+from jobrunner.clock import monotonic
+from jobrunner.errors import TaskTimeout
+from jobrunner.jobs.registry import forget
+from jobrunner.loop import Signal
+from jobrunner.testing import JobrunnerWorker, Travel
+
+HOURLY = RateLimit(2, per=timedelta(hours=1))
+LIMITS = pytest.mark.parametrize(
+    ("limits", "why"), [({"rate": HOURLY}, "rate="), ({"rate_per_partition": HOURLY}, "rate_per_partition=")]
+)
+released = Signal()
+
+
+@job(name="holds.note", queue="holds", partition_by="tenant")
+def note(tenant: str = "ada") -> str:
+    return tenant
+
+
+@job(name="holds.hang", queue="holds", max_attempts=1)
+def hang() -> None:
+    released.wait(60)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_jobs() -> Iterator[None]:
+    yield
+    released.set()
+    for name in ("holds.note", "holds.hang"):
+        forget(name)
+
+
+@pytest.fixture
+def travel() -> Travel:
+    return Travel()
+
+
+@pytest.fixture
+def worker(server: Any, keys: Any, travel: Travel) -> Iterator[JobrunnerWorker]:
+    from jobrunner.client.current import pinned
+
+    with Client(server.url, keys.prefix, now_ms=travel) as client, pinned(client):
+        yield JobrunnerWorker(client, travel)
+
+
+def queue_of(worker: JobrunnerWorker) -> Any:
+    return worker._client.queue("holds")
+
+
+@LIMITS
+def test_a_limit_that_holds_everything_ends_a_run_and_is_named(
+    worker: JobrunnerWorker, limits: dict[str, Any], why: str
+) -> None:
+    queue_of(worker).configure(**limits)
+    note.enqueue_many([note.bind() for _ in range(5)])
+
+    summary = worker.run(queues=["holds"])
+
+    assert summary.finished == 2
+    (held,) = summary.held
+    assert (held.queue, held.waiting) == ("holds", 3)
+    assert why in str(held)
+    assert worker.run(queues=["holds"]).finished == 0
+
+
+@LIMITS
+def test_a_drain_travels_to_each_refill(
+    worker: JobrunnerWorker, travel: Travel, limits: dict[str, Any], why: str
+) -> None:
+    queue_of(worker).configure(**limits)
+    note.enqueue_many([note.bind() for _ in range(5)])
+    began = travel.now
+
+    summary = worker.run(queues=["holds"], drain=True)
+
+    assert (summary.finished, summary.held) == (5, ())
+    assert timedelta(minutes=85) < travel.now - began < timedelta(hours=2)
+
+
+def test_what_is_not_held_runs_before_a_run_ends(worker: JobrunnerWorker) -> None:
+    queue_of(worker).configure(rate_per_partition=RateLimit(1, per=timedelta(hours=1)))
+    note.enqueue_many([note.bind(tenant) for tenant in ("ada", "bob", "cy") for _ in range(3)])
+
+    summary = worker.run(queues=["holds"])
+
+    assert (summary.finished, [held.waiting for held in summary.held]) == (3, [6])
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_paused_queue_is_named(worker: JobrunnerWorker, drain: bool) -> None:
+    queue_of(worker).pause()
+    note.enqueue()
+
+    summary = worker.run(queues=["holds"], drain=drain)
+
+    assert summary.finished == 0
+    assert [str(held) for held in summary.held] == ["queue 'holds' has 1 waiting, held by a pause"]
+
+
+def test_a_job_that_does_not_end_ends_the_run_at_its_limit(worker: JobrunnerWorker) -> None:
+    hang.enqueue()
+    began = monotonic()
+
+    with pytest.raises(TaskTimeout, match=r"was stopped after timeout=0\.5 s: queue 'holds': 1 (pending|waiting)"):
+        worker.run(queues=["holds"], timeout=0.5)
+
+    assert monotonic() - began < 30
+
+
+def test_a_task_that_another_holds_ends_the_run_at_its_limit(worker: JobrunnerWorker) -> None:
+    queue_of(worker).configure(max_inflight=1)
+    note.enqueue_many([note.bind(), note.bind()])
+    assert queue_of(worker).reserve()
+
+    with pytest.raises(TaskTimeout, match="queue 'holds': 1 pending, 1 waiting"):
+        worker.run(queues=["holds"], timeout=0.5)
