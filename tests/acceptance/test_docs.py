@@ -23,6 +23,7 @@ ELSEWHERE = {  # copied out by
     "recipes/django.md": "test_recipes.py",
     "recipes/fastapi.md": "test_recipes.py",
     "start/first-job.md": "test_readme.py",
+    "start/tutorial.md": "test_tutorial.py",
 }
 BLOCK = re.compile(r"^(?:<!-- (fragment|varies): ([^\n]+) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 QUIET = "import structlog; structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))\n"
