@@ -65,3 +65,10 @@ def test_every_page_begins_with_a_title_of_standard_words() -> None:
         title = re.search(r"^# (.+)$", path.read_text("utf-8"), re.MULTILINE)
         assert title, f"{path}: begin with a title"
         assert not odd.search(title[1]), f"{path}: {title[1]}"
+
+
+def test_the_files_that_a_forge_shows_are_there_and_link_to_files() -> None:
+    for name in ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"):
+        page = ROOT / ".github" / name
+        links = re.findall(r"\]\(([^)#:\s]+)\)", page.read_text("utf-8"))
+        assert not [link for link in links if not (page.parent / link).is_file()], name
