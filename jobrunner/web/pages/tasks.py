@@ -101,6 +101,8 @@ def _page(context: Context, state: str) -> tuple[str, Values]:
         "finished": view.finished,
         "onward": view.onward,
         "matching": None if wanted.is_narrow else found.total,
+        "group": None,
+        "errors_found": None,
     }
 
 
