@@ -17,6 +17,8 @@ import pytest
 from jobrunner.broker.embedded.server import EmbeddedServer
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 JOBS = """
 from jobrunner import job

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.server import Server
 
+pytestmark = pytest.mark.processes
+
 
 def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "jobrunner", "dashboard", *words]

@@ -9,6 +9,8 @@ import pytest
 from jobrunner import Client
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 SHOP = """
 from jobrunner.etl import Pipeline, To
 

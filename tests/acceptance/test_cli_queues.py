@@ -11,6 +11,8 @@ from jobrunner.client.client import Client
 from jobrunner.jobs.registry import forget
 from jobrunner.task import Task, TaskState, new_id
 
+pytestmark = pytest.mark.processes
+
 Says = Callable[..., Any]
 JOBS = """
 from jobrunner import job

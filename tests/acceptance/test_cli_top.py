@@ -20,6 +20,8 @@ import pytest
 from jobrunner.client.client import Client, keys_of
 from tests.support.server import Server
 
+pytestmark = pytest.mark.processes
+
 _ANY = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]")
 
 

@@ -13,6 +13,8 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.task import Task, TaskState, new_id
 
+pytestmark = pytest.mark.processes
+
 JOBS = """
 import multiprocessing, os, signal, threading, time
 from concurrent.futures import ThreadPoolExecutor

@@ -11,6 +11,8 @@ from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import Fleet
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 _JOBS = """
 import os, time
 from jobrunner import job

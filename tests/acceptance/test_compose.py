@@ -10,6 +10,8 @@ from tests.acceptance.compose_processes import Deployment
 from tests.acceptance.newcomer import ROOT, Newcomer, blocks, with_commands
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 PAGE = (ROOT / "docs" / "start" / "tutorial.md").read_text("utf-8")
 
 

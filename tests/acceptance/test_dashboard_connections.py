@@ -17,6 +17,8 @@ from tests.acceptance.dashboard_process import Person, Running, running
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 HOLDER = """
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

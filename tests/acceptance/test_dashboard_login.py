@@ -22,6 +22,8 @@ from tests.acceptance.dashboard_process import Person, Running, running
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 JSON = {"accept": "application/json"}
 
 

@@ -32,6 +32,8 @@ from tests.acceptance.ledger import Ledger
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 Audit = Callable[..., dict[str, int]]
 KEEPALIVE_S = 2.0
 

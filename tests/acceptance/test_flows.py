@@ -16,6 +16,8 @@ from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 JOBS = """
 from jobrunner import Backoff, Job, job
 from tests.acceptance.ledger import record

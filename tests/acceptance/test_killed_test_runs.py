@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 OF_A_USER = """
 import os, sys, time

@@ -10,6 +10,8 @@ import redis
 from jobrunner import Client
 from jobrunner.task import Task
 
+pytestmark = pytest.mark.processes
+
 JOBS = """
 import logging
 import structlog

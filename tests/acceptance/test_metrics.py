@@ -21,6 +21,8 @@ from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 JOBS = """
 import time
 from jobrunner import Backoff, job

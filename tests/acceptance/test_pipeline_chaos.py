@@ -17,6 +17,8 @@ from tests.acceptance.row_queues import Start, states
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 _SERVED = ("enter", "work", "again", "route", "left", "right")
 _ENDS = ("succeeded", "dropped")
 _WORKER_EVERY = 20

@@ -26,6 +26,8 @@ from tests.support.server import Server, version_of
 from tests.support.waiting import wait_for
 from tests.unit.web.conftest import Browser
 
+pytestmark = pytest.mark.processes
+
 
 @job(name="roles.add", queue="roles", max_attempts=1)
 class Add(Job):

@@ -14,6 +14,8 @@ from jobrunner.client.client import Client
 from jobrunner.task import Task, new_id
 from tests.acceptance.test_cli_work import worker_pids
 
+pytestmark = pytest.mark.processes
+
 VERSION = """
 import os, time
 from pathlib import Path

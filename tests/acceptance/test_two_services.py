@@ -3,9 +3,13 @@
 import time
 from typing import Any
 
+import pytest
+
 from jobrunner import Client
 from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import Fleet
+
+pytestmark = pytest.mark.processes
 
 _JOBS = """
 from jobrunner import job

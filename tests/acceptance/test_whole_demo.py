@@ -18,6 +18,8 @@ import pytest
 
 from jobs_example.demos.processes import descendants, running
 
+pytestmark = pytest.mark.processes
+
 DEMO = (
     "import sys; from pathlib import Path; from jobs_example.demos.{name}.run import run_demo;"
     "sys.exit(run_demo(folder=Path(sys.argv[1]), quick={quick}, as_json=True))"
