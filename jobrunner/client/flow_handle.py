@@ -90,6 +90,9 @@ class AsyncFlowHandle:
 
 def send(client: Client, flow: Flow) -> FlowHandle:
     """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, and then no part of it goes on."""
+    take = getattr(client, "take_flow", None)  # of a client without a server (jobrunner.testing)
+    if take is not None:
+        return take(flow)  # type: ignore[no-any-return]
     handle = FlowHandle(client, flow)
     try:
         with sending(flow.prepared, middleware_of(client)) as tasks:
@@ -105,6 +108,9 @@ def send(client: Client, flow: Flow) -> FlowHandle:
 
 async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
     """The same for asyncio."""
+    take = getattr(client, "take_flow", None)
+    if take is not None:
+        return await take(flow)  # type: ignore[no-any-return]
     handle = AsyncFlowHandle(client, flow)
     try:
         with sending(flow.prepared, middleware_of(client)) as tasks:

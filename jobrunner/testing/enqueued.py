@@ -8,11 +8,15 @@ from typing import Any
 
 from jobrunner.client.current import pinned
 from jobrunner.client.item import read_headers
+from jobrunner.client.operations.flow import Flow
 from jobrunner.clock import from_ms
 from jobrunner.errors import UsageError
+from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.jobs.registry import lookup
+from jobrunner.join import Join
 from jobrunner.task import Task
-from jobrunner.testing.memory import MemoryClient, MemoryTask
+from jobrunner.testing.memory import MemoryClient
+from jobrunner.testing.memory_task import MemoryTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +31,14 @@ class EnqueuedTask:
     in_: timedelta | None
     at: datetime | None
     headers: Mapping[str, str]
+    starts: str = ""
+    """Of a flow: "after" for a step that begins when those before it succeeded, "on_complete", "on_success" or
+    "on_dead" for a callback; empty for a task that begins at once."""
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.params.items())
         when = f" in {self.in_}" if self.in_ else f" at {self.at}" if self.at else ""
-        return f"{self.job}({given}) into {self.queue!r}{when}"
+        return f"{self.job}({given}) into {self.queue!r}{when}{f' {self.starts}' if self.starts else ''}"
 
 
 class Enqueued:
@@ -90,14 +97,36 @@ class _Recorder(MemoryClient):
     def __init__(self, tasks: list[EnqueuedTask]) -> None:
         super().__init__("the fixture `enqueued`")
         self._tasks = tasks
+        self._later: list[EnqueuedTask] = []
 
     def take(self, task: Task) -> MemoryTask:
         entry = super().take(task)
         self._tasks.append(_recorded(task))
         return entry
 
+    def put_instead(self, holder: MemoryTask, task: Task) -> None:
+        super().put_instead(holder, task)
+        for at, recorded in enumerate(self._tasks):
+            if recorded.id == holder.task.id:
+                self._tasks[at] = _recorded(holder.task)
 
-def _recorded(task: Task) -> EnqueuedTask:
+    def joining(self, flow: Flow) -> Flow:
+        flow = super().joining(flow)
+        held = {join.task.id: (join.task, _starts(join)) for join in flow.joins if join.task is not None}
+        steps = [task.id for task in flow.steps if task.id in held]
+        self._later = [_recorded(*held[task_id]) for task_id in dict.fromkeys([*steps, *held])]
+        return flow
+
+    def flow_taken(self) -> None:
+        begun = {task.id for task in self._tasks}  # behind an empty group
+        self._tasks += [task for task in self._later if task.id not in begun]
+
+
+def _starts(join: Join) -> str:
+    return f"on_{join.rule}" if join.flow else "after"
+
+
+def _recorded(task: Task, starts: str = "") -> EnqueuedTask:
     values = lookup(task.type).parameters.read(task.payload)
     return EnqueuedTask(
         id=task.id,
@@ -107,7 +136,8 @@ def _recorded(task: Task) -> EnqueuedTask:
         priority=1 if task.priority is None else task.priority,
         in_=None if task.delay_ms is None else timedelta(milliseconds=task.delay_ms),
         at=None if task.at_ms is None else from_ms(task.at_ms),
-        headers=read_headers(task.headers),
+        headers=without_own(read_headers(task.headers)),
+        starts=starts,
     )
 
 

@@ -23,7 +23,9 @@ from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Sn
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import Backoff, is_spent
 from jobrunner.task import Task, TaskState
-from jobrunner.testing.memory import MemoryClient, MemoryTask
+from jobrunner.testing.flows import Begun
+from jobrunner.testing.memory import MemoryClient
+from jobrunner.testing.memory_task import MemoryTask
 from jobrunner.worker.run.runner import Runner
 
 _LEASE = "1"
@@ -76,11 +78,13 @@ class _InlineClient(MemoryClient):
     def take(self, task: Task) -> MemoryTask:
         entry, runner, attempt = self._begin(task)
         outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
+        self.begin(self._ended(entry, outcome, runner.error))
         return self._end(entry, outcome, runner.error)
 
     async def take_async(self, task: Task) -> MemoryTask:
         entry, runner, attempt = self._begin(task)
         outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
+        await self.begin_async(self._ended(entry, outcome, runner.error))
         return self._end(entry, outcome, runner.error)
 
     def _begin(self, task: Task) -> tuple[MemoryTask, "_NotingRunner", Attempt]:
@@ -89,8 +93,14 @@ class _InlineClient(MemoryClient):
         runner = _NotingRunner(self, lambda _: False, middleware=self._middleware)
         return entry, runner, _attempt(task)
 
-    def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:
+    def _ended(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> list[Begun]:
+        """Settles an attempt. Returns the steps of its flow that begin behind it."""
         _settle(entry, outcome)
+        if not entry.state.is_final or (error is not None and not isinstance(error, Exception)):
+            return []
+        return self.joins.end(entry.task.then, entry.state.value, entry.result or b"")
+
+    def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:
         if error is not None and not isinstance(error, Exception):
             raise error  # the end of the test run, or of this test: no matter of the job
         if self._propagate and error is not None and (isinstance(error, Fail) or not isinstance(error, Steer)):

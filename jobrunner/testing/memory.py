@@ -1,195 +1,30 @@
 """A client without a server: enqueued tasks stay in this process. `inline` runs them, `enqueued` records them."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Never, NoReturn
+from collections.abc import Iterable
+from typing import Any, Never
 
-from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
+import msgspec
+
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys
+from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.async_client import AsyncClient
-from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.client import Client
 from jobrunner.client.current import configured_client
-from jobrunner.client.operations.task import TaskRef, gone, read_result
+from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
+from jobrunner.client.operations.flow import Flow
+from jobrunner.client.operations.task import gone
 from jobrunner.client.outgoing import through
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
-from jobrunner.clock import utc_now
-from jobrunner.errors import TaskTimeout, UsageError
+from jobrunner.clock import unix_ms
+from jobrunner.errors import DuplicateTask
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options
 from jobrunner.settings import ClientSettings, Duration, client_settings
-from jobrunner.task import Task, TaskRecord, TaskState, check_size
+from jobrunner.task import Task, TaskState, check_size
+from jobrunner.testing.flows import AsyncMemoryFlowHandle, Begun, MemoryFlow, MemoryFlowHandle, MemoryJoins, signals_of
+from jobrunner.testing.memory_task import AsyncMemoryHandle, MemoryBroker, MemoryHandle, MemoryTask
 
 _PREFIX = "testing"
-
-
-@dataclass(slots=True, kw_only=True)
-class MemoryTask:
-    """A task that was enqueued, and what became of it."""
-
-    task: Task
-    state: TaskState
-    when: datetime | None = None
-    attempts: int = 0
-    retry_count: int = 0
-    error: str = ""
-    result: bytes | None = None
-    is_kept: bool = True
-    enqueue_time: datetime = field(default_factory=utc_now)
-
-    def record(self) -> TaskRecord:
-        """The task as it stands. Raises TaskGone."""
-        task = self.task
-        if not self.is_kept:
-            raise gone(task.id)
-        return TaskRecord(
-            id=task.id, type=task.type, queue=task.queue, state=self.state, when=self.when,
-            enqueue_time=self.enqueue_time, attempts=self.attempts, retry_count=self.retry_count,
-            priority=1 if task.priority is None else task.priority,
-            error=self.error, payload=task.payload, result=self.result,
-        )  # fmt: skip
-
-    def value(self) -> Any:
-        """The result of the job. Raises as TaskHandle.result does; an unfinished task here never finishes."""
-        record = self.record()
-        if not record.state.is_final:
-            raise TaskTimeout(f"task {record.id} ({record.type}) is {record.state}, and no worker runs it in this test")
-        return read_result(record)
-
-    def cancel(self) -> bool:
-        """Cancels the task. Returns False when it is finished."""
-        if self.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
-            return False
-        self.state = TaskState.CANCELLED
-        return True
-
-    def requeue(self) -> bool:
-        """Puts a dead task back to wait, with its counts at zero. Returns False when it is not dead."""
-        if self.state is not TaskState.DEAD:
-            return False
-        self.state, self.attempts, self.retry_count = TaskState.WAITING, 0, 0
-        return True
-
-    def run_now(self) -> bool:
-        """Has a scheduled task wait. Returns False when it is not scheduled."""
-        if self.record().state is not TaskState.SCHEDULED:
-            return False
-        self.state, self.when = TaskState.WAITING, None
-        return True
-
-
-class MemoryHandle(TaskHandle[Any]):
-    """A handle on an entry."""
-
-    def __init__(self, client: "MemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
-        super().__init__(
-            broker_of(client), TaskRef(keys_of(client), None, entry.task.id, entry.task.queue), is_new=is_new
-        )
-        self._entry = entry
-
-    def exists(self) -> bool:
-        return self._entry.is_kept
-
-    def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
-        return self._entry.value()
-
-    def cancel(self) -> bool:
-        return self._entry.cancel()
-
-    def requeue(self) -> bool:
-        return self._entry.requeue()
-
-    def run_now(self) -> bool:
-        return self._entry.run_now()
-
-    def record(self) -> TaskRecord:
-        return self._entry.record()
-
-
-class AsyncMemoryHandle(AsyncTaskHandle[Any]):
-    """The same for asyncio."""
-
-    def __init__(self, twin: "AsyncMemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
-        super().__init__(broker_of(twin), TaskRef(keys_of(twin), None, entry.task.id, entry.task.queue), is_new=is_new)
-        self._entry = entry
-
-    async def exists(self) -> bool:
-        return self._entry.is_kept
-
-    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
-        return self._entry.value()
-
-    async def cancel(self) -> bool:
-        return self._entry.cancel()
-
-    async def requeue(self) -> bool:
-        return self._entry.requeue()
-
-    async def run_now(self) -> bool:
-        return self._entry.run_now()
-
-    async def _read(self) -> TaskRecord:
-        return self._entry.record()
-
-
-class MemoryBroker(Broker):
-    """Keeps the metadata of jobs, takes notes of progress and early acknowledgements; refuses all that needs a server.
-
-    `where` names what there is instead of one.
-    """
-
-    def __init__(self, endpoint: Endpoint, keys: Keys, where: str) -> None:
-        super().__init__(endpoint)
-        self._hashes: dict[bytes, dict[str, bytes]] = {}
-        self._metadata = keys.job("")
-        self._where = where
-
-    def run(self, call: Call[Any]) -> Any:
-        script = call.script
-        if script is None:
-            return call.read(self._command(*call.words))
-        if script.name == "progress":
-            return call.read(b"ok")
-        return call.read([]) if script.name == "commit" else self._refuse(script.name)
-
-    def run_many(self, calls: Iterable[Call[Any]]) -> list[Any]:
-        return [self.run(call) for call in calls]
-
-    def write(self, calls: Iterable[Call[Any]]) -> list[Any]:
-        return self.run_many(calls)
-
-    def run_each(self, calls: Iterable[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-        if meanwhile is not None:
-            meanwhile()
-        return self.run_many(calls)
-
-    def open_blocking(self, key: bytes) -> NoReturn:  # noqa: ARG002 - the face of a Broker
-        self._refuse("a connection")
-
-    def close(self) -> None:
-        """Nothing to end: it may be used on."""
-
-    def _command(self, verb: Any, key: Any = b"", *words: Any) -> Any:
-        if not key.startswith(self._metadata):
-            self._refuse(str(verb))
-        fields = self._hashes.setdefault(key, {})
-        if verb == "HGET":
-            return fields.get(words[0])
-        if verb == "HGETALL":
-            return [word for name, value in fields.items() for word in (name.encode(), value)]
-        if verb == "HSET":
-            fields[words[0]] = words[1]
-            return 1
-        if verb == "HINCRBY":
-            total = int(fields.get(words[0], b"0")) + words[1]
-            fields[words[0]] = b"%d" % total
-            return total
-        return self._refuse(str(verb))
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise UsageError(f"{self._where} has no server for {what!r}; use the fixture jobrunner_client for this test")
 
 
 class MemoryClient(Client):
@@ -203,7 +38,9 @@ class MemoryClient(Client):
         self._encryption = None
         self._endpoint = Endpoint(self.settings.url)
         self._buffer = None
-        self._broker = MemoryBroker(self._endpoint, self._keys, where)
+        self._broker = self._memory = MemoryBroker(self._endpoint, self._keys, where)
+        self.joins = MemoryJoins()
+        self._locks: dict[tuple[str, str], tuple[str, float]] = {}
         self.entries: dict[str, MemoryTask] = {}
         self.twin = AsyncMemoryClient(self)
         self._where = where
@@ -226,7 +63,7 @@ class MemoryClient(Client):
         """Takes one task in. The same id again leaves the first task as it was."""
         check_options(unknown, ("task", "wait"), "option of enqueue()")
         (task,) = self.outgoing([task])
-        known = self.entries.get(task.id)
+        known = self.known(task)
         return MemoryHandle(self, self.take(task) if known is None else known, is_new=known is None)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:  # noqa: ARG002
@@ -237,6 +74,74 @@ class MemoryClient(Client):
         """The tasks as the middleware leaves them. Raises what it raises."""
         return tasks if self._middleware is None else through(tasks, self._middleware)
 
+    def known(self, task: Task) -> MemoryTask | None:
+        """The task that is there instead of this one: of the same id, or the holder of the lock of a unique task. Takes
+        the lock when there is none. Raises DuplicateTask."""
+        known = self.entries.get(task.id)
+        if known is not None or task.lock is None:
+            return known
+        place = (split_queue(task.queue)[0], task.lock.digest)
+        holder_id, ends_ms = self._locks.get(place, ("", 0.0))
+        holder = self.entries.get(holder_id)
+        if holder is not None and ends_ms > unix_ms():
+            lives = holder.state in (TaskState.WAITING, TaskState.SCHEDULED, TaskState.PENDING)
+            begun = holder.state is TaskState.PENDING or holder.retry_count > 0
+            if lives and not begun and task.lock.on_clash in ("replace", "reschedule"):
+                self.put_instead(holder, task)
+                self._locks[place] = (holder_id, _lock_ends_ms(task))
+                return holder
+            if task.lock.lasts == "expired" or (lives and not (task.lock.lasts == "started" and begun)):
+                if task.lock.on_clash == "raise":
+                    raise DuplicateTask(
+                        f"a task like this one, {holder_id}, is in queue {task.queue!r} already", holder_id
+                    )
+                return holder
+        self._locks[place] = (task.id, _lock_ends_ms(task))
+        return None
+
+    def put_instead(self, holder: MemoryTask, task: Task) -> None:
+        """Gives a unique task that has not begun the due time and priority of another one, with `replace` all of it."""
+        same: dict[str, Any] = {"id": holder.task.id, "queue": holder.task.queue}
+        if task.lock is not None and task.lock.on_clash == "reschedule":
+            same |= {"payload": holder.task.payload, "headers": holder.task.headers}
+        holder.task = msgspec.structs.replace(task, **same)
+        holder.state = _first_state(task)
+
+    def take_flow(self, flow: Flow) -> FlowHandle:
+        """Takes a flow in: what begins at once, and what the ends of that begin."""
+        flow = self.joining(flow)
+        for head in flow.heads:
+            self.take(head)
+        self.begin(signals_of(flow, self.joins))
+        self.flow_taken()
+        return MemoryFlowHandle(self, MemoryFlow(self, flow))
+
+    def flow_taken(self) -> None:
+        """All of a flow that begins at once was taken in."""
+
+    def joining(self, flow: Flow) -> Flow:
+        """The flow as the middleware leaves it, its joins prepared. Raises PayloadTooLarge."""
+        flow = flow.with_tasks(self.outgoing(flow.prepared))
+        flow.check(self.settings.payload_limit)
+        self.joins.prepare(flow.joins)
+        return flow
+
+    def begin(self, begun: Iterable[Begun]) -> None:
+        """Takes in the steps of a flow that begin now, each with the results and outcomes that it is given."""
+        for task, results, outcomes in begun:
+            self.give(task, results, outcomes)
+            self.take(task)
+
+    async def begin_async(self, begun: Iterable[Begun]) -> None:
+        """The same, called by a coroutine."""
+        for task, results, outcomes in begun:
+            self.give(task, results, outcomes)
+            await self.take_async(task)
+
+    def give(self, task: Task, results: bytes, outcomes: bytes) -> None:
+        """Notes what a flow passes to a task."""
+        self._memory.given[self._keys.queue(task.queue).task(task.id)] = (results, outcomes)
+
     def entry(self, task_id: str) -> MemoryTask:
         """The record of a task. Raises TaskGone."""
         if task_id not in self.entries:
@@ -246,13 +151,22 @@ class MemoryClient(Client):
     def take(self, task: Task) -> MemoryTask:
         """Takes a new task in. Raises PayloadTooLarge."""
         check_size(task.payload, self.settings.payload_limit)
-        state = TaskState.SCHEDULED if task.delay_ms or task.at_ms is not None else TaskState.WAITING
-        entry = self.entries[task.id] = MemoryTask(task=task, state=state)
+        entry = self.entries[task.id] = MemoryTask(task=task, state=_first_state(task))
         return entry
 
     async def take_async(self, task: Task) -> MemoryTask:
         """The same, called by a coroutine."""
         return self.take(task)
+
+
+def _first_state(task: Task) -> TaskState:
+    return TaskState.SCHEDULED if task.delay_ms or task.at_ms is not None else TaskState.WAITING
+
+
+def _lock_ends_ms(task: Task) -> float:
+    now_ms = unix_ms()
+    assert task.lock is not None
+    return max(task.at_ms or 0.0, now_ms + (task.delay_ms or 0.0)) + task.lock.ttl_ms
 
 
 class AsyncMemoryClient(AsyncClient):
@@ -277,10 +191,19 @@ class AsyncMemoryClient(AsyncClient):
         """Takes one task in. The same id again leaves the first task as it was."""
         check_options(unknown, ("task", "wait"), "option of enqueue()")
         (task,) = self._of.outgoing([task])
-        known = self._of.entries.get(task.id)
+        known = self._of.known(task)
         entry = await self._of.take_async(task) if known is None else known
         return AsyncMemoryHandle(self, entry, is_new=known is None)
 
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:  # noqa: ARG002
         """Takes tasks in, one after the other."""
         return [await self.enqueue(task) for task in sent]
+
+    async def take_flow(self, flow: Flow) -> AsyncFlowHandle:
+        """As MemoryClient.take_flow."""
+        flow = self._of.joining(flow)
+        for head in flow.heads:
+            await self._of.take_async(head)
+        await self._of.begin_async(signals_of(flow, self._of.joins))
+        self._of.flow_taken()
+        return AsyncMemoryFlowHandle(self, MemoryFlow(self._of, flow))

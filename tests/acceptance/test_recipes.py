@@ -36,8 +36,8 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("page", "server", "tests"),
     [
-        ("testing.md", "embedded", 9),
-        pytest.param("testing.md", "fake", 9, marks=pytest.mark.slow),
+        ("testing.md", "embedded", 11),
+        pytest.param("testing.md", "fake", 11, marks=pytest.mark.slow),
         ("recipes/django.md", "embedded", 3),
         ("recipes/fastapi.md", "embedded", 4),
         pytest.param("recipes/fastapi.md", "fake", 4, marks=pytest.mark.slow),

@@ -1,0 +1,190 @@
+"""Tasks without a server: what became of each, the handles on them, and what stands for the server's connection."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.client.async_client import AsyncClient
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.task import TaskRef, gone, read_result
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
+from jobrunner.clock import utc_now
+from jobrunner.errors import TaskTimeout, UsageError
+from jobrunner.settings import Duration
+from jobrunner.task import Task, TaskRecord, TaskState
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryTask:
+    """A task that was enqueued, and what became of it."""
+
+    task: Task
+    state: TaskState
+    when: datetime | None = None
+    attempts: int = 0
+    retry_count: int = 0
+    error: str = ""
+    result: bytes | None = None
+    is_kept: bool = True
+    enqueue_time: datetime = field(default_factory=utc_now)
+
+    def record(self) -> TaskRecord:
+        """The task as it stands. Raises TaskGone."""
+        task = self.task
+        if not self.is_kept:
+            raise gone(task.id)
+        return TaskRecord(
+            id=task.id, type=task.type, queue=task.queue, state=self.state, when=self.when,
+            enqueue_time=self.enqueue_time, attempts=self.attempts, retry_count=self.retry_count,
+            priority=1 if task.priority is None else task.priority,
+            error=self.error, payload=task.payload, result=self.result,
+        )  # fmt: skip
+
+    def value(self) -> Any:
+        """The result of the job. Raises as TaskHandle.result does; an unfinished task here never finishes."""
+        record = self.record()
+        if not record.state.is_final:
+            raise TaskTimeout(f"task {record.id} ({record.type}) is {record.state}, and no worker runs it in this test")
+        return read_result(record)
+
+    def cancel(self) -> bool:
+        """Cancels the task. Returns False when it is finished."""
+        if self.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+            return False
+        self.state = TaskState.CANCELLED
+        return True
+
+    def requeue(self) -> bool:
+        """Puts a dead task back to wait, with its counts at zero. Returns False when it is not dead."""
+        if self.state is not TaskState.DEAD:
+            return False
+        self.state, self.attempts, self.retry_count = TaskState.WAITING, 0, 0
+        return True
+
+    def run_now(self) -> bool:
+        """Has a scheduled task wait. Returns False when it is not scheduled."""
+        if self.record().state is not TaskState.SCHEDULED:
+            return False
+        self.state, self.when = TaskState.WAITING, None
+        return True
+
+
+class MemoryHandle(TaskHandle[Any]):
+    """A handle on an entry."""
+
+    def __init__(self, client: Client, entry: MemoryTask, *, is_new: bool | None = None) -> None:
+        super().__init__(
+            broker_of(client), TaskRef(keys_of(client), None, entry.task.id, entry.task.queue), is_new=is_new
+        )
+        self._entry = entry
+
+    def exists(self) -> bool:
+        return self._entry.is_kept
+
+    def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
+        return self._entry.value()
+
+    def cancel(self) -> bool:
+        return self._entry.cancel()
+
+    def requeue(self) -> bool:
+        return self._entry.requeue()
+
+    def run_now(self) -> bool:
+        return self._entry.run_now()
+
+    def record(self) -> TaskRecord:
+        return self._entry.record()
+
+
+class AsyncMemoryHandle(AsyncTaskHandle[Any]):
+    """The same for asyncio."""
+
+    def __init__(self, twin: AsyncClient, entry: MemoryTask, *, is_new: bool | None = None) -> None:
+        super().__init__(broker_of(twin), TaskRef(keys_of(twin), None, entry.task.id, entry.task.queue), is_new=is_new)
+        self._entry = entry
+
+    async def exists(self) -> bool:
+        return self._entry.is_kept
+
+    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
+        return self._entry.value()
+
+    async def cancel(self) -> bool:
+        return self._entry.cancel()
+
+    async def requeue(self) -> bool:
+        return self._entry.requeue()
+
+    async def run_now(self) -> bool:
+        return self._entry.run_now()
+
+    async def _read(self) -> TaskRecord:
+        return self._entry.record()
+
+
+class MemoryBroker(Broker):
+    """Keeps the metadata of jobs, takes notes of progress and early acknowledgements; refuses all that needs a server.
+
+    `where` names what there is instead of one.
+    """
+
+    def __init__(self, endpoint: Endpoint, keys: Keys, where: str) -> None:
+        super().__init__(endpoint)
+        self._hashes: dict[bytes, dict[str, bytes]] = {}
+        self._metadata = keys.job("")
+        self.given: dict[bytes, tuple[bytes, bytes]] = {}
+        """Results and outcomes that a flow passed to tasks, by the key of the task."""
+        self._where = where
+
+    def run(self, call: Call[Any]) -> Any:
+        script = call.script
+        if script is None:
+            return call.read(self._command(*call.words))
+        if script.name == "progress":
+            return call.read(b"ok")
+        return call.read([]) if script.name == "commit" else self._refuse(script.name)
+
+    def run_many(self, calls: Iterable[Call[Any]]) -> list[Any]:
+        return [self.run(call) for call in calls]
+
+    def write(self, calls: Iterable[Call[Any]]) -> list[Any]:
+        return self.run_many(calls)
+
+    def run_each(self, calls: Iterable[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
+        if meanwhile is not None:
+            meanwhile()
+        return self.run_many(calls)
+
+    def open_blocking(self, key: bytes) -> NoReturn:  # noqa: ARG002 - the face of a Broker
+        self._refuse("a connection")
+
+    def close(self) -> None:
+        """Nothing to end: it may be used on."""
+
+    def _command(self, verb: Any, key: Any = b"", *words: Any) -> Any:
+        if verb == "HMGET" and words[:1] == ("id",):
+            return [b"", *self.given.get(key, (None, None)), None]
+        if not key.startswith(self._metadata):
+            self._refuse(str(verb))
+        fields = self._hashes.setdefault(key, {})
+        if verb == "HGET":
+            return fields.get(words[0])
+        if verb == "HGETALL":
+            return [word for name, value in fields.items() for word in (name.encode(), value)]
+        if verb == "HSET":
+            fields[words[0]] = words[1]
+            return 1
+        if verb == "HINCRBY":
+            total = int(fields.get(words[0], b"0")) + words[1]
+            fields[words[0]] = b"%d" % total
+            return total
+        return self._refuse(str(verb))
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UsageError(f"{self._where} has no server for {what!r}; use the fixture jobrunner_client for this test")
