@@ -83,6 +83,9 @@ class WorkerSettings:
 
     concurrency: int = 10
     """Attempts at a time."""
+    min_concurrency: int = 0
+    """Threads, or child processes, that are kept when there is little to do: more start with the load, up to
+    `concurrency`, and end after a minute without work; 0: all are kept."""
     max_per_queue: Mapping[str, int] = field(default_factory=dict)
     """Most tasks of single queues at a time on this worker, {"thumbnails": 4}, so that slow ones leave slots to others;
     before the `max_per_worker` of their declarations."""
@@ -128,6 +131,11 @@ class WorkerSettings:
             raise InvalidOption(f"max_per_queue={describe(self.max_per_queue)}: give a mapping, {{'thumbnails': 4}}")
         for queue, most in self.max_per_queue.items():
             check_whole(most, f"max_per_queue of {queue!r}", minimum=1)
+        check_whole(self.min_concurrency, "min_concurrency", minimum=0)
+        if self.min_concurrency > self.concurrency:
+            raise InvalidOption(
+                f"min_concurrency={self.min_concurrency} is above concurrency={self.concurrency}: give at most that"
+            )
         check_whole(self.max_tasks, "max_tasks", minimum=0)
         check_whole(self.max_memory, "max_memory", minimum=0)
         if self.events not in EVENTS:

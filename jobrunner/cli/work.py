@@ -76,6 +76,7 @@ class WorkOptions:
     release: str | None = None
     max_per_queue: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
+    min_concurrency: int = 0
 
     @property
     def caps(self) -> dict[str, int]:
@@ -113,6 +114,8 @@ class WorkOptions:
 @click.option("-q", "--queue", "queues", multiple=True, metavar="NAME[:WEIGHT]", shell_complete=queue_names,
               help="A queue to serve, and its weight; default: every queue of the jobs.")  # fmt: skip
 @click.option("--concurrency", type=int, default=10, show_default=True, help="Tasks that run at once, per process.")
+@click.option("--min-concurrency", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Threads or child processes kept when idle; more start with the load; 0: all of --concurrency.")
 @click.option("--max-per-queue", multiple=True, metavar="NAME=N",
               help="Most tasks of a queue at a time, per process: thumbnails=4. Repeatable.")  # fmt: skip
 @click.option("--gate", "gates", multiple=True, metavar="WHAT",
@@ -210,8 +213,8 @@ def words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
     found += [f"--gate={gate}" for gate in wanted.gates]
     found += [f"--max-per-queue={cap}" for cap in wanted.max_per_queue]
-    for name in ("concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat", "unknown_grace", "events",
-                 "log_format", "log_level"):  # fmt: skip
+    for name in ("concurrency", "min_concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat",
+                 "unknown_grace", "events", "log_format", "log_level"):  # fmt: skip
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
@@ -250,6 +253,7 @@ def work_here(
         allow_eviction=wanted.allow_eviction,
         max_per_queue=wanted.caps,
         gates=wanted.gates,
+        min_concurrency=wanted.min_concurrency,
         executor=wanted.executor,
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,

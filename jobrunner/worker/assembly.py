@@ -37,7 +37,15 @@ from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.child import write_greeting
 from jobrunner.worker.run.coroutines import CoroutineExecutor
-from jobrunner.worker.run.executor import Deadlines, DispatchingExecutor, Executor, FinishedAttempts, ThreadExecutor
+from jobrunner.worker.run.executor import (
+    Deadlines,
+    DispatchingExecutor,
+    Executor,
+    FinishedAttempts,
+    Slots,
+    ThreadExecutor,
+)
+from jobrunner.worker.run.growing_executor import GrowingExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
@@ -197,6 +205,12 @@ class Assembly:
         }
 
 
+def _thread_executor(settings: WorkerSettings, slots: Slots, finished: FinishedAttempts) -> ThreadExecutor:
+    if 0 < settings.min_concurrency < settings.concurrency:
+        return GrowingExecutor(settings.min_concurrency, settings.concurrency, slots, finished)
+    return ThreadExecutor(settings.concurrency, slots, finished)
+
+
 def _count(stats: StatsRecorder, log: AttemptLog) -> float:
     log.flush()
     return stats.step()
@@ -227,9 +241,9 @@ def _build_executor(
             b"" if middleware is None else middleware.pickled(),
         )  # fmt: skip
         children = ProcessSlots(greeting, runner, leases.is_stopped, settings.max_memory, leases.begin)
-        return ThreadExecutor(settings.concurrency, children, finished)
+        return _thread_executor(settings, children, finished)
     with within(client):
-        plain = ThreadExecutor(settings.concurrency, Deadlines(runner, Watchdog()), finished)
+        plain = _thread_executor(settings, Deadlines(runner, Watchdog()), finished)
 
     def coroutines() -> CoroutineExecutor:
         with within(client):

@@ -35,6 +35,9 @@ class BrokenSlots:
 
         return run
 
+    def end(self, run: RunAttempt) -> None:
+        pass
+
     def close(self) -> None:
         """Nothing to end."""
 

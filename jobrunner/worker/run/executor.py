@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from itertools import count
 from typing import Protocol
 
 from jobrunner.attempt import Attempt
@@ -24,7 +25,7 @@ from jobrunner.worker.run.error_outcome import failed, out_of_time
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Guard, Watchdog
 
-_SHORT_S = 0.0005
+SHORT_S = 0.0005
 _log = SafeLogger("jobrunner.executor")
 RunAttempt = Callable[[Attempt], Outcome]
 
@@ -34,6 +35,9 @@ class Slots(Protocol):
 
     def new_run(self) -> RunAttempt:
         """The function of one more thread."""
+
+    def end(self, run: RunAttempt) -> None:
+        """A thread ends, and needs its function no more."""
 
     def close(self) -> None:
         """Ends what can be ended; an attempt that was is handed back."""
@@ -118,9 +122,10 @@ class ThreadExecutor:
         self._slots = slots
         self._closed = False
         self._typical_s = 1.0
-        for number in range(concurrency):
-            name = f"jobrunner-slot-{number}"  # jobs see what is current where the executor was made
-            threading.Thread(target=copy_context().run, args=(self._work,), name=name, daemon=True).start()
+        self._context = copy_context()
+        self._numbers = count()
+        for _ in range(concurrency):
+            self._start_thread()
 
     @property
     def backlog(self) -> int:
@@ -130,7 +135,7 @@ class ThreadExecutor:
     def submit(self, attempts: list[Attempt]) -> None:
         """Takes attempts and wakes threads for them."""
         self._backlog.extend(attempts)
-        wanted = 1 if self._typical_s < _SHORT_S else len(attempts)
+        wanted = 1 if self._typical_s < SHORT_S else len(attempts)
         for _ in range(min(wanted, len(self._parked))):
             self.nudge()
 
@@ -150,6 +155,10 @@ class ThreadExecutor:
         while self._parked:
             self.nudge()
 
+    def _start_thread(self) -> None:
+        name = f"jobrunner-slot-{next(self._numbers)}"  # jobs see what is current where the executor was made
+        threading.Thread(target=self._context.copy().run, args=(self._work,), name=name, daemon=True).start()
+
     def _work(self) -> None:
         run = self._slots.new_run()
         take, add = self._backlog.popleft, self._finished.add
@@ -159,7 +168,8 @@ class ThreadExecutor:
             try:
                 attempt = take()
             except IndexError:
-                self._park(parking)
+                if not self._park(parking, run):
+                    return
                 continue
             began = perf_counter()
             attempt.began_s = began
@@ -168,15 +178,20 @@ class ThreadExecutor:
             add(attempt, outcome)
             self._typical_s += (ran - self._typical_s) * 0.05
 
-    def _park(self, parking: threading.Lock) -> None:
+    def _park(self, parking: threading.Lock, run: RunAttempt) -> bool:
+        """Waits for work; returns whether the thread goes on."""
         self._parked.append(parking)
         if self._backlog or self._closed:  # added before we were seen as parked
             try:
                 self._parked.remove(parking)
             except ValueError:
                 parking.acquire()  # another thread is waking this one already
-            return
+            return True
+        return self._waits_on(parking, run)
+
+    def _waits_on(self, parking: threading.Lock, _run: RunAttempt) -> bool:
         parking.acquire()
+        return True
 
 
 def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
@@ -197,6 +212,9 @@ class Deadlines:
     def new_run(self) -> RunAttempt:
         """Runs an attempt in the calling thread, within the timeout of its job."""
         return self._run
+
+    def end(self, run: RunAttempt) -> None:
+        """Nothing to do: all threads share one function."""
 
     def close(self) -> None:
         """Lets the watching thread end; jobs on threads cannot be ended."""

@@ -56,6 +56,12 @@ class ProcessSlots:
         self._slots.append(slot)
         return slot.run
 
+    def end(self, run: RunAttempt) -> None:
+        """Kills the child of a slot that is not used any more."""
+        for slot in [slot for slot in list(self._slots) if slot.run == run]:
+            self._slots.remove(slot)
+            slot.close()
+
     def close(self) -> None:
         """Kills the children; attempts they ran are handed back."""
         for slot in list(self._slots):

@@ -52,6 +52,9 @@ class Slots:
     def new_run(self) -> RunAttempt:
         return self._run
 
+    def end(self, run: RunAttempt) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
 
@@ -149,7 +152,7 @@ def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, fi
     def known_as_short() -> bool:
         executor.submit([attempt_at("short") for _ in range(20)])
         drain(finished, 20)
-        return executor._typical_s < executor_module._SHORT_S
+        return executor._typical_s < executor_module.SHORT_S
 
     wait_for(known_as_short)
     wait_for(lambda: len(executor._parked) == 2)
@@ -227,6 +230,14 @@ def test_closing_ends_the_threads(finished: FinishedAttempts) -> None:
 
 async def succeed(attempt: Attempt, on_cancel: object) -> Outcome:
     return Succeeded(attempt.id.encode())
+
+
+def test_a_slot_that_is_used_no_more_ends_its_child_and_no_other(children: Any) -> None:
+    slots = children(MODULE)
+    first, second = slots.new_run(), slots.new_run()
+    pids = [int(run(attempt_at("child.pid")).result) for run in (first, second)]
+    slots.end(first)
+    assert [is_alive(pid) for pid in pids] == [False, True]
 
 
 def test_coroutines_are_run_once_each(finished: FinishedAttempts) -> None:
