@@ -33,6 +33,7 @@ OPTION_GROUPS = {
     "Attempts": ("max_attempts", "backoff", "retry_on", "max_stalled", "on_crash", "ack"),
     "Time": ("timeout", "keepalive", "expires_in", "result_ttl"),
     "Periodic jobs": ("every", "cron", "tz", "catch_up", "overlap", "jitter"),
+    "Jobs that poll": ("poll_every",),
 }
 """The options of @job under headings; a test compares them with its parameters."""
 VARIABLES = {

@@ -124,7 +124,7 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
-        if isinstance(self.gates, str) or not isinstance(self.gates, (list, tuple)):
+        if type(self.gates) not in (list, tuple):
             raise InvalidOption(f"gates={describe(self.gates)}: give a list, ['memory=90%'] or [function]")
         object.__setattr__(self, "gates", tuple(self.gates))
         if not isinstance(self.max_per_queue, Mapping):

@@ -13,6 +13,7 @@ from jobrunner.jobs.build import FunctionJob
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import Unique, refuse_unknown, settle
 from jobrunner.jobs.params import JobParameters, run_of
+from jobrunner.jobs.polling import poll_function, poll_options
 from jobrunner.jobs.registry import JobDefinition, register
 from jobrunner.retry import BackoffPolicy, RetryOn
 from jobrunner.schedule import CatchUp
@@ -52,7 +53,8 @@ class Declaration:
 
     def __init__(self, options: dict[str, Any]) -> None:
         refuse_unknown(options)
-        self._options = options
+        self._poll_every: Duration | None = options.get("poll_every")
+        self._options = {option: value for option, value in options.items() if option != "poll_every"}
 
     @overload
     def __call__(self, target: J) -> J: ...  # type: ignore[overload-overlap]  # a class is a callable too
@@ -78,11 +80,24 @@ class Declaration:
                 f"job {definition.name!r}: class {target.__name__}(PeriodicJob) has no schedule: "
                 "give @job every=… or cron=…, or derive it from Job"
             )
+        polls = None if self._poll_every is None else self._poll_of(target, definition)
         register(definition)
         target.definition = definition
+        if polls is not None:
+            declare, function = polls
+            declare._declare_function(function)  # noqa: SLF001 - its own class
         return target
 
+    def _poll_of(self, target: type[Job], definition: JobDefinition) -> "tuple[Declaration, Callable[[], Any]]":
+        if definition.periodic is not None:
+            raise InvalidOption(f"job {definition.name!r}: poll_every stands beside every or cron: give one of them")
+        options = poll_options(definition.name, definition.options.queue, self._poll_every)  # type: ignore[arg-type]
+        return Declaration(options), poll_function(target, definition.name)
+
     def _declare_function(self, function: Callable[..., Any]) -> FunctionJob[..., Any, Any]:
+        if self._poll_every is not None:
+            name = getattr(function, "__name__", "job")
+            raise InvalidOption(f"job {name!r}: poll_every is for a Job class with next_batch(); a function has none")
         values = values_of(function)
         definition = self._define(values, getattr(function, "__qualname__", ""), function.__doc__)
         register(definition)
@@ -174,6 +189,7 @@ def job(
     catch_up: CatchUp | None = None,
     overlap: str | None = None,
     jitter: Duration | None = None,
+    poll_every: Duration | None = None,
     **unknown: Never,
 ) -> Declaration: ...
 def job(target: Any = None, /, *surplus: Any, **options: Any) -> Any:
@@ -200,6 +216,7 @@ def job(target: Any = None, /, *surplus: Any, **options: Any) -> Any:
     catch_up      ticks missed while nothing ran: "last" (default) fires one, "none", or up to a number
     overlap       a tick while the task of the one before still runs: "skip" (default) or "allow"
     jitter        delays each task by up to this time
+    poll_every    calls the class method `next_batch()` so often, on one worker at a time, and enqueues what it returns
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
     """

@@ -122,7 +122,7 @@ class PeriodicOptions:
 
 
 _PERIODIC = ("every", "cron", "tz", "catch_up", "overlap", "jitter")
-_KNOWN = ("name", *(known.name for known in fields(JobOptions)), *_PERIODIC)
+_KNOWN = ("name", *(known.name for known in fields(JobOptions)), *_PERIODIC, "poll_every")
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:

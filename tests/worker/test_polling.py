@@ -1,0 +1,141 @@
+"""Jobs that poll for a batch: one worker at a time asks, and what it finds is enqueued."""
+
+import threading
+
+import pytest
+
+from jobrunner import Job, Unique, job
+from jobrunner.errors import InvalidOption
+from jobrunner.jobs.registry import find
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def source():
+    """Rows that wait in another system, and what became of them."""
+
+    class Source:
+        rows, done, asking, most = [], [], 0, 0
+        lock = threading.Lock()
+
+    Source.rows, Source.done = [], []
+    return Source
+
+
+def declare(source, **options):
+    @job(queue="rows", poll_every=0.1, name="polled_row", **options)
+    class Row(Job):
+        number: int
+
+        @classmethod
+        def next_batch(cls):
+            with source.lock:
+                source.asking += 1
+                source.most = max(source.most, source.asking)
+            try:
+                found, source.rows = source.rows, []
+                return [cls(number=number) for number in found]
+            finally:
+                with source.lock:
+                    source.asking -= 1
+
+        def run(self):
+            source.done.append(self.number)
+
+    return Row
+
+
+def test_what_a_poll_finds_is_run_once_and_one_worker_polls_at_a_time(current, start, source):
+    declare(source)
+    for _ in range(3):
+        start(queues=["rows"], leader_ttl=1, sweep=0.1)
+    source.rows = [1, 2, 3]
+    wait_for(lambda: sorted(source.done) == [1, 2, 3])
+    source.rows = [4]
+    wait_for(lambda: sorted(source.done) == [1, 2, 3, 4])
+    assert source.most == 1
+    assert [one.queue for one in current.periodics() if one.name == "polled_row.next_batch"] == ["rows"]
+
+
+def test_a_poll_that_returns_the_same_again_adds_nothing_with_unique(current, source):
+    row = declare(source, unique=Unique(by=["number"]))
+    poll = find("polled_row.next_batch")
+    for _ in range(2):
+        source.rows = [1, 2]
+        assert poll.parameters.read(b"{}").run() == 2
+    assert current.queue("rows").counts()["waiting"] == 2
+    assert row.definition.periodic is None
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [("rows", "returned 'rows'; return a list of Row"), ([5], "returned 5 among its items"), (7, "returned 7")],
+)
+def test_what_is_no_batch_fails_the_poll_and_enqueues_nothing(current, found, message):
+    @job(queue="rows", poll_every=5, name="polled_wrong")
+    class Row(Job):
+        @staticmethod
+        def next_batch():
+            return found
+
+        def run(self):
+            pass
+
+    with pytest.raises(ValueError, match=message):
+        find("polled_wrong.next_batch").parameters.read(b"{}").run()
+    assert current.queues() == []
+
+
+def test_nothing_found_enqueues_nothing(current):
+    @job(queue="rows", poll_every=5, name="polled_none")
+    class Row(Job):
+        @classmethod
+        def next_batch(cls):
+            return None
+
+        def run(self):
+            pass
+
+    assert find("polled_none.next_batch").parameters.read(b"{}").run() == 0
+    assert find("polled_none.next_batch").options.max_attempts == 0, "a poll that fails fills no list of dead tasks"
+
+
+def test_a_coroutine_may_poll(current, run):
+    @job(queue="rows", poll_every=5, name="polled_async")
+    class Row(Job):
+        number: int
+
+        @classmethod
+        async def next_batch(cls):
+            return [cls(number=1)]
+
+        def run(self):
+            pass
+
+    assert find("polled_async.next_batch").is_async
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "message"),
+    [
+        ({}, {"poll_every": 5}, r"needs a class method next_batch\(cls\)"),
+        ({"next_batch": classmethod(lambda cls, more: [])}, {"poll_every": 5}, "called without arguments"),
+        ({"next_batch": lambda self: []}, {"poll_every": 5}, "make it a class method"),
+        ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": 0}, "poll_every=0: give more than 0"),
+        ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": "5"}, "poll_every is '5'"),
+        ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": 5, "every": 5}, "beside every or cron"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_and_registers_nothing(body, options, message):
+    target = type("Wrong", (Job,), {"run": lambda self: None, "__module__": __name__, **body})
+    with pytest.raises(InvalidOption, match=message):
+        job(name="polled_refused", **options)(target)
+    assert find("polled_refused") is None
+    assert find("polled_refused.next_batch") is None
+
+
+def test_a_function_cannot_poll():
+    with pytest.raises(InvalidOption, match="poll_every is for a Job class"):
+
+        @job(poll_every=5)
+        def wrong() -> None: ...
