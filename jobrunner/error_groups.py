@@ -39,13 +39,19 @@ class ErrorKind(NamedTuple):
 
 @lru_cache(maxsize=1000)
 def group_of(job: str, error: str, *, error_type: str = "", place: str = "", release: str = "") -> ErrorGroup:
-    """The group of an error. `error` is its first line: the class, a colon and the message, or any text."""
+    """The group of an error. `error` is its telling line: the class, a colon and the message, or any text."""
     found = _CLASS.match(error)
     message = error[found.end() :] if found else error
     kind = ErrorKind(job, error_type or (found[1] if found else ""), normalized(message), place)
     lines = "\n".join(" ".join(line.split()) for line in kind)
     digest = hashlib.sha1(lines.encode(), usedforsecurity=False).hexdigest()[:_ID_DIGITS]
     return ErrorGroup(digest, f"{lines}\n{' '.join(release.split())}")
+
+
+def telling_line(error: str) -> str:
+    """The line of an error that names it: the last one of a traceback, else the first one."""
+    lines = error.strip().splitlines()
+    return (lines[-1] if lines[0].startswith("Traceback") else lines[0]).strip() if lines else ""
 
 
 def normalized(message: str) -> str:

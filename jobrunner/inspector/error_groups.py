@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from jobrunner.broker.calls.error_groups import BUCKET_MS, BUCKETS_KEPT, QueueErrors, StoredGroup, error_groups
+from msgspec.structs import replace
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.error_groups import (
+    BUCKET_MS,
+    BUCKETS_KEPT,
+    QUEUES_AT_ONCE,
+    QueueErrors,
+    StoredGroup,
+    error_groups,
+)
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms
@@ -46,16 +56,9 @@ class ErrorGroupView:
     """The id of a task as an example; it may be gone."""
 
     @property
-    def is_rest(self) -> bool:
-        """Whether it has what is beyond the number of groups of a queue."""
-        return self.id.startswith(_OTHER)
-
-    @property
     def title(self) -> str:
         """Class and message on one line."""
-        if self.is_rest:
-            return "all further errors"
-        return ": ".join(part for part in (self.error_type, self.message) if part) or "(no text)"
+        return title_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,49 @@ def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | No
     """One group of a queue; None for one that has left or never was. Raises InvalidName, ServerError."""
     (one,), now_ms = _read(client, [queue], group_id)
     return next((_view(queue, group, now_ms, client.redaction()) for group in one.groups), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadOfJob:
+    """How many tasks of a job of one queue are dead now, and the newest of their errors."""
+
+    job: str
+    queue: str
+    dead: int
+    error: str
+
+
+def dead_by_job(client: Client, queues: Sequence[str]) -> list[Call[list[DeadOfJob]]]:
+    """Calls that read how many tasks of each job of these queues are dead; jobs without any are left out."""
+    redaction = client.redaction()
+
+    def reader(names: Sequence[str], call: Call[list[QueueErrors]]) -> Call[list[DeadOfJob]]:
+        return replace(call, read=lambda reply: _dead_of_jobs(names, call.read(reply), redaction))  # type: ignore[arg-type]
+
+    calls = error_groups([keys_of(client).queue(name) for name in queues], brief=True)
+    return [reader(queues[at * QUEUES_AT_ONCE :], call) for at, call in enumerate(calls)]
+
+
+def _dead_of_jobs(names: Sequence[str], found: Sequence[QueueErrors], redaction: Redaction) -> list[DeadOfJob]:
+    sums: dict[tuple[str, str], list[StoredGroup]] = {}
+    for name, one in zip(names, found, strict=False):
+        for group in one.groups:
+            if group.dead:
+                sums.setdefault((group.job, name), []).append(group)
+    return [
+        DeadOfJob(
+            job=job, queue=queue, dead=sum(group.dead for group in groups),
+            error=redaction.text(title_of(max(groups, key=lambda group: group.last_ms))),
+        )
+        for (job, queue), groups in sums.items()
+    ]  # fmt: skip
+
+
+def title_of(group: "StoredGroup | ErrorGroupView") -> str:
+    """Class and message of a group on one line."""
+    if group.id.startswith(_OTHER):
+        return "all further errors"
+    return ": ".join(part for part in (group.error_type, group.message) if part) or "(no text)"
 
 
 def no_such_group(queue: str, group_id: str) -> str:

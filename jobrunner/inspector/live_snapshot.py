@@ -8,10 +8,11 @@ counted twice or missed. A queue that was not there before is new: all that it c
 are lower than they were was emptied and begins anew.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.server import ServerFacts, facts, server_time
@@ -22,6 +23,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.attempts import lease_checks, still_running, with_beginnings
 from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
+from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.stats_types import JobStats
@@ -86,13 +88,14 @@ def _per_s(first: _Look, last: _Look, queues: Iterable[str], counters: tuple[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingJob:
-    """A job of one queue that fails. `died`: how many of the tasks that died last are its; `error` is their newest."""
+    """A job of one queue that fails. `dead`: how many of its tasks are dead now; `error`: the newest of their errors,
+    without what varies."""
 
     type: str
     queue: str
     failed: int = 0
     """Attempts that failed lately, as the workers counted."""
-    died: int = 0
+    dead: int = 0
     error: str = ""
 
 
@@ -180,7 +183,9 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     checked, found = found[: len(checks)], found[len(checks) :]
     ended = {one for some in checked if not isinstance(some, JobrunnerError) for one in some}
     workers = [still_running(worker, ended) for worker in workers]
-    lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
+    answered = [one for some in found if not isinstance(some, JobrunnerError) for one in some]
+    lines = [one for one in answered if isinstance(one, TaskRow)]
+    dead = [one for one in answered if isinstance(one, DeadOfJob)]
     return LiveSnapshot(
         at_s=monotonic(),
         now=from_ms(now_ms),
@@ -196,7 +201,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         ),
         lost=tuple(lost_rows(lines)),
         unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
-        failing=most_failing(_died([line for line in lines if line.state == "dead"]), failed or {}),
+        failing=most_failing([_failing(one) for one in dead], failed or {}),
     )
 
 
@@ -217,7 +222,7 @@ def most_failing(failing: Iterable[FailingJob], failed: Mapping[tuple[str, str],
         replace(known.get(job) or FailingJob(type=job[0], queue=job[1]), failed=failed.get(job, 0))
         for job in known.keys() | failed.keys()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.failed, -one.died, one.type, one.queue)))
+    return tuple(sorted(found, key=lambda one: (-one.failed, -one.dead, one.type, one.queue)))
 
 
 class LiveRates:
@@ -258,11 +263,10 @@ def live_rates_of(client: Client) -> LiveRates:
 
 def _some_lines(
     client: Client, seen: list[QueueView], workers: list[WorkerRecord]
-) -> list[Call[list[TaskRow]]]:
+) -> list[Call[Any]]:
     pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
-    return pending + lines_of_lost(client, seen) + lines_in_doubt(client, seen, workers) + [
-        first_lines(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
-    ]
+    dead = dead_by_job(client, [queue.name for queue in seen if queue.dead])
+    return [*pending, *lines_of_lost(client, seen), *lines_in_doubt(client, seen, workers), *dead]
 
 
 def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
@@ -270,10 +274,8 @@ def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
     return sorted(some, key=lambda queue: -getattr(queue, state))[:_QUEUES_LOOKED_INTO]
 
 
-def _died(dead: list[TaskRow]) -> list[FailingJob]:
-    died = Counter((line.type, line.queue) for line in dead)
-    newest = {(line.type, line.queue): line.error for line in sorted(dead, key=_moment)}
-    return [FailingJob(type=job[0], queue=job[1], died=count, error=newest[job]) for job, count in died.items()]
+def _failing(one: DeadOfJob) -> FailingJob:
+    return FailingJob(type=one.job, queue=one.queue, dead=one.dead, error=one.error)
 
 
 def _moment(line: TaskRow) -> datetime:

@@ -17,6 +17,7 @@ from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import is_encrypted
 from jobrunner.encryption.envelope import claimed_encoding
+from jobrunner.error_groups import telling_line
 from jobrunner.formatting import cut
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
@@ -87,14 +88,6 @@ def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int)
     return {state: rows for state, rows in zip(asked, found, strict=True) if rows}
 
 
-def last_line(error: str) -> str:
-    """The summary of an error: the last line of a traceback, else the first line."""
-    lines = error.strip().splitlines()
-    if not lines:
-        return ""
-    return lines[-1].strip() if lines[0].startswith("Traceback") else lines[0].strip()
-
-
 def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -> TaskRow:
     """The row of a task whose fields a search returned."""
     failures = int(_number(fields["retry_count"]) or 0)
@@ -110,7 +103,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -
         attempt=begun or None,
         started=read_instant(fields["started_at"]),
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
-        error=redaction.text(last_line(fields["error"])),
+        error=redaction.text(telling_line(fields["error"])),
         lost=int(_number(fields["expiries"]) or 0),
         params=params_line(fields["payload"], fields["encoding"], redaction),
     )

@@ -15,7 +15,8 @@ from jobrunner.broker.keys import QueueKeys
 
 BUCKET_MS, BUCKETS_KEPT = 600_000, 144
 """The length of a step of the counts of a group, and for how many steps they are kept."""
-_QUEUES_AT_ONCE = 50
+QUEUES_AT_ONCE = 100
+"""Queues of one call."""
 _LINES = 5
 
 
@@ -85,7 +86,10 @@ def _number(word: str | None) -> float:
 _groups = ScriptCommand("error_groups", _read, divisible=True)
 
 
-def error_groups(queues: Sequence[QueueKeys], *, group: str = "") -> list[Call[list[QueueErrors]]]:
-    """Calls that together read the groups of these queues, in order; with `group` only that one of each."""
-    slices = [queues[at : at + _QUEUES_AT_ONCE] for at in range(0, len(queues), _QUEUES_AT_ONCE)]
-    return [_groups.with_keys(tuple(one.errors for one in some), group=group) for some in slices]
+def error_groups(
+    queues: Sequence[QueueKeys], *, group: str = "", brief: bool = False
+) -> list[Call[list[QueueErrors]]]:
+    """Calls that together read the groups of these queues, in order; with `group` only that one of each, with `brief`
+    without their counts of failed attempts."""
+    slices = [queues[at : at + QUEUES_AT_ONCE] for at in range(0, len(queues), QUEUES_AT_ONCE)]
+    return [_groups.with_keys(tuple(one.errors for one in some), group=group, brief=int(brief)) for some in slices]

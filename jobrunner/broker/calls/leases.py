@@ -16,7 +16,7 @@ from typing import Any
 from jobrunner.attempt import Attempt, add_rare, number_from
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.error_groups import ErrorGroup, group_of
+from jobrunner.error_groups import ErrorGroup, group_of, telling_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def fail(
     numbers: dict[str, int] = {}
     defined: list[Arg] = []
     words: list[Arg] = []
-    for report, group in zip(made, groups or [group_of("", one[4].partition("\n")[0]) for one in made], strict=True):
+    for report, group in zip(made, groups or [group_of("", telling_line(one[4])) for one in made], strict=True):
         if group.id not in numbers:
             numbers[group.id] = len(numbers) + 1
             defined += (*group, "1" if is_noted(group.id) else "")

@@ -252,13 +252,13 @@ def _since(seen: LiveSnapshot, started: datetime | None, lease_ends: datetime | 
 
 def _failing(seen: LiveSnapshot, width: int) -> list[Text]:
     rows = [_failing_row(one, width) for one in seen.failing]
-    return [titled("FAILING MOST  (attempts in 15 min, and of the last dead)", width), *rows] if rows else []
+    return [titled("FAILING MOST  (attempts in 15 min, and dead now)", width), *rows] if rows else []
 
 
 def _failing_row(one: FailingJob, width: int) -> Text:
     cells = [
         Cell(f"{number(one.failed):>7} ", "bold yellow" if one.failed else "dim"),
-        Cell(f"{number(one.died):>4} dead ", "bold red" if one.died else "dim"),
+        Cell(f"{number(one.dead):>5} dead ", "bold red" if one.dead else "dim"),
         *(Cell(one.type or "(item)", "", 16), Cell(" "), Cell(one.queue, "cyan", 12), Cell(" "), Cell(one.error)),
     ]
     return line(cells, width)

@@ -11,7 +11,7 @@ from jobrunner.client.encryption import encrypted_results, plain_payload
 from jobrunner.client.item import check_verdict, read_headers, read_payload
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.codec import write_result
-from jobrunner.error_groups import group_of
+from jobrunner.error_groups import group_of, telling_line
 from jobrunner.errors import LeaseError, ReportsRefused, UsageError
 from jobrunner.formatting import describe
 
@@ -85,7 +85,7 @@ def commit(ref: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) 
 def fail(ref: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float], error: str) -> Call[Words]:
     """Failed, to be tried again after so many seconds each."""
     said = zip(held, delays_s, strict=True)
-    groups = [group_of(one.attempt.type, error.partition("\n")[0]) for one in held]
+    groups = [group_of(one.attempt.type, telling_line(error)) for one in held]
     reports = [(one.id, one.token, round(delay * 1000), "retry", error) for one, delay in said]
     return leases.fail(ref.keys, reports, groups=groups)
 

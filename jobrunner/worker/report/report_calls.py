@@ -10,7 +10,7 @@ from jobrunner.broker.call import Arg, Call, sliced
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.error_groups import ErrorGroup, group_of
+from jobrunner.error_groups import ErrorGroup, group_of, telling_line
 from jobrunner.jobs.enqueue_options import own_result_ttl
 from jobrunner.jobs.registry import result_ttl_of
 from jobrunner.outcome import (
@@ -195,8 +195,8 @@ def _fields_of(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
 
 def _group(attempt: Attempt, outcome: Outcome, release: str) -> ErrorGroup:
     assert isinstance(outcome, Failed)
-    first = outcome.error.partition("\n")[0]
-    return group_of(attempt.type, first, error_type=outcome.error_type, place=outcome.place, release=release)
+    line = telling_line(outcome.error)
+    return group_of(attempt.type, line, error_type=outcome.error_type, place=outcome.place, release=release)
 
 
 _COMMITTED: dict[type, str] = {

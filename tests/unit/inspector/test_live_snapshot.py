@@ -8,8 +8,8 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.error_groups import telling_line
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
-from jobrunner.inspector.task_rows import last_line
 
 
 def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
@@ -22,7 +22,7 @@ def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
     seen = look(client)
 
     assert [(line.id, line.attempt, line.state) for line in seen.running] == [(first.id, 1, "pending")]
-    assert [(one.queue, one.died, one.error) for one in seen.failing] == [("mail", 1, "ValueError: no")]
+    assert [(one.queue, one.dead, one.error) for one in seen.failing] == [("mail", 1, "ValueError: no")]
     assert seen.running[0].when is not None
     assert 0 < (seen.running[0].when - seen.now).total_seconds() <= 30
 
@@ -34,8 +34,25 @@ def test_the_most_frequent_failure_comes_first_with_its_newest_error(client: Cli
         for error in errors:
             client.queue(name).reserve(1)[0].rollback(error=error)
 
-    found = [(one.queue, one.died, one.error) for one in look(client).failing]
+    found = [(one.queue, one.dead, one.error) for one in look(client).failing]
     assert found == [("often", 2, "last"), ("rare", 1, "old")]
+
+
+def test_the_dead_of_a_job_are_all_of_them_and_not_those_among_the_last(client: Client) -> None:
+    client.queue("mail").configure(max_attempts=1)
+    client.queue("mail").push_many(range(120))
+    client.queue("mail").rollback_many(client.queue("mail").reserve(100), error="card 4711 declined")
+    client.queue("mail").rollback_many(client.queue("mail").reserve(20), error="late")
+    for number in range(7):
+        client.queue(f"q{number}").configure(max_attempts=1)
+        client.queue(f"q{number}").push(1)
+        client.queue(f"q{number}").reserve(1)[0].rollback(error="no")
+
+    found = look(client).failing
+
+    assert [(one.queue, one.dead) for one in found] == [("mail", 120), *[(f"q{number}", 1) for number in range(7)]]
+    assert client.queue("mail").purge("dead") == 120
+    assert [one.dead for one in look(client).failing] == [1] * 7
 
 
 def test_what_workers_counted_comes_before_what_died(client: Client, raw: Any) -> None:
@@ -45,7 +62,7 @@ def test_what_workers_counted_comes_before_what_died(client: Client, raw: Any) -
 
     seen = look(client, {("Send", "post"): 5, ("", "mail"): 1})
 
-    found = [(one.type, one.queue, one.failed, one.died, one.error) for one in seen.failing]
+    found = [(one.type, one.queue, one.failed, one.dead, one.error) for one in seen.failing]
     assert found == [("Send", "post", 5, 0, ""), ("", "mail", 1, 1, "no")]
     assert recent_failures(client) == {}
 
@@ -146,9 +163,9 @@ def test_a_look_at_a_damaged_leader_knows_none(client: Client, raw: Any) -> None
 
 
 def test_the_line_that_says_most_of_an_error() -> None:
-    assert last_line("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n") == "KeyError: 'a'"
-    assert last_line("no room\nmore") == "no room"
-    assert last_line("\n") == ""
+    assert telling_line("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n") == "KeyError: 'a'"
+    assert telling_line("no room\nmore") == "no room"
+    assert telling_line("\n") == ""
 
 
 def test_a_look_writes_nothing(client: Client, raw: Any) -> None:

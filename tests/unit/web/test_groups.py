@@ -137,3 +137,9 @@ def test_dead_tasks_of_before_are_counted_apart(browse: Callable[..., Any], clie
     raw.delete(*raw.keys("*mail:errors*"))
 
     assert "1 dead task in no group" in browse().get("/dead").text
+
+
+def test_the_overview_has_the_exact_number_of_dead_tasks(browse: Callable[..., Any], client: Client) -> None:
+    fail(client, "Charge", *["Boom: x"] * 25)
+
+    assert 'data-name="Dead now">25</td>' in browse().get("/").text

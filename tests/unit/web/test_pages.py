@@ -78,7 +78,7 @@ def test_an_error_is_text_wherever_it_is_shown(browse, client):
     browser = browse()
     for path in ("/", "/dead", "/tasks?state=dead", "/queues/mail", f"/tasks/{queue.ids('dead')[0]}"):
         text = browser.get(path).text
-        assert "alert(1)" in text
+        assert "alert(" in text  # a group of errors has no digits
         assert "<script>alert" not in text
         assert "<img" not in text
 

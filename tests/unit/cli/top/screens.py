@@ -33,7 +33,7 @@ def seen(*queues: QueueView, **known: Any) -> LiveSnapshot:
         "at_s": 0.0, "now": NOW, "url": "redis://localhost", "prefix": "jobrunner", "server": server, "latency_ms": 0.3,
         "leader": "host.1.abc", "queues": queues, "workers": (worker,),
         "running": (task("r1", state="pending", error="", when=NOW + timedelta(seconds=20)),),
-        "failing": (FailingJob(type="send", queue="mail", failed=12, died=7, error="ValueError: no"),),
+        "failing": (FailingJob(type="send", queue="mail", failed=12, dead=7, error="ValueError: no"),),
     } | known)  # fmt: skip
 
 
