@@ -15,7 +15,8 @@ from jobrunner.inspector.task_rows import TaskRow, read_instant
 from jobrunner.task import Failure, TaskRecord, TaskState
 
 Kind = Literal[
-    "replayed", "enqueued", "failed", "expired", "started", "retry", "due", "lease", "succeeded", "died", "cancelled"
+    "replayed", "enqueued", "failed", "crashed", "expired", "started", "retry", "due", "lease", "succeeded", "died",
+    "cancelled",
 ]
 _LAST: dict[TaskState, Kind] = {
     TaskState.SUCCEEDED: "succeeded",
@@ -237,7 +238,8 @@ def _begin(record: TaskRecord) -> TimelineEvent:
 
 
 def _failed(failure: Failure, workers: Iterable[WorkerRecord]) -> TimelineEvent:
-    kind: Kind = "failed" if failure.what == "failed" else "expired"
+    kinds: dict[str, Kind] = {"failed": "failed", "crashed": "crashed"}
+    kind = kinds.get(failure.what, "expired")
     worker = worker_marked(failure.worker, workers)
     return TimelineEvent(
         kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt,

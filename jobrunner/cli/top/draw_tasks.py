@@ -126,7 +126,7 @@ def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]
 
 
 def _moment(moment: TimelineEvent, width: int) -> Text:
-    style = "red" if moment.kind in ("failed", "expired", "died") else "blue" if moment.ahead else ""
+    style = "red" if moment.kind in ("failed", "crashed", "expired", "died") else "blue" if moment.ahead else ""
     attempt = f"attempt {moment.attempt}" if moment.attempt else ""
     word = _AHEAD.get(moment.kind, moment.kind)
     return line(

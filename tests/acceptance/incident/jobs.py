@@ -1,7 +1,7 @@
 """The jobs of a shop in which four things go wrong; loaded by the worker processes of the rehearsal."""
 
+import ctypes
 import os
-import signal
 import time
 
 from jobrunner import Backoff, job
@@ -24,7 +24,7 @@ def charge_card(order: int, amount: float) -> float:
 def resize(picture: str, width: int) -> str:
     """Ends its process for one picture, as the kernel ends one that takes too much memory."""
     if picture == "poison.tiff":
-        os.kill(os.getpid(), signal.SIGSEGV)
+        ctypes.string_at(0)  # a signal to the process may come after the task ended
     time.sleep(0.01)
     return f"{picture}@{width}"
 

@@ -1,6 +1,7 @@
 """The moments of a task, from a real server."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jobrunner.client.client import Client
@@ -61,6 +62,16 @@ def test_a_lease_that_ended_is_a_moment_and_the_next_one_is_ahead(client: Client
         ("expired", 1, False),
         ("lease", 2, True),
     ]
+
+
+def test_an_attempt_that_ended_with_its_worker_is_no_lease_that_expired(client: Client, clock: Any) -> None:
+    clock.set()
+    record = failing(client, 1, clock)
+    noted = record.fields["failures"].replace(b"failed", b"crashed")
+
+    crashed = replace(record, fields={**record.fields, "failures": noted})
+
+    assert [one.kind for one in timeline(crashed)] == ["enqueued", "crashed", "died"]
 
 
 def test_a_damaged_field_is_no_error(client: Client, raw: Any, keys: Any, clock: Callable[..., Any]) -> None:

@@ -195,6 +195,13 @@ def test_a_finding_leads_to_what_it_is_about(browse, client):
     assert 'href="/queues/mail">Open mail</a>' in text
 
 
+def test_a_search_for_an_error_shows_the_errors_of_tasks_that_are_tried_again(browse, client):
+    client.queue("mail").push({"n": 1})
+    client.queue("mail").reserve()[0].rollback(delay=60, error="KeyError: 'currency'")
+
+    assert "KeyError: &#39;currency&#39;" in browse().get("/tasks?queue=mail&error=%3A").text
+
+
 def test_the_queues_tell_their_limits_and_their_course(browse, client):
     client.queue("mail").push(1)
     client.queue("mail").configure(
