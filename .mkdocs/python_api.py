@@ -17,7 +17,7 @@ MODULES = (
 )  # fmt: skip
 """Where users import from."""
 GROUPS = {
-    "Declare jobs": ("job", "Job", "PeriodicJob", "Backoff", "Unique"),
+    "Declare jobs and queues": ("job", "Job", "PeriodicJob", "Backoff", "Unique", "queue"),
     "Enqueue and follow tasks": ("configure", "Client", "TaskHandle", "TaskState"),
     "Workflows": ("chain", "group", "FlowHandle"),
     "Inside a running job": ("current_task", "Retry", "Snooze", "Fail", "Cancel"),
@@ -44,8 +44,8 @@ MADE_BY = {
     "Travel": "the fixture `travel`",
 }
 """What returns an object whose constructor is not called by users."""
-TITLES = {"job": "job, the decorator"}
-"""Headings that are not the name alone: those of `job` and `Job` would have the same anchor."""
+TITLES = {"job": "job, the decorator", "queue": "queue, a declaration"}
+"""Headings that are not the name alone: those of `job` and `Job`, `queue` and `Queue` would have the same anchor."""
 _HIDDEN_PARAMETERS = {"self", "now_ms", "wrongly", "unknown"}
 _HIDDEN_MEMBERS = {
     "AsyncClient.like", "Backoff.delay", "Enqueued.recording", "RateLimit.seconds", "Travel.now_ms", "Unique.check",

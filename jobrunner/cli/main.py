@@ -29,7 +29,7 @@ COMMANDS = {
     "jobs": ("jobrunner.cli.jobs:jobs", "List jobs with their queues, totals and rates."),
     "queues": ("jobrunner.cli.queues:queues", "List, pause, limit and purge queues, and show their settings."),
     "tasks": ("jobrunner.cli.tasks:tasks", "List, show, enqueue, cancel and requeue tasks."),
-    "dead": ("jobrunner.cli.dead:dead", "List, requeue and delete dead tasks."),
+    "dead": ("jobrunner.cli.dead:dead", "List dead tasks and groups of errors, requeue and delete."),
     "workers": ("jobrunner.cli.workers:workers", "List workers, and quiet, resume or stop one."),
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "List, show, draw and run pipelines, and push items."),
     "history": ("jobrunner.cli.history:history", "List, replay, archive, delete and report on finished tasks."),

@@ -197,7 +197,7 @@ def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None
 @with_wide
 @with_shared_options
 def settings(shared: CommonOptions, queue: str, wide: bool) -> None:
-    """Show the settings of QUEUE, where each comes from, and how far its limits are used."""
+    """Show the settings of QUEUE, their origin and use."""
     with connected(shared) as client:
         check_queue(client, queue)
         found, origins = client.queue(queue).settings(), client.queue(queue).origins()

@@ -1,6 +1,5 @@
 """Overview: health of the whole system on one page, for a person on call."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from jobrunner.clock import from_ms
@@ -23,8 +22,6 @@ def _overview(context: Context) -> tuple[str, Values]:
     jobs = jobs_of(window)
     errors = {(one.type, one.queue): one.error for one in seen.look.failing}
     new = releases_since(context.client, from_ms(window.starts[0]))
-    most = most_failing(seen.look.failing, failures_by_job(jobs))
-    died = {(one.type, one.queue): one.dead for one in jobs}  # the snapshot counts among the last ten dead only
     failing = failing_checks(window, new, share=seen.alerts.failed_share or 1.0, errors=errors)
     return "overview.html", {
         "nav": seen.nav,
@@ -36,7 +33,7 @@ def _overview(context: Context) -> tuple[str, Values]:
         "queue_count": len(seen.look.queues),
         "running": at_work(seen.look.workers, seen.look.running)[:_MOST_TASKS],
         "shares": seen.look.pending_shares,
-        "failing": [replace(one, died=died.get((one.type, one.queue), one.died)) for one in most][:_MOST_TASKS],
+        "failing": most_failing(seen.look.failing, failures_by_job(jobs))[:_MOST_TASKS],
         "rates": seen.total,
         "jobs": jobs[:_MOST_ROWS],
         "plots": plots(context.client, span, window),

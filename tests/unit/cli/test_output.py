@@ -89,6 +89,7 @@ def test_json_holds_dataclasses_and_instants(capsys: pytest.CaptureFixture[str])
     answer_json({"check": ok("python", "3.11"), "at": datetime(2030, 1, 1, tzinfo=UTC)})
 
     assert json.loads(capsys.readouterr().out) == {
-        "check": {"what": "python", "verdict": "ok", "found": "3.11", "advice": ""},
+        "check": {"what": "python", "verdict": "ok", "found": "3.11", "advice": "", "queue": "", "job": "",
+                  "task": ""},
         "at": "2030-01-01T00:00:00+00:00",
     }
