@@ -65,11 +65,9 @@ def _tasks(context: Context) -> tuple[str, Values]:
 
 def _dead(context: Context) -> tuple[str, Values]:
     template, values = _page(context, STATE_OF_LIST["dead"])
-    filters = values["filters"]
-    group, found = None, None
-    if filters["group"]:
-        group = _group(context, filters)
-    elif not any(text for name, text in filters.items() if name != "queue"):
+    filters, found = values["filters"], None
+    group = _group(context, filters) if filters["group"] else None
+    if not any(text for name, text in filters.items() if name != "queue"):
         queues = [filters["queue"]] if filters["queue"] else values["search"].queues
         found = read_groups(context.client, queues)
     most = _ALL_GROUPS if context.query.choice("groups", ("all",), "") else _FIRST_GROUPS
