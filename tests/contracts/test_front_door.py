@@ -72,3 +72,15 @@ def test_the_files_that_a_forge_shows_are_there_and_link_to_files() -> None:
         page = ROOT / ".github" / name
         links = re.findall(r"\]\(([^)#:\s]+)\)", page.read_text("utf-8"))
         assert not [link for link in links if not (page.parent / link).is_file()], name
+
+
+def test_every_migration_page_has_a_module_side_by_side_and_says_what_to_do_without_an_equivalent() -> None:
+    pages = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs" / "migrating").glob("*.md")}
+    assert {*pages} == {"arq", "celery", "dramatiq", "mosquito", "rq"}
+    for name, text in pages.items():
+        module = text.partition("\n## A module side by side\n")[2].partition("\n## ")[0]
+        theirs, ours = re.findall(r"^```(?:python|crystal)\n(.*?)^```$", module, re.DOTALL | re.MULTILINE)
+        assert "jobrunner" not in theirs, name
+        assert ours.count("\n") > 20, name
+        rows = text.partition("\n## No equivalent, do this instead\n")[2].partition("\n## ")[0]
+        assert rows.count("\n| ") >= 6, name
