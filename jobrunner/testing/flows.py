@@ -130,7 +130,7 @@ class FlowOwner(Protocol):
 
 
 class MemoryFlow:
-    """What a handle says of a flow that was sent here."""
+    """The state of a flow in memory, which its handles read."""
 
     def __init__(self, owner: FlowOwner, flow: Flow) -> None:
         self._owner = owner
@@ -149,7 +149,7 @@ class MemoryFlow:
         )
 
     def result(self) -> Any:
-        """Its result. Raises as FlowHandle.result; what has not ended here never ends."""
+        """The result of the flow. Raises as FlowHandle.result; TaskTimeout at once for a step that has not ended."""
         noted = self._owner.joins.noted(self.flow.id)
         if any(outcome != "succeeded" for outcome, _ in noted.values()) and (error := self.flow.stopped(noted)):
             raise error

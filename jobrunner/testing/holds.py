@@ -1,4 +1,4 @@
-"""What keeps waiting tasks from running in a test: a pause or a limit of their queue, in words, and when it ends."""
+"""Finds pauses and limits that hold all waiting tasks of a test, describes them, and computes when they lift."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def find_holds(client: Client, names: Iterable[str]) -> Held:
 
 
 def left_over(client: Client, names: Iterable[str]) -> str:
-    """What the queues have, and what holds it, in words. Raises ServerError."""
+    """Describes the open tasks of the queues, and the pauses and limits that hold them. Raises ServerError."""
     names = list(names)
     counted = broker_of(client).run_many([queues.counts(keys_of(client).queue(name)) for name in names])
     told = [str(hold) for hold in find_holds(client, names).holds]

@@ -76,12 +76,16 @@ class _InlineClient(MemoryClient):
         self._propagate = propagate
 
     def take(self, task: Task) -> MemoryTask:
+        if self.kept_of(task.queue).is_paused:
+            return super().take(task)
         entry, runner, attempt = self._begin(task)
         outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
         self.begin(self._ended(entry, outcome, runner.error))
         return self._end(entry, outcome, runner.error)
 
     async def take_async(self, task: Task) -> MemoryTask:
+        if self.kept_of(task.queue).is_paused:
+            return super().take(task)
         entry, runner, attempt = self._begin(task)
         outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
         await self.begin_async(self._ended(entry, outcome, runner.error))
@@ -94,7 +98,7 @@ class _InlineClient(MemoryClient):
         return entry, runner, _attempt(task)
 
     def _ended(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> list[Begun]:
-        """Settles an attempt. Returns the steps of its flow that begin behind it."""
+        """Records the outcome of an attempt. Returns the next steps of its flow."""
         _settle(entry, outcome)
         if not entry.state.is_final or (error is not None and not isinstance(error, Exception)):
             return []

@@ -11,17 +11,20 @@ from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import configured_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
+from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.flow import Flow
 from jobrunner.client.operations.task import gone
 from jobrunner.client.outgoing import through
+from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import unix_ms
-from jobrunner.errors import DuplicateTask
+from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task, TaskState, check_size
 from jobrunner.testing.flows import AsyncMemoryFlowHandle, Begun, MemoryFlow, MemoryFlowHandle, MemoryJoins, signals_of
+from jobrunner.testing.memory_queue import KeptSettings, MemoryQueue
 from jobrunner.testing.memory_task import AsyncMemoryHandle, MemoryBroker, MemoryHandle, MemoryTask
 
 _PREFIX = "testing"
@@ -42,6 +45,7 @@ class MemoryClient(Client):
         self.joins = MemoryJoins()
         self._locks: dict[tuple[str, str], tuple[str, float]] = {}
         self.entries: dict[str, MemoryTask] = {}
+        self._kept: dict[str, KeptSettings] = {}
         self.twin = AsyncMemoryClient(self)
         self._where = where
 
@@ -54,6 +58,15 @@ class MemoryClient(Client):
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:  # noqa: ARG002
         """A handle on a task that was enqueued here. Raises TaskGone."""
         return MemoryHandle(self, self.entry(task_id))
+
+    def queue(self, name: str) -> Queue:
+        """A queue, for its settings. Raises InvalidName."""
+        ref = QueueRef(self._keys, None, name, self.settings.payload_limit)
+        return MemoryQueue(self, ref, self.kept_of(name))
+
+    def kept_of(self, name: str) -> KeptSettings:
+        """What was configured for a queue."""
+        return self._kept.setdefault(name, KeptSettings())
 
     def queues(self) -> list[str]:
         """Queues that something was enqueued into."""
@@ -108,7 +121,7 @@ class MemoryClient(Client):
         holder.state = _first_state(task)
 
     def take_flow(self, flow: Flow) -> FlowHandle:
-        """Takes a flow in: what begins at once, and what the ends of that begin."""
+        """Takes a flow in: its first steps, and the steps that their ends start."""
         flow = self.joining(flow)
         for head in flow.heads:
             self.take(head)
@@ -149,8 +162,12 @@ class MemoryClient(Client):
         return self.entries[task_id]
 
     def take(self, task: Task) -> MemoryTask:
-        """Takes a new task in. Raises PayloadTooLarge."""
+        """Takes a new task in. Raises PayloadTooLarge, QueueFull."""
         check_size(task.payload, self.settings.payload_limit)
+        if self._kept and (most := self.kept_of(task.queue).read().max_size) is not None:
+            open_ = [entry for entry in self.entries.values() if entry.task.queue == task.queue and entry.waits]
+            if len(open_) >= most:
+                raise QueueFull(f"queue {task.queue!r} has reached its max_size={most}; the task was not enqueued")
         entry = self.entries[task.id] = MemoryTask(task=task, state=_first_state(task))
         return entry
 

@@ -1,4 +1,4 @@
-"""Tasks without a server: what became of each, the handles on them, and what stands for the server's connection."""
+"""Tasks without a server: their states, the handles on them, and the broker that replaces a connection."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -32,6 +32,11 @@ class MemoryTask:
     result: bytes | None = None
     is_kept: bool = True
     enqueue_time: datetime = field(default_factory=utc_now)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is waiting or scheduled."""
+        return self.state in (TaskState.WAITING, TaskState.SCHEDULED)
 
     def record(self) -> TaskRecord:
         """The task as it stands. Raises TaskGone."""

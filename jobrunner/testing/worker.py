@@ -141,7 +141,7 @@ class JobrunnerWorker:
         return True
 
     def problem(self, served: list[str]) -> str:
-        """What is left in the queues, in words."""
+        """Describes the tasks that are left in the queues."""
         try:
             return left_over(self._client, served)
         except ServerError as error:

@@ -1,4 +1,4 @@
-"""What the empty pages of the dashboard show runs as it stands, copied as a newcomer would."""
+"""The examples on the empty pages of the dashboard run unchanged, copied as a newcomer would."""
 
 import html
 import re

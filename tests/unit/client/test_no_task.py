@@ -1,4 +1,4 @@
-"""What is given to a client and is no task: a clear error, and nothing is sent."""
+"""A client refuses a value that is no task with a clear error, and sends nothing."""
 
 import asyncio
 from typing import Any

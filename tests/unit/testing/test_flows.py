@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Cancel, Fail, Job, Unique, chain, current_task, group, job
-from jobrunner.errors import DuplicateTask, TaskCancelled, TaskFailed, TaskTimeout
+from jobrunner import Cancel, Fail, Job, RateLimit, Unique, chain, current_task, group, job
+from jobrunner.errors import DuplicateTask, InvalidOption, QueueFull, TaskCancelled, TaskFailed, TaskTimeout, UsageError
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import Enqueued, inline
 
@@ -188,3 +188,34 @@ def test_a_unique_job_runs_again_when_it_has_ended() -> None:
         with pytest.raises(DuplicateTask, match="a task like this one"):
             strict.enqueue(1)
     assert seen == [(1, 0), (1, 0), (3, 1)]
+
+
+def test_settings_of_a_queue_are_checked_and_kept() -> None:
+    from jobrunner.client.current import current_client
+
+    with Enqueued().recording() as enqueued:
+        queue = current_client().queue("maths")
+        queue.configure(max_size=2, rate=RateLimit(5, per=60))
+        assert (queue.settings().max_size, queue.settings().rate) == (2, RateLimit(5, per=60))
+        with pytest.raises(InvalidOption, match="max_size"):
+            queue.configure(max_size=-1)
+        add.enqueue(1)
+        add.using(in_=5).enqueue(2)
+        with pytest.raises(QueueFull, match="queue 'maths' has reached its max_size=2"):
+            add.enqueue(3)
+        queue.configure(max_size=None)
+        add.enqueue(3)
+        with pytest.raises(UsageError, match="has no server"):
+            queue.push(1)
+    assert [task.params["x"] for task in enqueued] == [1, 2, 3]
+
+
+def test_a_paused_queue_keeps_its_tasks_waiting() -> None:
+    from jobrunner.client.current import current_client
+
+    with inline():
+        current_client().queue("maths").pause()
+        waiting = add.enqueue(1)
+        assert (waiting.state, Total("runs").enqueue().state) == ("waiting", "succeeded")
+        current_client().queue("maths").resume()
+        assert add.enqueue(2).result() == 2
