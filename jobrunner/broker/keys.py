@@ -38,7 +38,7 @@ key                                  type   content
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
 ``P:{tag}:Q:deaths``                 list   tasks that died since the last scan, for events: id, type, attempts,
                                             whether it was kept, error; the first 1 000, a day at most
-``P:{tag}:Q:errors``                 zset   id of a group of errors → when it was last seen, to ten minutes, Unix ms
+``P:{tag}:Q:errors``                 zset   id of a group of errors → when it was last seen, to half an hour, Unix ms
 ``P:{tag}:Q:errors:<group>``         hash   one group of failed attempts (see broker/calls/error_groups.py)
 ``P:{tag}:Q:finishing``              zset   batch id → when anyone may finish it: decided, or a write without members
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts;

@@ -5,7 +5,7 @@ All counts are exact: the server counts in the step that takes a report. Reads o
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -24,9 +24,6 @@ from jobrunner.clock import from_ms
 from jobrunner.redaction import Redaction
 
 _SHOWN_MS = 7 * 86_400_000
-_STEP = 3
-"""Buckets of one step of a trend."""
-TREND_STEP = timedelta(milliseconds=_STEP * BUCKET_MS)
 _OTHER = "other"
 
 
@@ -169,5 +166,4 @@ def _view(queue: str, group: StoredGroup, now_ms: float, redaction: Redaction) -
 
 def _trend(group: StoredGroup, now_ms: float) -> tuple[int, ...]:
     end = int(now_ms // BUCKET_MS) + 1
-    counts = [group.buckets.get(at, 0) for at in range(end - BUCKETS_KEPT, end)]
-    return tuple(sum(counts[at : at + _STEP]) for at in range(0, BUCKETS_KEPT, _STEP))
+    return tuple(group.buckets.get(at, 0) for at in range(end - BUCKETS_KEPT, end))

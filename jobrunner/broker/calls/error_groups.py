@@ -2,7 +2,7 @@
 
 A group is a hash. `definition`: five lines, of its job, the class of the error, the message, the place in the code, and
 the release that reported it first. `first`, `last`: when it was first and last seen, Unix ms. `task`: the id of a task
-as an example. `dead`: how many of its tasks are dead now. `<n>`: how many attempts failed in the n-th ten minutes since
+as an example. `dead`: how many of its tasks are dead now. `<n>`: how many attempts failed in the n-th half hour since
 1970, for a day; `before`: how many failed before that.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from jobrunner.broker.call import Call, ScriptCommand, text, text_fields
 from jobrunner.broker.keys import QueueKeys
 
-BUCKET_MS, BUCKETS_KEPT = 600_000, 144
+BUCKET_MS, BUCKETS_KEPT = 1_800_000, 48
 """The length of a step of the counts of a group, and for how many steps they are kept."""
 QUEUES_AT_ONCE = 100
 """Queues of one call."""

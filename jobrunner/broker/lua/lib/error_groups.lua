@@ -1,7 +1,7 @@
 -- Errors in groups: the failed attempts of a queue by job, class of the error, message and place in the code. The hash
--- of a group has its definition, its counts by ten minutes, and how many of its tasks are dead now; the index of the
--- groups has the ten minutes in which each was last seen. Nothing here fails a report: a damaged group counts nothing.
-local BUCKET_MS, BUCKETS_KEPT = 600000, 144
+-- of a group has its definition, its counts by half hour, and how many of its tasks are dead now; the index of the
+-- groups has the half hour in which each was last seen. Nothing here fails a report: a damaged group counts nothing.
+local BUCKET_MS, BUCKETS_KEPT = 1800000, 48
 
 -- A queue has at most MOST_GROUPS groups of their own; what is in none of them is in one group for each job, and beyond
 -- MOST_OTHERS of these in one for all. A group without dead tasks leaves when it was not seen for GROUP_KEEP_MS.
@@ -36,7 +36,7 @@ local function add_up_old(key, bucket)
   local fields = redis.pcall('HGETALL', key)
   for at = 1, #fields, 2 do
     local number_of = number(fields[at])
-    if number_of and number_of <= bucket - BUCKETS_KEPT then
+    if number_of and number_of <= tonumber(bucket) - BUCKETS_KEPT then
       before, old[#old + 1] = before + (number(fields[at + 1]) or 0), fields[at]
     end
   end
@@ -45,7 +45,7 @@ local function add_up_old(key, bucket)
   redis.call('HDEL', key, unpack(old))
 end
 
--- A group that is counted for the first time in these ten minutes. Defines it where it was not known. Returns the group
+-- A group that is counted for the first time in this half hour. Defines it where it was not known. Returns the group
 -- that counts, which is another one where there are too many.
 local function begin_bucket(group, definition, bucket, many, task, now)
   local index, is_known = key_of_groups(), redis.pcall('HEXISTS', key_of_group(group), 'definition') == 1
@@ -76,9 +76,10 @@ local counted_as = {}
 local function count_in_group(group, definition, many, task, now, is_noted)
   local as = counted_as[group]
   if as then return as end
-  local bucket = math.floor(now / BUCKET_MS)
+  -- As text: the server converts a number by a slow path.
+  local bucket = string.format('%d', now / BUCKET_MS)
   as = group
-  if redis.pcall('HINCRBY', key_of_group(group), bucket, many) == many then
+  if redis.pcall('HINCRBY', key_of_group(group), bucket, many == 1 and '1' or many) == many then
     as = begin_bucket(group, definition, bucket, many, task, now)
   elseif is_noted then
     redis.pcall('HSET', key_of_group(group), 'last', exact(now), 'task', task)
@@ -88,7 +89,9 @@ local function count_in_group(group, definition, many, task, now, is_noted)
 end
 
 -- Counts tasks of a group that are dead now.
-local function count_dead(group, many) redis.pcall('HINCRBY', key_of_group(group), 'dead', many) end
+local function count_dead(group, many)
+  redis.pcall('HINCRBY', key_of_group(group), 'dead', many == 1 and '1' or many)
+end
 
 -- Counts one attempt in a group that the server itself defines: of attempts that no worker reported, and of tasks that
 -- die without one. `reason` begins with the class of the error, where `class` is nil. Returns the group that counts.
