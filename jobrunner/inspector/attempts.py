@@ -68,8 +68,8 @@ def _numbers(batch_id: str) -> set[int]:
 
 
 def worker_marked(mark: str, workers: Iterable[WorkerRecord]) -> WorkerRecord | None:
-    """The worker whose id ends with this mark."""
-    return next((worker for worker in workers if mark and mark_in(worker.id) == mark), None)
+    """The worker whose id ends with this mark, or is it: a worker that reports a failure gives its whole id."""
+    return next((worker for worker in workers if mark and mark in (worker.id, mark_in(worker.id))), None)
 
 
 def who_failed(failure: Failure, workers: Iterable[WorkerRecord]) -> str:

@@ -92,8 +92,11 @@ def test_a_failed_attempt_names_its_worker_and_an_expired_one_too_while_that_liv
         return [(one.kind, one.worker) for one in timeline(task.record(), client.workers())[1:3]]
 
     assert said() == [("failed", ONE), ("expired", "00beef")]
-    announce(client, OTHER)
+    announce(client, OTHER, release="1.4.2")
+    announce(client, ONE, release="1.4.1")
     assert said() == [("failed", ONE), ("expired", OTHER)]
+    releases = [one.release for one in timeline(task.record(), client.workers())[1:3]]
+    assert releases == ["1.4.1", "1.4.2"]
 
 
 def test_at_work_is_what_workers_say_longest_first_and_then_what_else_is_pending(client: Client, held: Any) -> None:
