@@ -90,7 +90,7 @@ class Declaration:
 
     def _poll_of(self, target: type[Job], definition: JobDefinition) -> "tuple[Declaration, Callable[[], Any]]":
         if definition.periodic is not None:
-            raise InvalidOption(f"job {definition.name!r}: poll_every stands beside every or cron: give one of them")
+            raise InvalidOption(f"job {definition.name!r}: poll_every with every or cron: give one of them")
         options = poll_options(definition.name, definition.options.queue, self._poll_every)  # type: ignore[arg-type]
         return Declaration(options), poll_function(target, definition.name)
 

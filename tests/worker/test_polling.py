@@ -123,7 +123,7 @@ def test_a_coroutine_may_poll(current, run):
         ({"next_batch": lambda self: []}, {"poll_every": 5}, "make it a class method"),
         ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": 0}, "poll_every=0: give more than 0"),
         ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": "5"}, "poll_every is '5'"),
-        ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": 5, "every": 5}, "beside every or cron"),
+        ({"next_batch": classmethod(lambda cls: [])}, {"poll_every": 5, "every": 5}, "with every or cron"),
     ],
 )
 def test_a_wrong_declaration_is_refused_and_registers_nothing(body, options, message):
