@@ -261,4 +261,6 @@ def test_a_declared_setting_that_was_changed_by_hand_says_so_and_can_be_reset(
     assert cli("queues", "reset", "mail").out.split() == ["queue", "mail", "max-inflight", "4"]
     assert client.queue("mail").settings().max_inflight == 4
     assert "changed by" not in cli("queues", "list").out
+    cli("queues", "limit", "mail", "--rate", "none")
+    assert cli("queues", "reset", "mail", "--json").value["reset"]["rate"]["max_tokens"] == 15
     assert cli("queues", "reset", "mail").err.strip().endswith("no declared setting of queue mail was changed by hand")
