@@ -35,7 +35,7 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT, HOURS_KEPT = 1500, 768
 SAMPLED = "#sampled"
 _FIELDS_AT_ONCE = 400
-_HASHES_AT_ONCE = 8
+_HASHES_AT_ONCE = 20
 _SCANNED_AT_ONCE = 2000
 
 _observe = ScriptCommand("stats_add", int)
@@ -102,7 +102,7 @@ def sample(keys: Keys, now_ms: float, found: Mapping[str, QueueCounts]) -> Call[
 
 
 def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[list[dict[str, str]]]]:  # noqa: A002
-    """Reads these hashes, eight for each call; only fields of `queue` and `type` when these are passed."""
+    """Reads these hashes, twenty for each call; only fields of `queue` and `type` when these are passed."""
     return [
         _stats.with_keys(tuple(hashes[at : at + _HASHES_AT_ONCE]), queue=queue, type=type)
         for at in range(0, len(hashes), _HASHES_AT_ONCE)

@@ -31,8 +31,8 @@ def town(client: Client) -> Client:
 
 
 PATHS = (
-    *("/", "/queues", "/queues/queue-7", "/tasks", "/tasks?type=none", "/tasks/c2?queue=queue-7", "/dead", "/workers"),
-    *("/periodic", "/pipelines", "/history", "/flows", "/redis", "/events", "/audit"),
+    *("/", "/?span=6h", "/queues", "/queues/queue-7", "/tasks", "/tasks?type=none", "/tasks/c2?queue=queue-7"),
+    *("/dead", "/workers", "/periodic", "/pipelines", "/history", "/flows", "/redis", "/events", "/audit"),
 )
 
 
