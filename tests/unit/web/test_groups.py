@@ -93,9 +93,8 @@ def test_a_group_is_requeued_at_a_rate(browse: Callable[..., Any], failing: Clie
     assert (done.state, done.done, done.rate) == ("done", 3, 0.01)
     counts = failing.queue("mail").counts()
     assert (counts["dead"], counts["waiting"], counts["scheduled"]) == (0, 1, 3), "the others are due 100 s apart"
-    assert entries(failing)[0].outcome.startswith(
-        f"requeueing 3 dead tasks of group {group} of queue mail (CardDeclined: card #) at 0.6/min"
-    )
+    said = f"requeueing 3 dead tasks of group {group} of queue mail (CardDeclined: card #) at 0.6/min"
+    assert any(entry.outcome.startswith(said) for entry in entries(failing))
     assert failing.queue("stats").counts()["dead"] == 1
 
 
@@ -107,7 +106,7 @@ def test_a_group_is_purged(browse: Callable[..., Any], failing: Client) -> None:
 
     assert finished(failing, answer).done == 3
     assert failing.queue("mail").counts()["dead"] == 1
-    assert "deleting 3 dead tasks of group" in entries(failing)[0].outcome
+    assert any("deleting 3 dead tasks of group" in entry.outcome for entry in entries(failing))
 
 
 def test_nothing_happens_to_a_group_that_is_not_there(browse: Callable[..., Any], failing: Client) -> None:

@@ -176,11 +176,12 @@ def count(client, queue, job, **changes):
     broker_of(client).run_many(stats_calls.observe(keys_of(client), time.time() * 1000, "w1", 1, fields))
 
 
-def test_what_failed_in_the_window_that_is_shown_is_told_beside_what_died(browse, client):
+def test_what_failed_in_the_window_that_is_shown_is_told_beside_what_is_dead_now(browse, client):
     client.queue("mail").push(1)
     count(client, "mail", "send", succeeded=4, failed=3000, dead=1277)
 
-    assert 'data-name="Failed">3,000</td><td class="n" data-name="Died">1,277</td>' in browse().get("/").text
+    text = browse().get("/").text
+    assert 'data-name="Failed">3,000</td><td class="n" data-name="Dead now">0</td>' in text, "they were requeued since"
 
 
 def test_a_finding_leads_to_what_it_is_about(browse, client):
