@@ -99,10 +99,7 @@ def failing_checks(
             text += f", since release {release}"
         error = (errors or {}).get((job, queue), "")
         text += f"; latest error: {error}" if error else ""
-        # An error of an attempt has a colon, so this finds those that are tried again as well as the dead.
-        of_job = f" --job {job}" if job else ""
-        advice = f"jobrunner tasks list {queue}{of_job} --error :"
-        yield warn("failing", text, advice, queue=queue, job=job)
+        yield warn("failing", text, f"jobrunner dead groups {queue}", queue=queue, job=job)
 
 
 def _outcomes(figures: Collection[tuple[tuple[str, str, str], int]]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -15,7 +15,7 @@ from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.formatting import counted
 from jobrunner.formatting import rate as per_second
 from jobrunner.inspector.attempts import with_beginnings
-from jobrunner.inspector.error_groups import ErrorGroupView, find_group, no_such_group, read_groups
+from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView, find_group, no_such_group, read_groups
 from jobrunner.inspector.search import ORDERS, STATES, Filter, SearchPage, search
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.web.auth import Role
@@ -67,11 +67,22 @@ def _dead(context: Context) -> tuple[str, Values]:
     template, values = _page(context, STATE_OF_LIST["dead"])
     filters, found = values["filters"], None
     group = _group(context, filters) if filters["group"] else None
-    if not any(text for name, text in filters.items() if name != "queue"):
+    if not any(text for name, text in filters.items() if name not in ("queue", "job")):
         queues = [filters["queue"]] if filters["queue"] else values["search"].queues
-        found = read_groups(context.client, queues)
+        found = _of_job(read_groups(context.client, queues), filters["job"])
     most = _ALL_GROUPS if context.query.choice("groups", ("all",), "") else _FIRST_GROUPS
     return template, {**values, "group": group, "errors_found": found, "most_groups": most}
+
+
+def _of_job(found: ErrorGroups, asked: str) -> ErrorGroups:
+    """The groups of the jobs that the form asks for: `=name`, or a part of the name in any case; '' is all."""
+    if not asked:
+        return found
+    if asked[0] == "=":
+        groups = [one for one in found.groups if one.job == asked[1:]]
+    else:
+        groups = [one for one in found.groups if asked.casefold() in one.job.casefold()]
+    return replace(found, groups=tuple(groups), dead=sum(one.dead for one in groups))
 
 
 def _group(context: Context, filters: Mapping[str, str]) -> ErrorGroupView:

@@ -50,8 +50,8 @@ def troubles(incident: Incident) -> list[Trouble]:
     return [
         Trouble(
             name="a job that fails since a release",
-            clicks=("Failed tasks of ChargeCard", r"…\w+-payments"),
-            commands=("doctor", "tasks list payments --job ChargeCard --error : --limit 3"),
+            clicks=("Errors of ChargeCard", "KeyError"),
+            commands=("doctor", "dead groups payments"),
             says=("ChargeCard", "KeyError: 'currency'", f"release {BROKEN_RELEASE}"),
         ),
         Trouble(

@@ -48,6 +48,16 @@ def test_the_page_opens_with_groups(browse: Callable[..., Any], failing: Client)
     assert browse().get("/dead?queue=stats", headers=JSON).json()["errors_found"]["dead"] == 1
 
 
+def test_a_job_is_shown_with_its_groups(browse: Callable[..., Any], failing: Client) -> None:
+    def titles(query: str) -> list[str]:
+        found = browse().get(f"/dead?{query}", headers=JSON).json()["errors_found"]
+        return [one["error_type"] for one in found["groups"]]
+
+    assert titles("queue=mail&job=%3DCharge") == ["CardDeclined", "TimeoutError"], "the second is tried again"
+    assert titles("job=roll") == ["KeyError"]
+    assert titles("job=%3Dcharge") == []
+
+
 def test_a_search_shows_what_it_found_and_no_groups(browse: Callable[..., Any], failing: Client) -> None:
     assert browse().get("/dead?error=declined", headers=JSON).json()["errors_found"] is None
 

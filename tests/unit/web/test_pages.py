@@ -192,7 +192,7 @@ def test_a_finding_leads_to_what_it_is_about(browse, client):
     text = browse().get("/").text
 
     assert "send of mail: 30 of 34 attempts failed lately" in text
-    assert 'href="/tasks?queue=mail&amp;job=%3Dsend&amp;error=%3A"' in text
+    assert 'href="/dead?queue=mail&amp;job=%3Dsend">Errors of send</a>' in text
     assert 'href="/queues/mail">Open mail</a>' in text
 
 
