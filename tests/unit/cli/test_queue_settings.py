@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from jobrunner.cli.queues import LIFTED, at_most, rate, setting_text
+from jobrunner.cli.queue_settings import LIFTED, at_most, rate, setting_text
 from jobrunner.queue_settings import RateLimit
 from jobrunner.retry import Backoff
 
