@@ -180,6 +180,30 @@ def test_groups_without_dead_tasks_leave_after_a_week_when_others_need_their_pla
     assert "" not in found, "nothing is counted among the others"
 
 
+def test_old_groups_leave_also_when_some_are_counted_among_the_others(mail, clock):
+    fail(mail, *[group_of("Charge", f"E{'x' * n}: boom") for n in range(1, 202)])
+    assert "" in read(mail), "one is counted among the others"
+    clock.advance(8 * 86_400_000)
+    fail(mail, DECLINED, ids=("n",))
+
+    assert "CardDeclined" in read(mail)
+
+
+def test_old_groups_with_dead_tasks_are_not_in_the_way_of_those_without(mail, clock):
+    dead = [group_of("Charge", f"D{'x' * n}: boom") for n in range(30)]
+    fail(mail, *dead, fate="dead", ids=tuple(f"d{n}" for n in range(30)))
+    clock.advance(BUCKET_MS)
+    fail(mail, *[group_of("Charge", f"E{'x' * n}: boom") for n in range(170)])
+    clock.advance(8 * 86_400_000)
+    for n in range(30):
+        clock.advance(1000)
+        fail(mail, group_of("Charge", f"F{'x' * n}: boom"), ids=(f"f{n}",))
+
+    found = read(mail)
+    assert {f"D{'x' * n}" for n in range(30)} <= found.keys()
+    assert f"F{'x' * 29}" in found
+
+
 def test_damaged_groups_stop_no_report(mail):
     mail.raw.set(mail.keys.errors, "damage")
     mail.raw.set(mail.keys.errors + b":" + TIMEOUT.id.encode(), "damage")

@@ -11,9 +11,12 @@ local function key_of_groups() return string.sub(counters, 1, -9) .. 'errors' en
 
 local function key_of_group(group) return key_of_groups() .. ':' .. group end
 
+-- Examines a slice, another one in each second: groups that have dead tasks stay, and must not be in the way of others.
 local function drop_old_groups(now)
-  local index = key_of_groups()
-  local old = redis.pcall('ZRANGEBYSCORE', index, '-inf', exact(now - GROUP_KEEP_MS), 'LIMIT', 0, SLICE_OF_GROUPS)
+  local index, before = key_of_groups(), exact(now - GROUP_KEEP_MS)
+  local count = tonumber(redis.pcall('ZCOUNT', index, '-inf', before)) or 0
+  local first = count > SLICE_OF_GROUPS and math.floor(now / 1000) * SLICE_OF_GROUPS % count or 0
+  local old = redis.pcall('ZRANGEBYSCORE', index, '-inf', before, 'LIMIT', first, SLICE_OF_GROUPS)
   for _, group in ipairs(old) do
     if (number(redis.call('HGET', key_of_group(group), 'dead')) or 0) <= 0 then
       redis.call('UNLINK', key_of_group(group))
@@ -50,7 +53,7 @@ end
 local function begin_bucket(group, definition, bucket, many, task, now)
   local index, is_known = key_of_groups(), redis.pcall('HEXISTS', key_of_group(group), 'definition') == 1
   local known = is_known and 0 or tonumber(redis.pcall('ZCARD', index)) or 0
-  if known == MOST_GROUPS then
+  if known >= MOST_GROUPS then
     drop_old_groups(now)
     known = redis.call('ZCARD', index)
   end
