@@ -20,6 +20,7 @@ from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import check_queue, job_names, queue_names, with_create
 from jobrunner.errors import ParameterError, UnknownJob
 from jobrunner.jobs.build import build_task
+from jobrunner.jobs.declared_queues import declared_names
 from jobrunner.jobs.enqueue_options import EnqueueOptions
 from jobrunner.jobs.registry import JobDefinition, all_jobs, find, load_modules, lookup
 from jobrunner.option_names import check_names, nearest
@@ -81,8 +82,7 @@ def enqueue(
     options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
     task = build_task(definition, read_parameters(definition, words), options)
     with connected(shared, starts=True) as client:
-        if queue not in {job.options.queue for job in all_jobs()}:
-            check_queue(client, queue, create=create)
+        check_queue(client, queue, create=create, declared=declared_names())
         sent = client.enqueue(task)
     if not sent.is_new:
         talk(f"no new task: {sent.id} is there already, see `jobrunner tasks show`")

@@ -38,11 +38,14 @@ def queue_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return _offered(lambda: _asked(ctx, "SRANDMEMBER", "queues", _MOST), incomplete)
 
 
-def check_queue(client: Client, name: str | None, *, create: bool | None = None) -> None:
+def check_queue(
+    client: Client, name: str | None, *, create: bool | None = None, declared: Iterable[str] = ()
+) -> None:  # fmt: skip
     """Raises Refusal for a queue that neither exists nor is declared, with the nearest name; None names no queue.
 
-    A queue is declared when a worker serves it, or a job or pipeline of the configured modules has it. `create` is the
-    value of the option --create, for commands that have it. Raises InvalidName.
+    A queue is declared when a worker serves it, when a job, a pipeline or `queue(...)` of the configured modules has
+    it, or the project's file; `declared` are those that the command itself knows. `create` is the value of the option
+    --create, for commands that have it. Raises InvalidName.
     """
     if name is None or create:
         return
@@ -50,12 +53,21 @@ def check_queue(client: Client, name: str | None, *, create: bool | None = None)
     if is_known(client, name):
         return
     served = {queue for worker in client.workers() for queue in worker.queues}
-    declared = {queue for source in module_sources(file_settings().modules) for queue in declared_queues(source)}
-    if name in served | declared or f"{name.partition('/')[0]}/" in declared:
+    here = {*declared, *_queues_of_project()}
+    if name in served | here or f"{name.partition('/')[0]}/" in here:
         return
-    known = sorted({*client.queues(), *served, *(one for one in declared if not one.endswith("/"))})
+    known = sorted({*client.queues(), *served, *(one for one in here if not one.endswith("/"))})
     remedy = "" if create is None else "; --create does it all the same"
     raise Refusal(f"there is no queue {name!r}; {nearest_of(name, known, none='no queue was ever used')}{remedy}")
+
+
+def _queues_of_project() -> Iterator[str]:
+    """Queues that the configured modules declare, as `declared_queues` names them, and those of the project's file."""
+    settings = file_settings()
+    yield from settings.queues
+    for source in module_sources(settings.modules):
+        with suppress(SyntaxError, ValueError):  # a worker cannot load it either, and says so
+            yield from declared_queues(source)
 
 
 def nearest_of(name: str, known: list[str], *, none: str) -> str:
@@ -113,25 +125,21 @@ def declared_jobs(source: str) -> Iterator[str]:
 
 
 def declared_queues(source: str) -> Iterator[str]:
-    """Queues of the jobs in a Python source, and the names of pipelines with a slash behind."""
+    """Queues of the jobs in a Python source, those of `queue(...)`, and the names of pipelines with a slash behind."""
     for node in ast.walk(ast.parse(source)):
         for mark in getattr(node, "decorator_list", ()):
             if _called(mark) == "job":
                 yield _given(mark, "queue") or "default"
-        if isinstance(node, ast.Call) and _called(node) == "queue" and node.args:
-            first = node.args[0]
-            if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield first.value
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("queue", "jobrunner.queue"):
+            yield from _first_text(node)
     yield from (f"{name}/" for name in declared_pipelines(source))
 
 
 def declared_pipelines(source: str) -> Iterator[str]:
     """Names given to `Pipeline(...)` in a Python source."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and _called(node) == "Pipeline" and node.args:
-            first = node.args[0]
-            if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield first.value
+        if isinstance(node, ast.Call) and _called(node) == "Pipeline":
+            yield from _first_text(node)
 
 
 def _offered(find: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
@@ -190,6 +198,13 @@ def module_sources(modules: Iterable[str]) -> Iterator[str]:
 def _called(node: ast.expr) -> str:
     target = node.func if isinstance(node, ast.Call) else node
     return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+
+
+def _first_text(call: ast.Call) -> Iterator[str]:
+    """The first argument of a call, when it is a text."""
+    first = call.args[0] if call.args else None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        yield first.value
 
 
 def _given(mark: Any, name: str) -> str | None:

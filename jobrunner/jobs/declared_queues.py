@@ -16,6 +16,7 @@ from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.settings_hash import Fields, settings_named, write_settings
 from jobrunner.errors import DuplicateQueue, InvalidOption, UsageError
 from jobrunner.formatting import describe
+from jobrunner.jobs.registry import all_jobs
 from jobrunner.option_names import check_options
 from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff, seconds_of_text
@@ -172,6 +173,11 @@ def _of_file(name: str, value: object, place: str) -> Any:
 def declared_queues() -> list[DeclaredQueue]:
     """Every declared queue, by name."""
     return [_declared[name] for name in sorted(_declared)]
+
+
+def declared_names() -> set[str]:
+    """The queues of declared jobs, and those that are declared themselves."""
+    return {*(job.options.queue for job in all_jobs()), *_declared}
 
 
 def forget_queue(name: str) -> None:

@@ -11,7 +11,7 @@ from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.settings_hash import settings_named, write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, ServerRefused
-from jobrunner.jobs.declared_queues import declared_queues, publishing
+from jobrunner.jobs.declared_queues import declared_names, declared_queues, publishing
 from jobrunner.jobs.registry import (
     BatchEnd,
     CurrentBatch,
@@ -72,7 +72,7 @@ def served_queues(given: Iterable[str] | Mapping[str, int] | None, client: Clien
 
 def unknown_queues(names: Iterable[str], client: Client) -> list[str]:
     """The queues that belong to no declared job or station and were never used on the server. Raises ServerError."""
-    declared = {*default_queues(), "default", *(one.name for one in declared_queues())}
+    declared = {*default_queues(), *declared_names(), "default"}
     doubtful = [name for name in names if name not in declared]
     if not doubtful:
         return []
@@ -86,7 +86,7 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
     try:
         unknown = unknown_queues(names, client)
         registered = broker_of(client).run(queues.some_registered(keys_of(client))) if unknown else ()
-        known = sorted({*default_queues(), *(one.name for one in declared_queues()), *registered} if unknown else ())
+        known = sorted({*default_queues(), *declared_names(), *registered} if unknown else ())
     except ServerRefused as error:  # this user may not read the registry
         _log.warning("unknown queues cannot be found: the registry is not readable", error=str(error))
         return

@@ -170,6 +170,22 @@ def test_a_declared_queue_that_no_task_was_in_is_none_mistyped(
     assert client.queue("reports").is_paused()
 
 
+def test_queues_declared_by_themselves_and_in_the_file_are_none_mistyped(
+    cli: Callable[..., Any], client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = 'import jobrunner\nfrom jobrunner import queue\n\nqueue("calls")\njobrunner.queue("texts")\n'
+    (tmp_path / "declares_queues.py").write_text(source + 'client.queue("used")\n')
+    (tmp_path / "declares_broken.py").write_text("def (\n")
+    settings = '[tool.jobrunner]\nmodules = ["declares_broken", "declares_queues"]\n'
+    (tmp_path / "pyproject.toml").write_text(f"{settings}[tool.jobrunner.queues.filed]\nfair = true\n")
+    monkeypatch.chdir(tmp_path)
+
+    for declared in ("calls", "texts", "filed"):
+        assert cli("queues", "pause", declared).code == 0
+    assert "there is no queue 'used'" in cli("queues", "pause", "used").err
+    assert "did you mean 'filed'?" in cli("queues", "pause", "fild").err
+
+
 def test_what_is_done_is_listed_where_there_is_such_a_thing(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push(1)
     assert "HISTORY" not in cli("queues", "list").out
