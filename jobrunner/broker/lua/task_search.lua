@@ -8,8 +8,8 @@ local now_ms, tasks, count, most, newest, last_score, last_id, since, before, sc
 --       of the score, else of the time of enqueueing · payloads: '1' = reply with payloads · then six texts, '' =
 --       all: a part of the id, in lower case; all of the type; a part of the type, in lower case; a part of the last
 --       error; parts of the payload, a line each; the group of the last error
--- reply {how many were read, score of the last, id of the last, '1' when that was the end, id, score, the FIELDS, payload
---       (cut; '' unless it was searched or asked for), id, ...}
+-- reply {how many were read, score of the last, id of the last, '1' when that was the end, id, score, the FIELDS,
+--       payload (cut; '' unless it was searched or asked for), id, ...}
 -- include task_matching
 
 local id_part, type, job_part, error_part, payload_part, group = unpack(ARGV, 12)
