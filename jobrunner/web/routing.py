@@ -4,8 +4,8 @@ There is no other way to put a handler into the dashboard, so none is without a 
 cannot be declared.
 
 Parameters of a query or a form are typed and bounded. A value out of range is clamped; one that is not a number is
-replaced by the default. Sidekiq and Faktory had advisories for exactly this: an unbounded `days` (CVE-2022-23837,
-CVE-2023-37279). Pages use no parameter that did not pass through here.
+replaced by the default, or refused (`optional`). Sidekiq and Faktory had advisories for exactly this: an unbounded
+`days` (CVE-2022-23837, CVE-2023-37279). Pages use no parameter that did not pass through here.
 """
 
 import asyncio
@@ -89,6 +89,14 @@ class RequestParameters:
         except ValueError:
             return default
         return default if math.isnan(found) else min(max(found, lowest), highest)
+
+    def optional(self, name: str, *, lowest: float, highest: float, example: str) -> float | None:
+        """A number within its range; None where nothing is given. Raises Refused for what is not a number: where a
+        default would undo something."""
+        found = self.number(name, None, lowest=lowest, highest=highest)
+        if found is None and self.text(name):
+            raise Refused(f"{name}={self.text(name, longest=30)!r}: give {example}, or nothing")
+        return found
 
     def choice(self, name: str, known: Collection[str], default: str) -> str:
         """One of `known`."""

@@ -147,7 +147,7 @@ def _limit(context: Context) -> Done:
     if "fair" in form:
         options["fair"] = form.flag("fair")
     if "history_for" in form:
-        length = form.number("history_for", None, lowest=0, highest=_MOST)
+        length = form.optional("history_for", lowest=0, highest=_MOST, example="how long, such as 7 or 0.5")
         options["history"] = (length or 0) * _LENGTHS_S[form.choice("history_unit", _LENGTHS_S, "hours")] or None
     if not options:
         raise Refused("no limit is given: max_inflight, max_size, rate_max, fair, history_for, or the like")
@@ -171,7 +171,7 @@ def _history_of(settings: QueueSettings) -> tuple[str, str]:
     if settings.history is None:
         return "", "hours"
     unit = next((one for one, length_s in _LENGTHS_S.items() if settings.history % length_s == 0), "minutes")
-    return f"{settings.history / _LENGTHS_S[unit]:g}", unit
+    return f"{settings.history / _LENGTHS_S[unit]:.12g}", unit  # the form sends it back: it must not change
 
 
 def _purge(context: Context) -> Done:

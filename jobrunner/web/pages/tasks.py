@@ -276,9 +276,7 @@ def _chosen(text: str) -> tuple[str, str]:
 
 def _requeue_dead(context: Context) -> Done:
     form = context.form
-    rate = form.number("rate", None, lowest=0.001, highest=1_000_000)
-    if rate is None and form.text("rate"):
-        raise Refused(f"rate={form.text('rate', longest=30)!r}: give tasks per second, such as 50 or 0.5, or nothing")
+    rate = form.optional("rate", lowest=0.001, highest=1_000_000, example="tasks per second, such as 50 or 0.5")
     at = f" at {per_second(rate)}" if rate else ""
     wanted = replace(wanted_of(form), state="dead")
     return begin(context, "requeue", wanted, f"requeueing {_dead_named(context, wanted)}{at}", rate=rate)

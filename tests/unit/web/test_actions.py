@@ -1,5 +1,6 @@
 """Permissions of every role on every route of the table of routes, and the effect of each action."""
 
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -184,14 +185,28 @@ def test_limits_of_partitions_rotation_and_history_are_set_and_lifted(admin: Any
     assert client.queue("mail").settings() == QueueSettings()
 
 
-def test_a_limit_form_without_a_limit_is_refused_and_odd_numbers_lift(admin: Any, client: Client) -> None:
+def test_a_limit_form_without_a_limit_or_with_no_number_as_history_is_refused(admin: Any, client: Client) -> None:
     client.queue("mail").push({})
     client.queue("mail").configure(history=60)
 
     assert do(admin, "/queues/mail/limit", history_unit="days").status_code == 400
     assert client.queue("mail").settings().history == 60
-    assert do(admin, "/queues/mail/limit", history_for="nan", history_unit="weeks").status_code == 200
-    assert client.queue("mail").settings().history is None
+    for text in ("nan", "7d"):
+        refused = do(admin, "/queues/mail/limit", history_for=text, history_unit="days")
+        assert refused.status_code == 400
+        assert f"history_for={text!r}: give how long" in html.unescape(refused.text)
+    assert client.queue("mail").settings().history == 60, "else what it keeps would be deleted"
+
+
+def test_the_form_sends_back_the_history_that_it_shows(admin: Any, client: Client) -> None:
+    client.queue("mail").push({})
+    client.queue("mail").configure(history=1_234_567)
+
+    shown = re.search(r'name="history_for"[^>]*value="([^"]*)"', admin.get("/queues/mail").text)
+    assert shown is not None
+    do(admin, "/queues/mail/limit", history_for=shown[1], history_unit="minutes")
+
+    assert client.queue("mail").settings().history == 1_234_567
 
 
 def test_a_declared_limit_that_was_changed_on_the_page_names_who_did(admin: Any, client: Client) -> None:
