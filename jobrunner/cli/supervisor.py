@@ -172,10 +172,10 @@ class Supervisor:
         verb, _, folder = word.partition(" ")
         if folder in self._servers:
             return
-        server = self._servers[folder] = EmbeddedServer(Path(unquote(folder)))
         if verb == STARTED:
             say_started(Path(unquote(folder)))
         try:
+            server = self._servers[folder] = EmbeddedServer(Path(unquote(folder)))
             server.acquire()
         except EmbeddedServerError as error:  # the worker says so, too, and ends
             _log.warning("the embedded server cannot be held", error=str(error))
