@@ -133,7 +133,7 @@ def settings(shared: CommonOptions, queue: str, wide: bool) -> None:
         check_queue(client, queue)
         found, origins = client.queue(queue).settings(), client.queue(queue).origins()
         (view,) = queue_views(client, [], [queue])
-        used = {one.name: one for one in limit_uses(client, view, found)}
+        used = {one.name: one for one in limit_uses(client, view)}
     changed = configured(found)
     if shared.as_json:
         uses = {name: one.used for name, one in used.items()}

@@ -7,7 +7,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.snapshot import QueueView
-from jobrunner.queue_settings import QueueSettings, RateLimit
+from jobrunner.queue_settings import RateLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,21 +20,32 @@ class LimitUse:
     most: int
 
     @property
+    def left(self) -> int:
+        """What is left of it."""
+        return max(self.most - self.used, 0)
+
+    @property
     def is_spent(self) -> bool:
         """Whether the limit holds tasks up, or refuses them, now."""
-        return self.used >= self.most
+        return not self.left
 
 
-def limit_uses(client: Client, queue: QueueView, settings: QueueSettings) -> list[LimitUse]:
+def inflight_use(queue: QueueView) -> LimitUse | None:
+    """How far its `max_inflight` is used; None without that limit."""
+    if not queue.max_inflight:
+        return None
+    return LimitUse(name="max_inflight", used=queue.pending, most=queue.max_inflight)
+
+
+def limit_uses(client: Client, queue: QueueView) -> list[LimitUse]:
     """The limits that are set for a queue. A round trip where it has a rate. Raises ServerError."""
-    found = []
-    if settings.max_inflight:
-        found.append(LimitUse(name="max_inflight", used=queue.pending, most=settings.max_inflight))
-    if settings.rate is not None:
-        left = tokens_left(client, queue.name, settings.rate)
-        found.append(LimitUse(name="rate", used=settings.rate.max_tokens - left, most=settings.rate.max_tokens))
-    if settings.max_size:
-        found.append(LimitUse(name="max_size", used=queue.waiting + queue.scheduled, most=settings.max_size))
+    inflight = inflight_use(queue)
+    found = [] if inflight is None else [inflight]
+    if queue.rate is not None:
+        used = queue.rate.max_tokens - tokens_left(client, queue.name, queue.rate)
+        found.append(LimitUse(name="rate", used=used, most=queue.rate.max_tokens))
+    if queue.max_size:
+        found.append(LimitUse(name="max_size", used=queue.waiting + queue.scheduled, most=queue.max_size))
     return found
 
 

@@ -11,6 +11,7 @@ from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
 from jobrunner.formatting import duration
 from jobrunner.inspector.doctor import Check, warn
+from jobrunner.inspector.limit_use import LimitUse, inflight_use
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats import StatsWindow
 from jobrunner.inspector.stats_types import ENDS
@@ -30,20 +31,22 @@ _DEPLOY = timedelta(minutes=5)
 """Workers of a release start within this time, so failures that began within it may be of that release."""
 
 
-def limit_checks(queue: QueueView, tokens: int | None = None) -> Iterator[Check]:
-    """Limits of one queue that hold up its backlog, with their use; `tokens`: what its bucket has left."""
+def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Check]:
+    """Limits of one queue that hold up its backlog, with their use; `uses`: as `limit_uses` reads it, for the tokens
+    that its rate has left."""
     if not queue.waiting or queue.paused or not queue.workers:
         return
     waits = f"{queue.waiting:,} wait, the oldest for {duration(queue.oldest_s or 0.0)}"
-    if queue.max_inflight and queue.pending >= queue.max_inflight and (queue.oldest_s or 0.0) > _WAITS_S:
-        found = f"{queue.name}: max_inflight is used up, {queue.pending:,} of {queue.max_inflight:,}, while {waits}"
-        advice = f"jobrunner queues limit {queue.name} --max-inflight {2 * queue.max_inflight}, or none"
+    inflight = inflight_use(queue)
+    if inflight is not None and inflight.is_spent and (queue.oldest_s or 0.0) > _WAITS_S:
+        found = f"{queue.name}: max_inflight is used up, {inflight.used:,} of {inflight.most:,}, while {waits}"
+        advice = f"jobrunner queues limit {queue.name} --max-inflight {2 * inflight.most}, or none"
         yield warn("limit", found, advice, queue=queue.name)
     if queue.rate is not None:
         takes_s = queue.waiting / queue.rate.max_tokens * queue.rate.seconds
         if takes_s > _LONG_S:
             rate = short_rate(queue.rate)
-            left = "" if tokens is None else f", {tokens:,} of {queue.rate.max_tokens:,} tokens left"
+            left = "".join(f", {use.left:,} of {use.most:,} tokens left" for use in uses if use.name == "rate")
             found = f"{queue.name}: at its rate of {rate}{left}, the backlog takes {duration(takes_s)}: {waits}"
             advice = f"jobrunner queues limit {queue.name} --rate TASKS/1m, or none"
             yield warn("limit", found, advice, queue=queue.name)

@@ -65,7 +65,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
     settings = context.client.queue(name).settings()
-    uses = limit_uses(context.client, view, settings)
+    uses = limit_uses(context.client, view)
     window = read_window(context.client, since, unit, name)
     first = first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST)
     return "queue.html", {
@@ -83,7 +83,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
         "checks": (
-            *limit_checks(view, next((one.most - one.used for one in uses if one.name == "rate"), None)),
+            *limit_checks(view, uses),
             *lost_checks([row for row in seen.look.lost if row.queue == name]),
         ),
         "is_unserved": name in {queue.name for queue in seen.unserved},
