@@ -27,7 +27,7 @@ from jobrunner.formatting import counted, describe, duration
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
 from jobrunner.inspector.doctor.environment import facts_checks
-from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
+from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check, unserved_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import OutcomeCounts
@@ -237,13 +237,11 @@ class _Stream(StreamingResponse):
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
     found = list(lost_checks(seen.lost))
     worst = sorted(unserved, key=lambda queue: -queue.open)
-    for queue in worst[:_UNSERVED_TOLD]:
-        advice = f"start one: jobrunner work MODULE -q {queue.name}"
-        found.append(warn("workers", f"none serves {queue.name}, with {queue.open:,} to do", advice, queue=queue.name))
+    found += map(unserved_check, worst[:_UNSERVED_TOLD])
     if rest := worst[_UNSERVED_TOLD:]:
         undone = sum(queue.open for queue in rest)
-        advice = "see the page Queues"
-        found.append(warn("workers", f"none serves {counted(len(rest), 'more queue')}, with {undone:,} to do", advice))
+        told = f"no worker serves {counted(len(rest), 'more queue')}, with {undone:,} to do"
+        found.append(warn("workers", told, "see the page Queues"))
     found += [check for queue in seen.queues for check in limit_checks(queue)][:_LIMITS_TOLD]
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]

@@ -223,7 +223,7 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
     if queue.problem:
         yield fail("queue", f"{queue.name}: cannot be read", queue.problem)
     if queue.is_unserved:
-        yield warn("queue", f"{queue.name}: {queue.open} to do and no worker", f"jobrunner work MODULE -q {queue.name}")
+        yield unserved_check(queue)
     if queue.paused and queue.waiting and queue.paused_until is None:
         told = f"{queue.name}: paused without an end, and {queue.waiting} wait"
         yield warn("queue", told, f"jobrunner queues resume {queue.name}")
@@ -231,6 +231,12 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
         yield warn("queue", f"{queue.name}: paused", f"jobrunner queues resume {queue.name}")
     if queue.dead:
         yield warn("queue", f"{queue.name}: {queue.dead} dead", f"jobrunner dead list {queue.name}")
+
+
+def unserved_check(queue: QueueView) -> Check:
+    """The check result for a queue with open tasks that no worker serves."""
+    advice = f"start one: jobrunner work MODULE -q {queue.name}"
+    return warn("workers", f"no worker serves {queue.name}, with {queue.open:,} to do", advice, queue=queue.name)
 
 
 def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:

@@ -125,7 +125,7 @@ def test_a_queue_with_tasks_but_no_worker_is_found() -> None:
 
     assert list(queue_checks(served)) == []
     assert [check.found for check in queue_checks(alone)] == [
-        "mail: 3 to do and no worker", "mail: paused without an end, and 3 wait", "mail: 2 dead",
+        "no worker serves mail, with 3 to do", "mail: paused without an end, and 3 wait", "mail: 2 dead",
     ]  # fmt: skip
 
 
