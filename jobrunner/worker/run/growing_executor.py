@@ -57,7 +57,11 @@ class GrowingExecutor(ThreadExecutor):
             if self._closed or self.threads >= self._most:
                 return False
             self._grew_at = monotonic()
-            self._start_thread()
+            try:
+                self._start_thread()
+            except RuntimeError:  # a limit of the system on threads: those that there are do the work
+                self.threads -= 1
+                return False
             return True
 
     def _waits_on(self, parking: threading.Lock, run: RunAttempt) -> bool:

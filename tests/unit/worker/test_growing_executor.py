@@ -103,6 +103,21 @@ def test_a_nudge_without_work_starts_nothing(gate, monkeypatch):
     executor.close()
 
 
+def test_a_thread_that_the_system_refuses_is_not_counted_and_ends_nothing(gate, monkeypatch):
+    executor, _, finished = grown(gate, 1, 3, monkeypatch)
+
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        executor.submit(attempts(3))
+    assert executor.threads == 1
+    gate.release(3)
+    wait_for(lambda: len(finished) == 3)
+    executor.close()
+
+
 def test_no_attempt_is_lost_while_threads_come_and_go(gate, monkeypatch):
     executor, _, finished = grown(gate, 1, 8, monkeypatch, idle_s=0.0005)
     gate.release(3000)
