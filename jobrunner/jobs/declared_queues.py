@@ -180,6 +180,12 @@ def declared_names() -> set[str]:
     return {*(job.options.queue for job in all_jobs()), *_declared}
 
 
+def cap_advice(name: str, slots: int) -> str:
+    """What keeps a queue from holding all slots of a worker, for logs and checks."""
+    most = max(slots // 2, 1)
+    return f"work --max-per-queue {name}={most}, queue(…, max_per_worker={most}), or a worker of its own"
+
+
 def forget_queue(name: str) -> None:
     """Removes a declaration, for tests that make their own."""
     _declared.pop(name, None)

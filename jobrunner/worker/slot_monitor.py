@@ -8,6 +8,7 @@ from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import perf_counter
 from jobrunner.errors import JobrunnerError
+from jobrunner.jobs.declared_queues import cap_advice
 from jobrunner.logs import SafeLogger
 
 _MOST_ASKED = 50
@@ -35,11 +36,9 @@ class SlotMonitor:
         waiting = self._waiting(queue) if queue else {}
         found = queue if waiting else ""
         if found and found != self._warned_of:
-            most = max(self._slots // 2, 1)
-            hint = f"work --max-per-queue {found}={most}, queue(…, max_per_worker={most}), or a worker of its own"
             some = dict(sorted(waiting.items(), key=lambda one: -one[1])[:_NAMED])
             _log.warning("one queue holds all slots while others wait", queue=found, slots=self._slots, waiting=some,
-                         hint=hint)  # fmt: skip
+                         hint=cap_advice(found, self._slots))  # fmt: skip
         elif self._warned_of and not found:
             _log.info("slots are free for other queues again", queue=self._warned_of)
         self._warned_of = found

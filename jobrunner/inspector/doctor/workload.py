@@ -30,6 +30,7 @@ from jobrunner.inspector.doctor.attention import failing_checks, limit_checks, l
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views
 from jobrunner.inspector.stats import read_window, releases_since
 from jobrunner.inspector.task_rows import TaskRow, first_lines
+from jobrunner.jobs.declared_queues import cap_advice
 
 _ALIVE_MS = 60_000
 _LOOKS_FOR_S = 0.3
@@ -205,9 +206,7 @@ def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
 def slots_check(worker: WorkerRecord) -> Check:
     """The check result for a worker of which one queue holds all slots."""
     told = f"{worker.held_by} holds all {worker.slots} slots of {worker.id} while other queues wait"
-    most = max(worker.concurrency // 2, 1)
-    advice = f"work --max-per-queue {worker.held_by}={most}, queue(…, max_per_worker={most}), or a worker of its own"
-    return warn("slots", told, advice, queue=worker.held_by)
+    return warn("slots", told, cap_advice(worker.held_by, worker.concurrency), queue=worker.held_by)
 
 
 def leader_check(leads: str | None) -> Check:
