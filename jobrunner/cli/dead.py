@@ -171,7 +171,7 @@ def requeue(
     """
     if [bool(ids), everything or not conditions.are_none, group is not None].count(True) != 1:
         raise click.UsageError(
-            "no tasks are selected; give --id ID; or --job TEXT, --error TEXT, ...; or --group ID; or --all"
+            "select tasks in one way: --id ID; or --job TEXT, --error TEXT, ...; or --group ID; or --all"
         )
     if text is not None and len(ids) != 1:
         raise click.UsageError("--payload replaces the payload of one task; name the task with one --id ID")
@@ -211,7 +211,7 @@ def purge(
 ) -> None:
     """Delete dead tasks of QUEUE."""
     if [bool(ids), everything, group is not None].count(True) != 1:
-        raise click.UsageError("no tasks are selected; give --id ID, or --group ID, or --all")
+        raise click.UsageError("select tasks in one way: --id ID, or --group ID, or --all")
     with connected(shared, starts=True) as client:
         check_queue(client, queue)
         count = client.queue(queue).counts()["dead"]

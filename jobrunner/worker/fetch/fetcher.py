@@ -69,7 +69,7 @@ class Fetcher:
         self.reserving = True
         """Off for good when the worker stops."""
         self.resting = False
-        """True while a `quiet` command is in force."""
+        """True while a `quiet` command is in force, or a gate is closed."""
         self.quiet = False
         """Whether the last turn began with either of them in the way of reserving."""
         self.loop = Loop("fetch", self.step, complaints)

@@ -159,8 +159,8 @@ def test_one_returns_with_a_corrected_payload(cli: Says, client: Client, payload
     ("words", "told"),
     [
         ((), "--id ID; or --job TEXT"),
-        (("--id", "a", "--all"), "no tasks are selected"),
-        (("--id", "a", "--job", "Welcome"), "no tasks are selected"),
+        (("--id", "a", "--all"), "select tasks in one way"),
+        (("--id", "a", "--job", "Welcome"), "select tasks in one way"),
         (("--all", "--payload", "1"), "--payload replaces the payload of one task"),
         (("--id", "a", "--id", "b", "--payload", "1"), "--payload replaces the payload of one task"),
         (("--id", "a", "--payload", "{to: ada}"), "'{to: ada}' is no JSON"),
