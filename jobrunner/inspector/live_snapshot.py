@@ -184,7 +184,9 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     ended = {one for some in checked if not isinstance(some, JobrunnerError) for one in some}
     workers = [still_running(worker, ended) for worker in workers]
     answered = [one for some in found if not isinstance(some, JobrunnerError) for one in some]
-    lines = [one for one in answered if isinstance(one, TaskRow)]
+    # Some calls read the same tasks for different ends.
+    rows = {(one.queue, one.state, one.id): one for one in answered if isinstance(one, TaskRow)}
+    lines = list(rows.values())
     dead = [one for one in answered if isinstance(one, DeadOfJob)]
     return LiveSnapshot(
         at_s=monotonic(),

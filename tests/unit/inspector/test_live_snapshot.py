@@ -27,6 +27,14 @@ def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
     assert 0 < (seen.running[0].when - seen.now).total_seconds() <= 30
 
 
+def test_a_task_that_several_calls_read_is_there_once(client: Client, raw: Any) -> None:
+    client.queue("mail").push_many(["a", "b"])
+    (running,) = client.queue("mail").reserve(1)
+    raw.hset(keys_of(client).queue("mail").counters, "recovered", 2)  # so the queue is searched for what was lost, too
+
+    assert [line.id for line in look(client).running] == [running.id]
+
+
 def test_the_most_frequent_failure_comes_first_with_its_newest_error(client: Client) -> None:
     for name, errors in (("rare", ["old"]), ("often", ["first", "last"])):
         client.queue(name).configure(max_attempts=1)
