@@ -48,10 +48,12 @@ def poll_function(job: type[Job], name: str) -> Callable[[], Any]:
         ) from error
 
     def poll() -> int:
-        return _enqueue(job, name, next_batch())
+        found = _checked(job, name, next_batch())
+        return len(job.enqueue_many(found)) if found else 0
 
     async def poll_async() -> int:
-        return _enqueue(job, name, await next_batch())
+        found = _checked(job, name, await next_batch())
+        return len(await job.aenqueue_many(found)) if found else 0
 
     found: Any = poll_async if inspect.iscoroutinefunction(next_batch) else poll
     found.__module__, found.__qualname__ = job.__module__, f"{job.__qualname__}.{POLL}"
@@ -59,9 +61,9 @@ def poll_function(job: type[Job], name: str) -> Callable[[], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _enqueue(job: type[Job], name: str, batch: Iterable[Job] | None) -> int:
+def _checked(job: type[Job], name: str, batch: Iterable[Job] | None) -> list[Job]:
     if batch is None:
-        return 0
+        return []
     if isinstance(batch, (str, bytes, dict)) or not isinstance(batch, Iterable):
         raise UsageError(f"next_batch of job {name!r} returned {describe(batch)}; return a list of {job.__name__}(…)")
     found = list(batch)
@@ -70,4 +72,4 @@ def _enqueue(job: type[Job], name: str, batch: Iterable[Job] | None) -> int:
             raise UsageError(
                 f"next_batch of job {name!r} returned {describe(one)} among its items; return {job.__name__}(…) of each"
             )
-    return len(job.enqueue_many(found)) if found else 0
+    return found

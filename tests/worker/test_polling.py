@@ -100,19 +100,26 @@ def test_nothing_found_enqueues_nothing(current):
     assert find("polled_none.next_batch").options.max_attempts == 0, "a poll that fails fills no list of dead tasks"
 
 
-def test_a_coroutine_may_poll(current, run):
-    @job(queue="rows", poll_every=5, name="polled_async")
+def test_a_coroutine_may_poll_and_does_not_hold_the_event_loop_up_when_it_enqueues(
+    current, start, source, monkeypatch
+):
+    @job(queue="rows", poll_every=0.1, name="polled_async")
     class Row(Job):
         number: int
 
         @classmethod
         async def next_batch(cls):
-            return [cls(number=1)]
+            found, source.rows = source.rows, []
+            return [cls(number=number) for number in found]
 
         def run(self):
-            pass
+            source.done.append(self.number)
 
+    monkeypatch.setattr(Row, "enqueue_many", None)  # it would wait for the server in the loop of all coroutine jobs
     assert find("polled_async.next_batch").is_async
+    source.rows = [1, 2]
+    start(queues=["rows"], leader_ttl=1, sweep=0.1)
+    wait_for(lambda: sorted(source.done) == [1, 2])
 
 
 @pytest.mark.parametrize(
