@@ -18,7 +18,8 @@ from jobrunner.cli.options import (
 )
 from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import check_queue, job_names, queue_names, with_create
-from jobrunner.errors import ParameterError, UnknownJob
+from jobrunner.errors import InvalidOption, ParameterError, UnknownJob
+from jobrunner.formatting import describe
 from jobrunner.jobs.build import build_task
 from jobrunner.jobs.declared_queues import declared_names
 from jobrunner.jobs.enqueue_options import EnqueueOptions
@@ -31,6 +32,7 @@ Examples:
   jobrunner enqueue SendWelcomeEmail address=ada@example.org -m myapp.jobs
   jobrunner enqueue add x=1 y=2 --in 5m --priority 2
   jobrunner enqueue report 'days=[1, 2]' --at 2030-01-01T03:00:00+01:00
+  jobrunner enqueue report --expires-in 1h --max-attempts 1 --timeout 5m --header tenant=acme
 """
 
 
@@ -57,6 +59,15 @@ def instant(text: str) -> datetime:
 @click.option("--queue", metavar="NAME", shell_complete=queue_names, help="Queue; default: the queue of the job.")
 @click.option("--id", "task_id", metavar="ID",
               help="Task id; default: a new one. Enqueueing the same id again changes nothing.")  # fmt: skip
+@click.option("--expires-in", type=seconds_of, metavar="S",
+              help="A task that has not started by then goes to dead; default: as the job declares.")  # fmt: skip
+@click.option("--max-attempts", type=int, metavar="N",
+              help="Attempts before the task is dead; 1: no retry, 0: no limit; default: as the job.")  # fmt: skip
+@click.option("--timeout", type=seconds_of, metavar="S", help="Time limit of one attempt; default: that of the job.")
+@click.option("--result-ttl", type=seconds_of, metavar="S",
+              help="How long the finished task stays readable; 0 deletes it at once; default: as the job.")  # fmt: skip
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
+              help="Header that travels with the task. Repeatable.")  # fmt: skip
 @with_create
 @with_shared_options
 def enqueue(
@@ -69,6 +80,11 @@ def enqueue(
     priority: int | None,
     queue: str | None,
     task_id: str | None,
+    expires_in: float | None,
+    max_attempts: int | None,
+    timeout: float | None,
+    result_ttl: float | None,
+    headers: tuple[str, ...],
     create: bool,
 ) -> None:
     """Enqueue one task of the job NAME and print its id.
@@ -79,7 +95,10 @@ def enqueue(
     would take the task.
     """
     definition = _job(name, modules_or_configured(modules))
-    options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
+    options = EnqueueOptions(
+        in_=in_, at=at, priority=priority, queue=queue, id=task_id, expires_in=expires_in, max_attempts=max_attempts,
+        timeout=timeout, result_ttl=result_ttl, headers=read_headers(headers),
+    )  # fmt: skip
     task = build_task(definition, read_parameters(definition, words), options)
     with connected(shared, starts=True) as client:
         check_queue(client, queue, create=create, declared=declared_names())
@@ -126,6 +145,19 @@ def read_parameters(definition: JobDefinition, words: Iterable[str]) -> Any:
             raise ParameterError(f"parameter {name} is given twice; give it once")
         given[name] = _read(name, text, hints.get(name, Any), definition.name)
     return struct(**given)
+
+
+def read_headers(words: Iterable[str]) -> dict[str, str] | None:
+    """The headers of `NAME=VALUE` words; None for none. Raises InvalidOption."""
+    headers: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise InvalidOption(f"--header {describe(word)}: write NAME=VALUE")
+        if name in headers:
+            raise InvalidOption(f"--header {describe(name)} is given twice; give it once")
+        headers[name] = value
+    return headers or None
 
 
 def _read(name: str, text: str, expected: Any, job: str) -> Any:

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobrunner import queue as declare_queue
 from jobrunner.client.client import Client
 from jobrunner.jobs.declared_queues import forget_queue
 from jobrunner.task import TaskState
+from tests.support.waiting import wait_for
 
 
 def test_it_enqueues_a_task_and_prints_its_id(cli: Callable[..., Any], add: Any, client: Client) -> None:
@@ -27,6 +29,48 @@ def test_options_place_the_task(cli: Callable[..., Any], add: Any, client: Clien
     record = client.task("mine", queue="vip").record()
     assert result.value == {"id": "mine", "queue": "vip", "type": "add", "is_new": True}
     assert (record.state, record.priority) == (TaskState.SCHEDULED, 2)
+
+
+def test_a_task_has_the_options_of_its_enqueue(cli: Callable[..., Any], add: Any, client: Client) -> None:
+    result = cli("enqueue", "add", "x=1", "--expires-in", "1h", "--max-attempts", "3", "--timeout", "90s",
+                 "--result-ttl", "1d", "--header", "tenant=acme", "--header", "query=a=b")  # fmt: skip
+
+    task_id = result.out.strip()
+    assert result.code == 0, result.err
+    fields = client.task(task_id).record().fields
+    assert fields["max_attempts"] == b"3"
+    assert msgspec.json.decode(fields["headers"]) == {
+        "tenant": "acme", "query": "a=b", "jobrunner.timeout": "90.0", "jobrunner.result_ttl": "86400.0",
+    }  # fmt: skip
+
+
+def test_a_task_that_has_not_started_by_expires_in_is_dead(cli: Callable[..., Any], add: Any, client: Client) -> None:
+    task_id = cli("enqueue", "add", "x=1", "--expires-in", "1ms").out.strip()
+
+    wait_for(lambda: not client.queue("maths").reserve() and client.task(task_id).record().state == TaskState.DEAD)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--header", "tenant"], "--header 'tenant': write NAME=VALUE"),
+        (["--header", "=acme"], "--header '=acme': write NAME=VALUE"),
+        (["--header", "a=1", "--header", "a=2"], "--header 'a' is given twice; give it once"),
+        (["--header", "jobrunner.timeout=1"], "names that begin with 'jobrunner.' are reserved"),
+        (["--max-attempts", "-1"], "max_attempts=-1"),
+        (["--timeout", "0"], "timeout=0"),
+        (["--expires-in", "0"], "expires_in=0"),
+        (["--result-ttl", "soon"], "'soon'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_and_nothing_is_written(
+    cli: Callable[..., Any], add: Any, raw: Any, words: list[str], told: str
+) -> None:
+    result = cli("enqueue", "add", "x=1", *words)
+
+    assert (result.code, result.out) == (2, "")
+    assert told in result.err
+    assert raw.dbsize() == 0
 
 
 def test_a_mistyped_queue_is_refused_with_the_nearest_and_nothing_is_written(
