@@ -128,10 +128,17 @@ def connected(shared: CommonOptions, *, starts: bool = False) -> Client:
 
 
 def announce_start(client: Client) -> None:
-    """Starts the private server of a client when that is its server and does not run, and says so on stderr."""
+    """Makes this process a user of the private server of a client, if that is its server; reports a start on stderr.
+
+    Also of one that runs: a client connects at its first call, and until then the server would stop with its last
+    other user.
+    """
     server = endpoint_of(client).embedded
-    if server is not None and not (status := server.status()).running:
-        server.acquire()
+    if server is None:
+        return
+    status = server.status()
+    server.acquire()
+    if not status.running:
         say_started(status.folder)
 
 

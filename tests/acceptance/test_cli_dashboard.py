@@ -5,11 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
 import pytest
 
+from jobrunner.broker.embedded.server import EmbeddedServer
+from tests.acceptance.conftest import Shell
 from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -18,13 +25,31 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "jobrunner", "dashboard", *words]
 
 
+def printed_url(stdout: IO[str] | None) -> str:
+    """The URL of a dashboard that was started with --json."""
+    assert stdout is not None
+    url: str = json.loads("".join(iter(stdout.readline, "}\n")) + "}")["url"]
+    return url
+
+
+@pytest.fixture
+def private() -> Iterator[Shell]:
+    """A shell in a project with a private server; its path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="jr-", dir="/tmp") as name:
+        shell = Shell(Path(name), {"JOBRUNNER_URL": "", "JOBRUNNER_PREFIX": ""})
+        shell.write("pyproject.toml", "")
+        shell.write("jobs_here.py", "from jobrunner import job\n\n@job(every=3600)\ndef nightly() -> None: ...\n")
+        yield shell
+        shell.close()
+        EmbeddedServer(shell.folder / ".jobrunner").stop()
+
+
 def test_it_serves_until_it_is_told_to_stop(server: Server) -> None:
     process = subprocess.Popen(
         command("--url", server.url, "--port", "0", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
-        url = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["url"]
+        url = printed_url(process.stdout)
         with urllib.request.urlopen(url + "health", timeout=20) as answer:
             assert answer.read() == b"ok\n"
         with urllib.request.urlopen(url, timeout=20) as page:
@@ -35,6 +60,39 @@ def test_it_serves_until_it_is_told_to_stop(server: Server) -> None:
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
+
+
+def test_a_dashboard_that_no_browser_has_opened_keeps_the_private_server(private: Shell) -> None:
+    worker = private.start("work", "jobs_here", "--reload")
+    wait_for(lambda: "nightly" in private.run("periodic", "list").out)
+    dashboard = private.start("dashboard", "--port", "0", "--json", "--no-login")
+    printed_url(dashboard.stdout)
+    server = EmbeddedServer(private.folder / ".jobrunner").status().pid
+
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(30) == 0
+
+    listed = private.run("periodic", "list")
+    assert (listed.code, "nightly" in listed.out) == (0, True), listed.err
+    assert EmbeddedServer(private.folder / ".jobrunner").status().pid == server
+    dashboard.send_signal(signal.SIGINT)
+    _, errors = dashboard.communicate(timeout=30)
+    assert dashboard.returncode == 130
+    assert "started a private server" not in errors
+    assert not EmbeddedServer(private.folder / ".jobrunner").status().running
+
+
+def test_a_dashboard_that_starts_the_private_server_says_so_once(private: Shell) -> None:
+    dashboard = private.start("dashboard", "--port", "0", "--json", "--no-login")
+    url = printed_url(dashboard.stdout)
+
+    assert private.run("periodic", "list").code == 0
+    with urllib.request.urlopen(url, timeout=20) as page:
+        assert page.status == 200
+    dashboard.send_signal(signal.SIGINT)
+    _, errors = dashboard.communicate(timeout=30)
+    assert errors.count(f"started a private server in {private.folder / '.jobrunner'}\n") == 1
+    assert not EmbeddedServer(private.folder / ".jobrunner").status().running
 
 
 @pytest.mark.parametrize("words", [("--host", "0.0.0.0"), ("--host", "10.1.2.3", "--read-only")])
