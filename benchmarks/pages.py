@@ -86,7 +86,7 @@ def store(item: Any) -> None:
     """The sink of the pipeline."""
 
 
-@job(queue="mail")
+@job(queue="mail", name="page_member")
 def member(n: int) -> int:
     """A member of the group of the flow."""
     return n
