@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import groupby, islice
 from typing import Any
 
@@ -197,14 +198,28 @@ class _OperationRun:
         return bool(asked[1])
 
 
+def texts_of(wanted: Filter) -> dict[str, str]:
+    """The conditions of a filter as the form of the task list has them; a `job` that begins with = is a whole name."""
+    return {
+        "queue": wanted.queue,
+        "state": wanted.state,
+        "job": f"={wanted.type}" if wanted.type else wanted.job,
+        "error": wanted.error,
+        "param": wanted.param,
+        "group": wanted.group,
+        "id": wanted.id,
+        "since": _instant_text(wanted.since),
+        "until": _instant_text(wanted.until),
+    }
+
+
+def _instant_text(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
+
+
 def filter_fields(wanted: Filter) -> dict[str, str]:
-    """The conditions of a filter as texts, in the words of the form of the task list, without empty ones."""
-    named = {"queue": wanted.queue, "state": wanted.state, "type": wanted.type, "job": wanted.job}
-    named["group"] = wanted.group
-    texts = {"error": wanted.error, "id": wanted.id, "param": wanted.param}
-    times = {"since": wanted.since, "until": wanted.until}
-    said = {**named, **texts, **{name: at.isoformat() for name, at in times.items() if at is not None}}
-    return {name: text for name, text in said.items() if text}
+    """The same without empty ones."""
+    return {name: text for name, text in texts_of(wanted).items() if text}
 
 
 def filter_words(wanted: Filter) -> str:

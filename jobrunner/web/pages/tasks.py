@@ -6,7 +6,6 @@ many.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_queue
@@ -21,7 +20,7 @@ from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.web.auth import Role
 from jobrunner.web.errors import NotAllowed, NotThere, Refused
 from jobrunner.web.live import DashboardSnapshot
-from jobrunner.web.operations import CHANGES, change
+from jobrunner.web.operations import CHANGES, change, texts_of
 from jobrunner.web.pages.operation import begin
 from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, Values
 
@@ -247,25 +246,6 @@ def wanted_of(form: RequestParameters) -> Filter:
         since=instant_of(form.text("since"), option="since"),
         until=instant_of(form.text("until"), option="until"),
     )
-
-
-def texts_of(wanted: Filter) -> dict[str, str]:
-    """The fields of a form that `wanted_of` reads as that filter."""
-    return {
-        "queue": wanted.queue,
-        "state": wanted.state,
-        "job": f"={wanted.type}" if wanted.type else wanted.job,
-        "error": wanted.error,
-        "param": wanted.param,
-        "group": wanted.group,
-        "id": wanted.id,
-        "since": _instant_text(wanted.since),
-        "until": _instant_text(wanted.until),
-    }
-
-
-def _instant_text(at: datetime | None) -> str:
-    return "" if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
 
 
 def _chosen(text: str) -> tuple[str, str]:
