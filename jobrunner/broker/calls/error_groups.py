@@ -15,8 +15,8 @@ from jobrunner.broker.keys import QueueKeys
 
 BUCKET_MS, BUCKETS_KEPT = 1_800_000, 48
 """The length of a step of the counts of a group, and for how many steps they are kept."""
-QUEUES_AT_ONCE = 10
-"""Queues of one call, each of up to 300 groups with 150 fields: more would hold the server up for too long."""
+QUEUES_AT_ONCE = 100
+"""Queues of one call. Fewer would cost pages with hundreds of queues more than their fifty commands."""
 _LINES = 5
 
 
