@@ -10,7 +10,7 @@ from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.settings_hash import settings_named, write_settings
 from jobrunner.clock import monotonic
-from jobrunner.errors import DriverFailed, InvalidOption, ServerRefused
+from jobrunner.errors import DriverFailed, InvalidOption, JobrunnerError, ServerRefused
 from jobrunner.jobs.declared_queues import declared_names, declared_queues, publishing
 from jobrunner.jobs.registry import (
     BatchEnd,
@@ -140,14 +140,17 @@ def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
 
 
 def publish_declared(client: Client, heartbeat_s: float) -> None:
-    """Publishes the declared queues, registers them, and logs which settings that changed. Raises ServerError."""
+    """Publishes the declared queues, registers them, and logs which settings that changed. A queue that is refused, as
+    one of its keys is damaged, is logged and does not keep the worker from starting. Raises ServerError."""
     if not (declared := declared_queues()):
         return
     keys = keys_of(client)
-    named = queues.register_queues(keys, [one.name for one in declared])
-    _, *replies = broker_of(client).run_many([named, *publishing(keys, heartbeat_s)])
+    broker_of(client).run(queues.register_queues(keys, [one.name for one in declared]))
+    replies = broker_of(client).run_each(publishing(keys, heartbeat_s))
     for one, changed in zip(declared, replies, strict=True):
-        if changed:
+        if isinstance(changed, JobrunnerError):
+            _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
+        elif changed:
             _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
 
 

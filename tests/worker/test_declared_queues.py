@@ -57,6 +57,16 @@ def test_damage_of_one_queue_ends_no_heartbeat(current, start, raw, keys):
     wait_for(lambda: raw.exists(keys.worker(worker.id)))
 
 
+def test_damage_of_one_queue_keeps_no_worker_from_starting(current, start, raw, keys):
+    queue("damaged", max_inflight=4)
+    queue("tenants", max_inflight=4)
+    raw.set(keys.queue("damaged").declared, "x")
+    start(queues=["mail"])
+
+    assert current.queue("tenants").settings().max_inflight == 4
+    assert current.queue("damaged").settings().max_inflight == 0
+
+
 def test_the_asyncio_twin_reads_the_origins(current):
     async_queue = import_module("jobrunner.client.async_queue").AsyncQueue
     assert hasattr(async_queue, "origins")
