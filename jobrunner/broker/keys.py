@@ -41,7 +41,8 @@ key                                  type   content
 ``P:{tag}:Q:errors``                 zset   id of a group of errors → when it was last seen, to half an hour, Unix ms
 ``P:{tag}:Q:errors:<group>``         hash   one group of failed attempts (see broker/calls/error_groups.py)
 ``P:{tag}:Q:finishing``              zset   batch id → when anyone may finish it: decided, or a write without members
-``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts;
+``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts and
+                                            last 20 ticks;
                                             expires when the job is forgotten, unless it is disabled
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
 ``P:{tag}:batch:<id>``               hash   one batch: queue, epoch, state, range of its members, shared fields; expires
