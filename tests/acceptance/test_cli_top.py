@@ -187,3 +187,4 @@ def test_without_a_terminal_it_shows_one_frame_and_json_is_one_value(server: Ser
     assert [(queue["name"], queue["dead"]) for queue in value["queues"]] == [("mail", 2), ("maths", 0)]
     assert value["rates"]["out_per_s"] == 0.0
     assert value["failing"][0]["error"] == "ValueError: no such address"
+    assert [(one["title"], one["dead"]) for one in value["groups"]] == [("ValueError: no such address", 2)]

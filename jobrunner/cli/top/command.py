@@ -5,6 +5,7 @@ import select
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,12 +17,13 @@ from rich.text import Text
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, plain_json, talk
 from jobrunner.cli.top.draw import frame
-from jobrunner.cli.top.poller import ServerPoller
+from jobrunner.cli.top.poller import ServerPoller, groups_of
 from jobrunner.cli.top.state import Screen, ServerRequest, press
 from jobrunner.cli.top.terminal import Terminal, taken_over
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic, sleep
 from jobrunner.formatting import install_command
+from jobrunner.inspector.error_groups import ErrorGroups
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
 
 _EXAMPLES = """\b
@@ -50,9 +52,11 @@ def top(shared: CommonOptions, every: float, once: bool) -> None:
         raise Refusal(f"the live view needs rich: {install_command('top')}")
     with connected(shared) as client:
         if shared.as_json:
-            answer_json(_value(*_two_looks(client, every)))
+            seen, pulse = _two_looks(client, every)
+            answer_json(_value(seen, pulse, groups_of(client, seen)))
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _show_once(*_two_looks(client, every))
+            seen, pulse = _two_looks(client, every)
+            _show_once(seen, pulse, groups_of(client, seen))
         else:
             _show_live(client, every)
 
@@ -66,19 +70,20 @@ def _two_looks(client: Client, apart_s: float) -> tuple[LiveSnapshot, LiveRates]
     return seen, pulse
 
 
-def _value(seen: LiveSnapshot, pulse: LiveRates) -> dict[str, Any]:
+def _value(seen: LiveSnapshot, pulse: LiveRates, found: ErrorGroups) -> dict[str, Any]:
     value: dict[str, Any] = plain_json(seen)
     del value["at_s"]
     for queue in value["queues"]:
         queue["rates"] = _rates(pulse.rates(queue["name"]))
-    return value | {"rates": _rates(pulse.total())}
+    groups = plain_json([{**asdict(group), "title": group.title} for group in found.groups])
+    return value | {"groups": groups, "ungrouped": found.ungrouped, "rates": _rates(pulse.total())}
 
 
 def _rates(rates: Any) -> dict[str, float | None]:
     return {"in_per_s": rates.into, "out_per_s": rates.out, "failed_per_s": rates.bad}
 
 
-def _show_once(seen: LiveSnapshot, pulse: LiveRates) -> None:
+def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups) -> None:
     from rich.console import Console
 
     from jobrunner.cli.top.draw import frame
@@ -87,7 +92,8 @@ def _show_once(seen: LiveSnapshot, pulse: LiveRates) -> None:
     rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
     size = shutil.get_terminal_size((100, 40))
     console = Console(width=size.columns, highlight=False)
-    lines = frame(Screen(look=seen, rates=rates, total=pulse.total()), size.columns, max(size.lines, 24))[:-1]
+    screen = Screen(look=seen, rates=rates, total=pulse.total(), groups=groups)
+    lines = frame(screen, size.columns, max(size.lines, 24))[:-1]
     while lines and not lines[-1].plain.strip():
         lines.pop()
     for one in lines:

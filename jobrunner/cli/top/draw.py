@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import zip_longest
 
 from rich.text import Text
 
+from jobrunner.cli.top.draw_groups import failing_section
 from jobrunner.cli.top.draw_tasks import task_lines, tasks_lines
 from jobrunner.cli.top.state import Screen, shown_queues
 from jobrunner.cli.top.terminal import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
 from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
 from jobrunner.inspector.doctor.environment import is_nearly_full
-from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates
+from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 
@@ -142,16 +144,14 @@ def _foot(screen: Screen, width: int) -> Text:
 def _overview(screen: Screen, seen: LiveSnapshot, width: int, height: int) -> list[Text]:
     rows = shown_queues(screen)
     below = max(height - 1 - max(len(rows), 1), height // 2)
+    failing = failing_section(screen.groups, seen.now, width)
     if width >= _WIDE:
         half = width // 2 - 1
-        left = _fitted([_running(seen, half), _failing(seen, half)], below)
-        right = _fitted([_at_work(seen, half)], below)
-        count = max(len(left), len(right))
-        blank = [Text("")] * count
-        pairs = zip((left + blank)[:count], (right + blank)[:count], strict=True)
-        under = [joined(one, other, width // 2 + 1) for one, other in pairs]
+        pairs = zip_longest(_running(seen, half), _at_work(seen, half), fillvalue=Text(""))
+        sections = [[joined(one, other, width // 2 + 1) for one, other in pairs], failing]
     else:
-        under = _fitted([_running(seen, width), _failing(seen, width), _at_work(seen, width)], below)
+        sections = [_running(seen, width), failing, _at_work(seen, width)]
+    under = _fitted(sections, below)
     return [*_queues(screen, rows, width, height - len(under)), *under]
 
 
@@ -248,20 +248,6 @@ def _since(seen: LiveSnapshot, started: datetime | None, lease_ends: datetime | 
     if lease_ends is not None:
         return f"lease {short_duration((lease_ends - seen.now).total_seconds())}"
     return ""
-
-
-def _failing(seen: LiveSnapshot, width: int) -> list[Text]:
-    rows = [_failing_row(one, width) for one in seen.failing]
-    return [titled("FAILING MOST  (attempts in 15 min, and dead now)", width), *rows] if rows else []
-
-
-def _failing_row(one: FailingJob, width: int) -> Text:
-    cells = [
-        Cell(f"{number(one.failed):>7} ", "bold yellow" if one.failed else "dim"),
-        Cell(f"{number(one.dead):>5} dead ", "bold red" if one.dead else "dim"),
-        *(Cell(one.type or "(item)", "", 16), Cell(" "), Cell(one.queue, "cyan", 12), Cell(" "), Cell(one.error)),
-    ]
-    return line(cells, width)
 
 
 def _at_work(seen: LiveSnapshot, width: int) -> list[Text]:

@@ -18,7 +18,8 @@ from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.attempts import with_beginnings
-from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures
+from jobrunner.inspector.error_groups import ErrorGroups, read_groups
+from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look
 from jobrunner.inspector.task_rows import LATEST_FIRST, first_lines
 
 Change = Callable[[Screen], Screen]
@@ -26,7 +27,13 @@ Change = Callable[[Screen], Screen]
 TASKS_SHOWN = 500
 """Of each state, first in line first; of the dead the last ones."""
 
-_FAILURES_KEPT_S = 10.0
+_GROUPS_KEPT_S = 5.0
+"""A queue has up to some hundred groups, which are many bytes for each refresh."""
+
+
+def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
+    """The groups of errors of all queues that failed or have dead tasks, in one round trip. Raises ServerError."""
+    return read_groups(client, [one.name for one in seen.queues if one.dead or one.totals.get("failed")])
 
 
 class ServerPoller:
@@ -35,8 +42,8 @@ class ServerPoller:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._pulse: LiveRates | None = None
-        self._failed: dict[tuple[str, str], int] = {}
-        self._failures_until_s = 0.0
+        self._groups: ErrorGroups | None = None
+        self._groups_until_s = 0.0
         self._reads = SimpleQueue[Callable[[], Change] | None]()
         self._acts = SimpleQueue[Callable[[], Change] | None]()
         self._acting = threading.Thread(target=self._serve, args=(self._acts,), name="top-acts", daemon=True)
@@ -88,21 +95,22 @@ class ServerPoller:
 
     def _look(self, screen: Screen) -> Change:
         try:
-            seen = look(self._client, self._failures())
+            seen = look(self._client)
             pulse = self._pulse = self._pulse or live_rates_of(self._client)
             pulse.add(seen)
             rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
             total = pulse.total()
+            groups = self._known_groups(seen)
             page = self._page(screen)
         finally:
             self.reading = False
-        return lambda now: settled(page(replace(now, look=seen, rates=rates, total=total, trouble="")))
+        return lambda now: settled(page(replace(now, look=seen, rates=rates, total=total, groups=groups, trouble="")))
 
-    def _failures(self) -> dict[tuple[str, str], int]:
-        if monotonic() >= self._failures_until_s:
-            self._failed = recent_failures(self._client)
-            self._failures_until_s = monotonic() + _FAILURES_KEPT_S
-        return self._failed
+    def _known_groups(self, seen: LiveSnapshot) -> ErrorGroups:
+        if self._groups is None or monotonic() >= self._groups_until_s:
+            self._groups_until_s = monotonic() + _GROUPS_KEPT_S
+            self._groups = groups_of(self._client, seen)
+        return self._groups
 
     def _page(self, asked: Screen) -> Change:
         if asked.page == "tasks" and asked.queue is not None:
@@ -124,6 +132,7 @@ class ServerPoller:
     def _act(self, wish: ServerRequest) -> Change:
         action, what, outcome = self._carried_out(wish)
         note(self._client, action, what, outcome)
+        self._groups_until_s = 0.0
         return _told(outcome)
 
     def _carried_out(self, wish: ServerRequest) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from jobrunner.inspector.error_groups import ErrorGroups
 from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import STATES, TaskRow
@@ -43,6 +44,8 @@ class Screen:
     look: LiveSnapshot | None = None
     rates: Mapping[str, Rates] = field(default_factory=dict)
     total: Rates = field(default_factory=Rates)
+    groups: ErrorGroups | None = None
+    """The groups of errors of all queues, some seconds old; None before they were read."""
     page: Page = "queues"
     queue: str | None = None
     """The queue under the cursor, or the one that was entered."""

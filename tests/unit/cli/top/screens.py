@@ -6,7 +6,8 @@ from typing import Any
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.cli.top.state import Screen, settled
 from jobrunner.client.records import WorkerRecord
-from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates
+from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView
+from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 
@@ -33,11 +34,21 @@ def seen(*queues: QueueView, **known: Any) -> LiveSnapshot:
         "at_s": 0.0, "now": NOW, "url": "redis://localhost", "prefix": "jobrunner", "server": server, "latency_ms": 0.3,
         "leader": "host.1.abc", "queues": queues, "workers": (worker,),
         "running": (task("r1", state="pending", error="", when=NOW + timedelta(seconds=20)),),
-        "failing": (FailingJob(type="send", queue="mail", failed=12, dead=7, error="ValueError: no"),),
+        "failing": (),
+    } | known)  # fmt: skip
+
+
+def group(group_id: str = "g1", **known: Any) -> ErrorGroupView:
+    return ErrorGroupView(**{
+        "queue": "mail", "id": group_id, "job": "send", "error_type": "ValueError", "message": "no", "place": "a:f",
+        "release": "", "count": 12, "dead": 7, "first": NOW - timedelta(hours=5), "last": NOW - timedelta(minutes=3),
+        "trend": (0,) * 47 + (12,), "task": "t1",
     } | known)  # fmt: skip
 
 
 def screen(*queues: QueueView, look: LiveSnapshot | None = None, **known: Any) -> Screen:
     rates = {one.name: Rates(into=1.5, out=20.0, bad=0.1, course=(1.0, 5.0, 2.0)) for one in queues}
     total = Rates(into=1.5, out=20.0, bad=0.1, course=(1.0, 5.0))
-    return settled(Screen(**{"look": look or seen(*queues), "rates": rates, "total": total} | known))
+    return settled(Screen(**{
+        "look": look or seen(*queues), "rates": rates, "total": total, "groups": ErrorGroups(groups=(group(),), dead=7),
+    } | known))  # fmt: skip

@@ -8,9 +8,10 @@ from rich.cells import cell_len
 
 from jobrunner.cli.top.draw import frame
 from jobrunner.cli.top.state import Screen, press
+from jobrunner.inspector.error_groups import ErrorGroups
 from jobrunner.redaction import Redaction
 from jobrunner.task import read_record
-from tests.unit.cli.top.screens import NOW, queue, screen, seen, task
+from tests.unit.cli.top.screens import NOW, group, queue, screen, seen, task
 
 
 def drawn(screen_: Screen, width: int = 80, height: int = 24) -> list[str]:
@@ -58,6 +59,36 @@ def test_the_first_page_names_rates_states_workers_and_failures_at_80_columns() 
         assert word in text, word
 
 
+GROUPS = ErrorGroups(
+    groups=(
+        group("old", job="Import", count=90_000, dead=40, trend=(900,) * 46 + (0, 0), message="long ago"),
+        group("new", job="Charge", count=3, dead=1, trend=(0,) * 46 + (1, 2), release="v42", message="declined"),
+        group("retried", job="Import", count=5, dead=0, trend=(0,) * 47 + (2,), queue="csv", message="", last=NOW),
+    ),
+    dead=44,
+    problems=(("broken", "WRONGTYPE of a key"),),
+)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40)])
+def test_failing_most_has_a_line_for_each_group_with_those_that_fail_now_first(width: int, height: int) -> None:
+    lines = drawn(screen(queue("mail", dead=44), groups=GROUPS), width, height)
+    first = next(at for at, text in enumerate(lines) if "FAILING MOST" in text)
+
+    new, retried, old, ungrouped, broken = (text.split() for text in lines[first + 1 : first + 6])
+    assert new == ["3", "1", "dead", "3m", "Charge", "mail", "v42", "ValueError:", "declined"]
+    assert retried == ["5", "0", "dead", "0ms", "Import", "csv", "ValueError"]
+    assert old[:6] == ["90k", "40", "dead", "3m", "Import", "mail"]
+    assert ungrouped[:5] == ["3", "dead", "tasks", "in", "no"]
+    assert broken == ["broken:", "WRONGTYPE", "of", "a", "key"]
+    assert any("WORKERS" in text for text in lines)
+
+
+def test_nothing_that_fails_takes_no_line() -> None:
+    for groups in (None, ErrorGroups(groups=(), dead=0)):
+        assert not any("FAILING" in text for text in drawn(screen(queue("mail"), groups=groups)))
+
+
 def test_a_paused_queue_and_one_that_nobody_serves_stand_out() -> None:
     held, lonely = queue("held", paused=True, waiting=1), queue("lonely", waiting=1, workers=0)
     lines = drawn(screen(held, lonely, queue("idle", workers=0)))
@@ -95,6 +126,7 @@ def test_text_of_users_does_not_steer_the_terminal() -> None:
     evil = "boom \x1b[2J\x07 \u202e日本語"
     pages = (
         screen(queue("mail"), page="tasks", tasks=(task("t1", type="\x1b]0;title\x07", error=evil),)),
+        screen(queue("mail"), groups=ErrorGroups(groups=(group(job=evil, message=evil, release=evil),), dead=1)),
         one_task(payload=evil.encode(), error=evil.encode(), type=b"\x1b[31mred"),
     )
     for page in pages:

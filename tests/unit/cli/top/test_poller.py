@@ -1,6 +1,7 @@
 """The polling of the live view, and the error that it displays when a poll fails."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from jobrunner import Client
 from jobrunner.cli.top import poller as module
 from jobrunner.cli.top.poller import ServerPoller
 from jobrunner.cli.top.state import Screen, ServerRequest
+from jobrunner.client.client import broker_of
 from jobrunner.errors import ServerUnavailable
 from jobrunner.inspector.audit import entries
 
@@ -45,6 +47,65 @@ def test_what_is_done_is_in_the_audit_log(client: Client) -> None:
         ("task.cancel", "mail dies"),
     ]  # fmt: skip
     assert messages[2:4] == ["requeued 1 of queue mail", "task dies is not dead any more"]
+
+
+def fail(client: Client, queue: str, *errors: str, max_attempts: int = 1) -> None:
+    for error in errors:
+        client.queue(queue).push(1, max_attempts=max_attempts)
+        client.queue(queue).reserve()[0].rollback(error=error, delay=3600)
+
+
+def test_groups_are_read_with_their_exact_counts_in_one_round_trip_of_however_many_queues(
+    changed: Callable[[], Screen], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips: list[int] = []
+    broker = broker_of(client)
+    replies = broker._replies
+
+    def count(calls: Any, *rest: Any, **named: Any) -> Any:
+        trips.append(len(calls))
+        return replies(calls, *rest, **named)
+
+    def looked() -> tuple[Screen, int]:
+        with monkeypatch.context() as counting:
+            counting.setattr(broker, "_replies", count)
+            trips.clear()
+            return changed(), len(trips)
+
+    monkeypatch.setattr(module, "_GROUPS_KEPT_S", 0.0)
+    fail(client, "mail", "card 4711", "card 12", max_attempts=1)
+    fail(client, "mail", "late", max_attempts=5)
+    changed()  # the first refresh reads the quarter of an hour before, too
+    few, trips_of_few = looked()
+    for number in range(130):
+        fail(client, f"q{number}", "no")
+    many, trips_of_many = looked()
+
+    assert few.groups is not None
+    assert {(one.title, one.count, one.dead) for one in few.groups.groups} == {("card #", 2, 2), ("late", 1, 0)}
+    assert many.groups is not None
+    assert (len(many.groups.groups), many.groups.dead) == (132, 132)
+    assert trips_of_many == trips_of_few
+
+
+def test_groups_are_kept_for_some_seconds_and_read_anew_after_an_action(client: Client) -> None:
+    server = ServerPoller(client)
+    server.start()
+
+    def groups() -> tuple[str, ...]:
+        server.read(Screen())
+        found = server.answers.get(timeout=10)(Screen()).groups
+        assert found is not None
+        return tuple(one.title for one in found.groups if one.dead)
+
+    fail(client, "mail", "first")
+    assert groups() == ("first",)
+    fail(client, "mail", "second")
+    assert groups() == ("first",)
+    server.act(ServerRequest(act="requeue all", queue="mail"))
+    server.answers.get(timeout=10)
+    assert groups() == ()
+    server.stop()
 
 
 @pytest.mark.parametrize("error", [ServerUnavailable("no server"), ValueError("an unexpected error")])
