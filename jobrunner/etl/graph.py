@@ -8,7 +8,7 @@ last writer wins. Readers skip a graph that they cannot read: another version ma
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,6 +264,11 @@ def publish(keys: Keys, graph: Graph) -> Call[int]:
 def published(keys: Keys) -> Call[dict[str, Graph]]:
     """Every graph that was written, by the name of its pipeline; without those that cannot be read."""
     return command("HGETALL", keys.pipelines, read=_graphs)
+
+
+def end_queues(graphs: Iterable[Graph]) -> frozenset[str]:
+    """The queues that no station serves: items end there until somebody reads them, so a missing worker is no fault."""
+    return frozenset(node.queue for graph in graphs for node in graph.nodes if not node.is_served)
 
 
 def _graphs(reply: list[bytes]) -> dict[str, Graph]:

@@ -22,12 +22,12 @@ from starlette.types import Receive, Scope, Send
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError
-from jobrunner.etl.graph import Graph, published
-from jobrunner.formatting import counted, describe, duration
+from jobrunner.etl.graph import Graph, end_queues, published
+from jobrunner.formatting import describe, duration
 from jobrunner.inspector.doctor import Check, warn
-from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
+from jobrunner.inspector.doctor.attention import urgent_checks
 from jobrunner.inspector.doctor.environment import facts_checks
-from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check, unserved_check
+from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import OutcomeCounts
@@ -39,9 +39,7 @@ _REST = 4
 """A snapshot of many thousands of queues takes a while to read; it is used for this many times as long."""
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
-_UNSERVED_TOLD = 3
 _UNKNOWN_TOLD = 3
-_LIMITS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +198,7 @@ class LiveUpdates:
         seen = look(self._client)
         self._pulse.add(seen)
         graphs = broker_of(self._client).run(published(keys_of(self._client)))
-        ends = {node.queue for graph in graphs.values() for node in graph.nodes if not node.is_served}
+        ends = end_queues(graphs.values())
         unserved = tuple(queue for queue in seen.queues if queue.is_unserved and queue.name not in ends)
         return DashboardSnapshot(
             look=seen,
@@ -235,14 +233,7 @@ class _Stream(StreamingResponse):
 
 
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
-    found = list(lost_checks(seen.lost))
-    worst = sorted(unserved, key=lambda queue: -queue.open)
-    found += map(unserved_check, worst[:_UNSERVED_TOLD])
-    if rest := worst[_UNSERVED_TOLD:]:
-        undone = sum(queue.open for queue in rest)
-        told = f"no worker serves {counted(len(rest), 'more queue')}, with {undone:,} to do"
-        found.append(warn("workers", told, "see the page Queues"))
-    found += [check for queue in seen.queues for check in limit_checks(queue)][:_LIMITS_TOLD]
+    found = list(urgent_checks(seen.lost, unserved, seen.queues))
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:

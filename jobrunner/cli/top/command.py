@@ -17,7 +17,7 @@ from rich.text import Text
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, plain_json, talk
 from jobrunner.cli.top.draw import frame
-from jobrunner.cli.top.poller import ServerPoller, groups_of
+from jobrunner.cli.top.poller import ServerPoller, ends_of, groups_of
 from jobrunner.cli.top.state import Screen, ServerRequest, press
 from jobrunner.cli.top.terminal import Terminal, taken_over
 from jobrunner.client.client import Client
@@ -56,7 +56,7 @@ def top(shared: CommonOptions, every: float, once: bool) -> None:
             answer_json(_value(seen, pulse, groups_of(client, seen)))
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             seen, pulse = _two_looks(client, every)
-            _show_once(seen, pulse, groups_of(client, seen))
+            _show_once(seen, pulse, groups_of(client, seen), ends_of(client))
         else:
             _show_live(client, every)
 
@@ -83,7 +83,7 @@ def _rates(rates: Any) -> dict[str, float | None]:
     return {"in_per_s": rates.into, "out_per_s": rates.out, "failed_per_s": rates.bad}
 
 
-def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups) -> None:
+def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups, ends: frozenset[str]) -> None:
     from rich.console import Console
 
     from jobrunner.cli.top.draw import frame
@@ -92,7 +92,7 @@ def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups) -> Non
     rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
     size = shutil.get_terminal_size((100, 40))
     console = Console(width=size.columns, highlight=False)
-    screen = Screen(look=seen, rates=rates, total=pulse.total(), groups=groups)
+    screen = Screen(look=seen, rates=rates, total=pulse.total(), groups=groups, ends=ends)
     lines = frame(screen, size.columns, max(size.lines, 24))[:-1]
     while lines and not lines[-1].plain.strip():
         lines.pop()

@@ -12,12 +12,15 @@ from jobrunner.cli.top.state import Screen, shown_queues
 from jobrunner.cli.top.terminal import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
 from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
+from jobrunner.inspector.doctor.attention import urgent_checks
 from jobrunner.inspector.doctor.environment import is_nearly_full
 from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 
 _WIDE = 120
+_ROOMY = 20
+"""Lines of a terminal that has one to spare for what is most urgent."""
 _COUNTS = {"WAITING": 7, "SCHED": 5, "PEND": 5, "DEAD": 5, "IN/S": 5, "OUT/S": 5}
 _HELP = """\
 ↑ ↓ j k PgUp PgDn g G   move
@@ -41,6 +44,8 @@ tasks per refresh. OPEN: waiting and pending, relative to the fullest queue.
 def frame(screen: Screen, width: int, height: int) -> list[Text]:
     """Lines of at most `width` columns, `height` of them at most."""
     head = _head(screen, width)
+    if height >= _ROOMY and screen.page == "queues" and not (screen.helping or screen.trouble):
+        head += _finding(screen, width)
     body = max(height - len(head) - 1, 1)
     lines = [*head, *_body(screen, width, body)[:body]]
     lines += [Text("")] * (height - 1 - len(lines))
@@ -124,6 +129,16 @@ def _warnings(screen: Screen, width: int) -> list[Text]:
     if server is not None and is_nearly_full(server):
         told.append(f"the server is nearly full: {percent(server.share_used)} of maxmemory")
     return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
+
+
+def _finding(screen: Screen, width: int) -> list[Text]:
+    """What is most urgent, in the words of the overview."""
+    seen = screen.look
+    if seen is None:
+        return []
+    unserved = [queue for queue in seen.queues if queue.is_unserved and queue.name not in screen.ends]
+    one = next(urgent_checks(seen.lost, unserved, seen.queues), None)
+    return [] if one is None else [line([Cell(f"! {one.what}: {one.found}; {one.advice}", "bold yellow")], width)]
 
 
 def _foot(screen: Screen, width: int) -> Text:
@@ -215,14 +230,14 @@ def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int,
         for at, (count, style) in enumerate(counts)
     ]
     cells += [Cell(f"{_count(one):>5} ", "" if one else "dim") for one in (rates.into, rates.out)]
-    cells += [_load(row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
+    cells += [_load(screen, row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
     return line(cells, width, selected=row.name == screen.queue)
 
 
-def _load(row: QueueView, fullest: int, width: int) -> Cell:
+def _load(screen: Screen, row: QueueView, fullest: int, width: int) -> Cell:
     if row.paused:
         return Cell("‖ paused", "bold yellow", width)
-    if row.is_unserved:
+    if row.is_unserved and row.name not in screen.ends:
         return Cell("! no worker", "bold yellow", width)
     return Cell(bar(row.waiting + row.pending, fullest, width), "cyan", width)
 

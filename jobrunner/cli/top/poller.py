@@ -17,6 +17,7 @@ from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
+from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look
@@ -36,6 +37,11 @@ def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
     return read_groups(client, [one.name for one in seen.queues if one.dead or one.totals.get("failed")])
 
 
+def ends_of(client: Client) -> frozenset[str]:
+    """The queues of pipelines that need no worker. One round trip. Raises ServerError."""
+    return end_queues(broker_of(client).run(published(keys_of(client))).values())
+
+
 class ServerPoller:
     """Lifecycle: `start`, then `read` and `act` at any time; answers arrive in `answers`; `stop`."""
 
@@ -43,6 +49,7 @@ class ServerPoller:
         self._client = client
         self._pulse: LiveRates | None = None
         self._groups: ErrorGroups | None = None
+        self._ends: frozenset[str] = frozenset()
         self._groups_until_s = 0.0
         self._reads = SimpleQueue[Callable[[], Change] | None]()
         self._acts = SimpleQueue[Callable[[], Change] | None]()
@@ -104,12 +111,15 @@ class ServerPoller:
             page = self._page(screen)
         finally:
             self.reading = False
-        return lambda now: settled(page(replace(now, look=seen, rates=rates, total=total, groups=groups, trouble="")))
+        ends = self._ends
+        return lambda now: settled(
+            page(replace(now, look=seen, rates=rates, total=total, groups=groups, ends=ends, trouble=""))
+        )
 
     def _known_groups(self, seen: LiveSnapshot) -> ErrorGroups:
         if self._groups is None or monotonic() >= self._groups_until_s:
             self._groups_until_s = monotonic() + _GROUPS_KEPT_S
-            self._groups = groups_of(self._client, seen)
+            self._groups, self._ends = groups_of(self._client, seen), ends_of(self._client)
         return self._groups
 
     def _page(self, asked: Screen) -> Change:

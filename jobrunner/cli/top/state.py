@@ -46,6 +46,8 @@ class Screen:
     total: Rates = field(default_factory=Rates)
     groups: ErrorGroups | None = None
     """The groups of errors of all queues, some seconds old; None before they were read."""
+    ends: frozenset[str] = frozenset()
+    """Queues of pipelines that need no worker."""
     page: Page = "queues"
     queue: str | None = None
     """The queue under the cursor, or the one that was entered."""

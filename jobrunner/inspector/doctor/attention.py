@@ -1,15 +1,18 @@
-"""Findings that name a culprit: a limit that holds up a backlog, a task that ended several workers, a failing job.
+"""Findings that name a culprit: a limit that holds up a backlog, a task that ended several workers, a failing job, a
+queue that no worker serves.
 
-The overview, the pages of queues and `jobrunner doctor` word them alike. Nothing here writes.
+The overview, `jobrunner top`, the pages of queues and `jobrunner doctor` word those that they name alike, but for a
+queue without a worker, which `doctor` has among the checks of the queue. Nothing here writes.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 
 from jobrunner.broker.call import Call
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
-from jobrunner.formatting import duration
+from jobrunner.formatting import counted, duration
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.limit_use import LimitUse, inflight_use
 from jobrunner.inspector.snapshot import QueueView
@@ -25,6 +28,7 @@ _WAITS_S = 60.0
 _OFTEN = 2
 """Leases that ended without a report: one may be the fault of the machine or a deploy."""
 _QUEUES, _PENDING, _WAITING, _NAMED = 3, 50, 20, 3
+_UNSERVED_NAMED, _LIMITS_NAMED = 3, 5
 _RECENTLY = timedelta(minutes=15)
 _FEWEST = 5
 _DEPLOY = timedelta(minutes=5)
@@ -75,6 +79,31 @@ def lost_checks(rows: Sequence[TaskRow]) -> Iterator[Check]:
         state = "it is dead" if row.state == "dead" else "it runs alone now"
         advice = f"{state}; jobrunner tasks show {row.id} --queue {row.queue}"
         yield warn("suspect", found, advice, queue=row.queue, job=row.type, task=row.id)
+
+
+def unserved_check(queue: QueueView) -> Check:
+    """The check result for a queue with open tasks that no worker serves."""
+    advice = f"start one: jobrunner work MODULE -q {queue.name}"
+    return warn("workers", f"no worker serves {queue.name}, with {queue.open:,} to do", advice, queue=queue.name)
+
+
+def unserved_checks(unserved: Iterable[QueueView]) -> Iterator[Check]:
+    """Queues without a worker, those with the most to do by name."""
+    worst = sorted(unserved, key=lambda queue: -queue.open)
+    yield from map(unserved_check, worst[:_UNSERVED_NAMED])
+    if rest := worst[_UNSERVED_NAMED:]:
+        undone = sum(queue.open for queue in rest)
+        told = f"no worker serves {counted(len(rest), 'more queue')}, with {undone:,} to do"
+        yield warn("workers", told, "see the page Queues")
+
+
+def urgent_checks(
+    lost: Sequence[TaskRow], unserved: Iterable[QueueView], queues: Iterable[QueueView]
+) -> Iterator[Check]:
+    """What a live view names, the most urgent first: tasks that end workers, queues without one, limits."""
+    yield from lost_checks(lost)
+    yield from unserved_checks(unserved)
+    yield from islice((check for queue in queues for check in limit_checks(queue)), _LIMITS_NAMED)
 
 
 def failing_checks(

@@ -26,7 +26,14 @@ from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.doctor import Check, fail, ok, warn
-from jobrunner.inspector.doctor.attention import failing_checks, limit_checks, lines_of_lost, lost_checks, lost_rows
+from jobrunner.inspector.doctor.attention import (
+    failing_checks,
+    limit_checks,
+    lines_of_lost,
+    lost_checks,
+    lost_rows,
+    unserved_check,
+)
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views
 from jobrunner.inspector.stats import read_window, releases_since
 from jobrunner.inspector.task_rows import TaskRow, first_lines
@@ -230,12 +237,6 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
         yield warn("queue", f"{queue.name}: paused", f"jobrunner queues resume {queue.name}")
     if queue.dead:
         yield warn("queue", f"{queue.name}: {queue.dead} dead", f"jobrunner dead list {queue.name}")
-
-
-def unserved_check(queue: QueueView) -> Check:
-    """The check result for a queue with open tasks that no worker serves."""
-    advice = f"start one: jobrunner work MODULE -q {queue.name}"
-    return warn("workers", f"no worker serves {queue.name}, with {queue.open:,} to do", advice, queue=queue.name)
 
 
 def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:

@@ -15,10 +15,13 @@ from jobrunner.inspector.doctor.attention import (
     lines_of_lost,
     lost_checks,
     lost_rows,
+    unserved_checks,
+    urgent_checks,
 )
 from jobrunner.inspector.limit_use import tokens_left
 from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.inspector.stats import StatsWindow, read_window
+from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.task import Task
 
 NOW = datetime(2026, 11, 25, 3, 0, tzinfo=UTC)
@@ -141,3 +144,23 @@ def test_a_window_that_was_read_is_judged(client: Client) -> None:
     (check,) = failing_checks(read_window(client, timedelta(hours=1), "minute"), {}, share=0.2)
 
     assert check.found == "send of mail: 7 of 10 attempts failed lately"
+
+
+def test_queues_without_a_worker_are_named_with_most_to_do_first_and_the_rest_in_sum() -> None:
+    queues = [view(name=f"q{number}", waiting=number, workers=0) for number in range(1, 6)]
+
+    found = list(unserved_checks(queues))
+
+    assert [one.queue for one in found] == ["q5", "q4", "q3", ""]
+    assert found[0].found == "no worker serves q5, with 5 to do"
+    assert found[3].found == "no worker serves 2 more queues, with 3 to do"
+
+
+def test_tasks_that_end_workers_are_more_urgent_than_queues_without_one_and_those_than_limits() -> None:
+    row = TaskRow(id="t1", type="Send", queue="mail", state="pending", when=None, attempt=1, started=None, enqueued=NOW,
+                  error="", lost=2)  # fmt: skip
+    full = [view(name=f"full{number}", max_inflight=4, pending=4) for number in range(9)]
+
+    found = list(urgent_checks([row], [view(name="lonely", workers=0)], full))
+
+    assert [one.what for one in found] == ["suspect", "workers", *["limit"] * 5]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -9,6 +10,8 @@ from rich.cells import cell_len
 from jobrunner.cli.top.draw import frame
 from jobrunner.cli.top.state import Screen, press
 from jobrunner.inspector.error_groups import ErrorGroups
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.redaction import Redaction
 from jobrunner.task import read_record
 from tests.unit.cli.top.screens import NOW, group, queue, screen, seen, task
@@ -82,6 +85,36 @@ def test_failing_most_has_a_line_for_each_group_with_those_that_fail_now_first(w
     assert ungrouped[:5] == ["3", "dead", "tasks", "in", "no"]
     assert broken == ["broken:", "WRONGTYPE", "of", "a", "key"]
     assert any("WORKERS" in text for text in lines)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40)])
+def test_one_line_names_what_is_most_urgent(width: int, height: int) -> None:
+    def finding(*queues: QueueView, lost: tuple[TaskRow, ...] = (), height: int = height, **known: Any) -> list[str]:
+        shown = drawn(screen(*queues, look=seen(*queues, lost=lost), **known), width, height)
+        return [text for text in shown if text.startswith("! ")]
+
+    full = queue("full", waiting=9000, pending=4, max_inflight=4, oldest_s=900.0)
+    lonely, lonelier = queue("lonely", waiting=1, workers=0), queue("lonelier", waiting=2, workers=0)
+    killer = task("t1", state="pending", lost=3)
+
+    (limit,) = finding(full, queue("idle", workers=0))
+    assert limit.startswith("! limit: full: max_inflight is used up, 4 of 4, while 9,000 wait")
+    (unserved,) = finding(full, lonely, lonelier)
+    assert unserved.startswith("! workers: no worker serves lonelier, with 2 to do; start one: jobrunner work")
+    (suspect,) = finding(full, lonely, lost=(killer,))
+    assert suspect.startswith("! suspect: t1, send of mail, was lost by its worker 3 times; it runs alone now;")
+    assert finding(lonely, ends=frozenset({"lonely"})) == []
+    assert finding(queue("mail", waiting=5)) == []
+    assert finding(full, height=12) == []
+    assert [text for text in finding(full, trouble="no server") if "limit" in text] == []
+    assert finding(full, page="tasks", tasks=()) == []
+
+
+def test_the_end_of_a_pipeline_needs_no_worker() -> None:
+    end = queue("orders/lost", waiting=5, workers=0)
+
+    assert any("no worker" in text for text in drawn(screen(end)))
+    assert not any("! no worker" in text for text in drawn(screen(end, ends=frozenset({"orders/lost"}))))
 
 
 def test_nothing_that_fails_takes_no_line() -> None:

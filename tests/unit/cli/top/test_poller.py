@@ -11,6 +11,7 @@ from jobrunner.cli.top.poller import ServerPoller
 from jobrunner.cli.top.state import Screen, ServerRequest
 from jobrunner.client.client import broker_of
 from jobrunner.errors import ServerUnavailable
+from jobrunner.etl import Pipeline
 from jobrunner.inspector.audit import entries
 
 
@@ -86,6 +87,18 @@ def test_groups_are_read_with_their_exact_counts_in_one_round_trip_of_however_ma
     assert many.groups is not None
     assert (len(many.groups.groups), many.groups.dead) == (132, 132)
     assert trips_of_many == trips_of_few
+
+
+def test_the_ends_of_pipelines_are_known(changed: Callable[[], Screen], client: Client) -> None:
+    orders = Pipeline("orders", client)
+    orders.declare("lost")
+
+    @orders.sink("raw")
+    def store(item: object) -> None: ...
+
+    orders.push("lost", 1)
+
+    assert changed().ends == {"orders/lost"}
 
 
 def test_groups_are_kept_for_some_seconds_and_read_anew_after_an_action(client: Client) -> None:
