@@ -114,11 +114,18 @@ def test_keys_pause_requeue_and_open_a_task_and_q_leaves_the_terminal_as_it_was(
     wait_until(lambda: not filled.queue("mail").is_paused())
 
     session.press("\r")
+    session.await_text("all dead tasks of the queue")
+    session.press("j\r")
     session.await_text("▸ (item)")
     session.press("\r")
     session.await_text("PAYLOAD")
     session.press("\x1b")
     session.await_text("ERROR, OR ID")
+    session.press("\x1b")
+    session.await_text("all dead tasks of the queue")
+    session.press("r")
+    session.await_text("Requeue 2 dead tasks of queue mail with 'ValueError: no such address'?")
+    session.press("n")
     session.press("\x1b")
     session.await_text("▸ mail")
 

@@ -24,13 +24,16 @@ _ROOMY = 20
 _COUNTS = {"WAITING": 7, "SCHED": 5, "PEND": 5, "DEAD": 5, "IN/S": 5, "OUT/S": 5}
 _HELP = """\
 ↑ ↓ j k PgUp PgDn g G   move
-enter →                 open: the tasks of the queue, then one task
+enter →                 open: the tasks of the queue (the dead by their
+                        groups of errors), then one task
 esc ←                   back
 tab                     the next state: pending, waiting, scheduled, dead
 p                       pause or resume the queue
-r                       requeue the dead of the queue, or the dead task (asks)
+r                       requeue the dead of the queue, of the group, or the
+                        dead task (asks)
 x                       cancel the task (asks)
-/                       filter: queues by name, tasks by job, id or error
+/                       filter: queues by name, tasks by job, id or error,
+                        groups by job or error
 s                       sort the queues by name, open, rate, dead
 ?                       these keys; any key leaves them
 ctrl-l                  draw all anew

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from rich.text import Text
 
+from jobrunner.cli.top.state import Screen, shown_groups
 from jobrunner.cli.top.terminal import Cell, line, titled
 from jobrunner.formatting import counted, number, short_duration
 from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView
@@ -21,7 +22,7 @@ def failing_section(found: ErrorGroups | None, now: datetime, width: int) -> lis
         return []
     groups = sorted(found.groups, key=lambda one: (-sum(one.trend[-_RECENT:]), -one.dead, -one.last.timestamp()))
     releases = any(group.release for group in groups)
-    lines = [_failing_row(group, now, width, releases=releases) for group in groups]
+    lines = [line(_cells(group, now, width, releases=releases, queue=True), width) for group in groups]
     if found.ungrouped:
         told = f"{counted(found.ungrouped, 'dead task')} in no group: they died before groups were counted"
         lines.append(line([Cell(f"        {told}", "dim")], width))
@@ -30,22 +31,42 @@ def failing_section(found: ErrorGroups | None, now: datetime, width: int) -> lis
     return [titled(title, width), *lines] if lines else []
 
 
-def _failing_row(group: ErrorGroupView, now: datetime, width: int, *, releases: bool) -> Text:
-    job, queue, release = _WIDE_COLUMNS if width >= _WIDE else _COLUMNS
-    cells = [
-        *group_counts(group, now),
-        *(Cell(group.job or "(item)", "", job), Cell(" "), Cell(group.queue, "cyan", queue), Cell(" ")),
-        *((Cell(group.release, "magenta", release), Cell(" ")) if releases else ()),
-        Cell(group.title, "red" if group.dead else ""),
-    ]
-    return line(cells, width)
+def group_lines(screen: Screen, queue_dead: int, width: int, height: int) -> list[Text]:
+    """All dead tasks of the queue, then each of its groups; the line under the cursor is among them."""
+    assert screen.look is not None
+    groups = shown_groups(screen)
+    at = next((at for at, one in enumerate(groups, start=1) if one.id == screen.group_at), 0)
+    room = max(height - 1, 1)
+    first = max(min(at - room // 2, len(groups) + 1 - room), 0)
+    releases = any(one.release for one in groups)
+    lines = [_all_line(queue_dead, width, selected=at == 0)]
+    for n, one in enumerate(groups, start=1):
+        cells = _cells(one, screen.look.now, width, releases=releases, queue=False)
+        lines.append(line([_mark(selected=at == n), *cells], width, selected=at == n))
+    job, _, release = _WIDE_COLUMNS if width >= _WIDE else _COLUMNS
+    names = f"{'JOB':<{job}} {'RELEASE ':<{release + 1}}" if releases else f"{'JOB':<{job}} "
+    title = f"{'FAILED':>8}{'DEAD':>11}{'LAST':>6} {names}ERROR"
+    return [titled(title, width, bare=True), *lines[first : first + room]]
 
 
-def group_counts(group: ErrorGroupView, now: datetime) -> list[Cell]:
-    """How many attempts failed, how many tasks are dead now, and how long ago the last attempt failed."""
+def _all_line(dead: int, width: int, *, selected: bool) -> Text:
+    cells = [_mark(selected=selected), Cell(f"{'':7}{number(dead):>5} dead ", "bold red")]
+    return line([*cells, Cell("      all dead tasks of the queue")], width, selected=selected)
+
+
+def _mark(*, selected: bool) -> Cell:
+    return Cell("▸ " if selected else "  ", "bold cyan")
+
+
+def _cells(group: ErrorGroupView, now: datetime, width: int, *, releases: bool, queue: bool) -> list[Cell]:
+    job_width, queue_width, release_width = _WIDE_COLUMNS if width >= _WIDE else _COLUMNS
+    place = f", at {group.place}" if group.place and width >= _WIDE else ""
     ago = short_duration(max((now - group.last).total_seconds(), 0.0))
     return [
         Cell(f"{number(group.count):>6} ", "bold yellow"),
         Cell(f"{number(group.dead):>5} dead ", "bold red" if group.dead else "dim"),
-        Cell(f"{ago:>5} ", "dim"),
+        *(Cell(f"{ago:>5} ", "dim"), Cell(group.job or "(item)", "", job_width), Cell(" ")),
+        *((Cell(group.queue, "cyan", queue_width), Cell(" ")) if queue else ()),
+        *((Cell(group.release, "magenta", release_width), Cell(" ")) if releases else ()),
+        *(Cell(group.title, "red" if group.dead else ""), Cell(place, "dim")),
     ]

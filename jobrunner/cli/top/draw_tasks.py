@@ -9,7 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from jobrunner.cli.output import readable
-from jobrunner.cli.top.state import Screen, shown_tasks
+from jobrunner.cli.top.draw_groups import group_lines
+from jobrunner.cli.top.state import Screen, entered_queue, groups_of_queue, lists_groups, shown_tasks
 from jobrunner.cli.top.terminal import Cell, line, plain, titled
 from jobrunner.formatting import number, short_duration
 from jobrunner.inspector.attempts import TimelineEvent, timeline
@@ -24,6 +25,8 @@ _WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}
 def tasks_lines(screen: Screen, width: int, height: int) -> list[Text]:
     """The tasks of the queue in one state, about the one under the cursor."""
     head = [_tabs(screen, width), titled(_columns(screen.state, width), width, bare=True)]
+    if lists_groups(screen) and (queue := entered_queue(screen)) is not None:
+        return [head[0], *group_lines(screen, queue.dead, width, max(height - 1, 2))]
     if screen.tasks is None:
         return [*head, line([Cell("  looking …", "dim")], width)]
     rows = shown_tasks(screen)
@@ -48,8 +51,7 @@ def task_lines(screen: Screen, width: int, height: int) -> list[Text]:
 
 
 def _tabs(screen: Screen, width: int) -> Text:
-    seen = screen.look
-    queue = next((one for one in seen.queues if one.name == screen.queue), None) if seen else None
+    queue = entered_queue(screen)
     cells = [Cell(f"  {screen.queue}  ", "bold cyan")]
     for state in STATES:
         count = number(getattr(queue, state)) if queue else "?"
@@ -57,6 +59,9 @@ def _tabs(screen: Screen, width: int) -> Text:
         cells += [Cell(f" {state} {count} ", chosen if state == screen.state else _STYLES[state]), Cell(" ")]
     if queue is not None and queue.paused:
         cells.append(Cell(" ‖ paused", "bold yellow"))
+    if screen.state == "dead" and screen.group:
+        title = next((one.title for one in groups_of_queue(screen) if one.id == screen.group), screen.group)
+        cells.append(Cell(f" {title} {screen.note}", "bold"))
     if screen.task_filter:
         cells.append(Cell(f" /{screen.task_filter}", "bold"))
     return line(cells, width)

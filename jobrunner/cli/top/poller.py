@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from jobrunner.broker.calls import tasks as task_calls
 from jobrunner.cli.events import note
-from jobrunner.cli.top.state import Screen, ServerRequest, settled
+from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups, settled
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import monotonic
@@ -20,7 +20,8 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
-from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look
+from jobrunner.inspector.live_snapshot import WENT_WRONG, LiveRates, LiveSnapshot, live_rates_of, look
+from jobrunner.inspector.search import Filter, matching, search
 from jobrunner.inspector.task_rows import LATEST_FIRST, first_lines
 
 Change = Callable[[Screen], Screen]
@@ -34,7 +35,7 @@ _GROUPS_KEPT_S = 5.0
 
 def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
     """The groups of errors of all queues that failed or have dead tasks, in one round trip. Raises ServerError."""
-    return read_groups(client, [one.name for one in seen.queues if one.dead or one.totals.get("failed")])
+    return read_groups(client, [one.name for one in seen.queues if one.dead or any(map(one.totals.get, WENT_WRONG))])
 
 
 def ends_of(client: Client) -> frozenset[str]:
@@ -107,8 +108,10 @@ class ServerPoller:
             pulse.add(seen)
             rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
             total = pulse.total()
+            if screen.page == "tasks" and screen.tasks is None:
+                self._groups_until_s = 0.0  # the list of a state opens with the groups as they are now
             groups = self._known_groups(seen)
-            page = self._page(screen)
+            page = self._page(replace(screen, groups=groups))
         finally:
             self.reading = False
         ends = self._ends
@@ -123,6 +126,10 @@ class ServerPoller:
         return self._groups
 
     def _page(self, asked: Screen) -> Change:
+        if asked.page == "tasks" and lists_groups(asked):
+            return lambda now: replace(now, tasks=()) if _same_list(now, asked) else now
+        if asked.page == "tasks" and asked.queue is not None and asked.state == "dead" and asked.group:
+            return self._tasks_of_group(asked, asked.queue, asked.group)
         if asked.page == "tasks" and asked.queue is not None:
             newest = asked.state in LATEST_FIRST
             call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
@@ -138,6 +145,12 @@ class ServerPoller:
                 replace(now, record=record, gone=record is None, redaction=hides) if now.task == asked.task else now
             )
         return lambda now: now
+
+    def _tasks_of_group(self, asked: Screen, queue: str, group: str) -> Change:
+        wanted = Filter(queue=queue, state="dead", group=group)
+        found = search(self._client, wanted, limit=TASKS_SHOWN)
+        note = f"of the last {found.searched:,} dead" if found.timed_out else ""
+        return lambda now: replace(now, tasks=tuple(found.tasks), note=note) if _same_list(now, asked) else now
 
     def _act(self, wish: ServerRequest) -> Change:
         action, what, outcome = self._carried_out(wish)
@@ -156,6 +169,13 @@ class ServerPoller:
             return "queue.resume", wish.queue, f"queue {wish.queue} is open"
         if wish.act == "requeue all":
             return "dead.requeue", wish.queue, f"requeued {queue.requeue_dead():,} of queue {wish.queue}"
+        if wish.act == "requeue group":
+            done = sum(
+                queue.requeue_dead([place.id for place in some])
+                for some in matching(self._client, Filter(queue=wish.queue, state="dead", group=wish.id))
+                if some
+            )
+            return "dead.requeue", f"{wish.queue} group={wish.id}", f"requeued {done:,} of queue {wish.queue}"
         what = f"{wish.queue} {wish.id}"
         if wish.act == "requeue":
             done = queue.requeue_dead([wish.id])
@@ -165,7 +185,7 @@ class ServerPoller:
 
 
 def _same_list(now: Screen, asked: Screen) -> bool:
-    return (now.queue, now.state) == (asked.queue, asked.state)
+    return (now.queue, now.state, now.group) == (asked.queue, asked.state, asked.group)
 
 
 def _told(message: str) -> Change:

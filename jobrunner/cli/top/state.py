@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from jobrunner.inspector.error_groups import ErrorGroups
+from jobrunner.formatting import counted
+from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView
 from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import STATES, TaskRow
@@ -17,7 +18,7 @@ _PAGE = 10
 _LONGEST_FILTER = 60
 
 Page = Literal["queues", "tasks", "task"]
-Act = Literal["quit", "read", "pause", "resume", "requeue all", "requeue", "cancel"]
+Act = Literal["quit", "read", "pause", "resume", "requeue all", "requeue group", "requeue", "cancel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,12 @@ class Screen:
     state: str = "pending"
     tasks: tuple[TaskRow, ...] | None = None
     """None while they are being read."""
+    note: str = ""
+    """How many dead tasks were examined for those of the group; empty when all were."""
+    group: str | None = None
+    """The group whose dead tasks are listed, "" for all of the queue; None while the groups themselves are listed."""
+    group_at: str = ""
+    """The group under the cursor; "" is the line of all dead tasks."""
     task: str | None = None
     task_filter: str = ""
     record: TaskRecord | None = None
@@ -95,6 +102,21 @@ def shown_tasks(screen: Screen) -> list[TaskRow]:
     return [line for line in screen.tasks or () if _has(f"{line.type}\0{line.id}\0{line.error}", screen.task_filter)]
 
 
+def groups_of_queue(screen: Screen) -> list[ErrorGroupView]:
+    """The groups with dead tasks of the queue, with most first."""
+    return [one for one in screen.groups.groups if one.queue == screen.queue and one.dead] if screen.groups else []
+
+
+def lists_groups(screen: Screen) -> bool:
+    """Whether the page of tasks lists groups of dead tasks instead: that is how it opens where there are any."""
+    return screen.state == "dead" and screen.group is None and bool(groups_of_queue(screen))
+
+
+def shown_groups(screen: Screen) -> list[ErrorGroupView]:
+    """Groups of the page that pass the filter: by job or error."""
+    return [one for one in groups_of_queue(screen) if _has(f"{one.job}\0{one.title}", screen.task_filter)]
+
+
 def press(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
     """The screen after a key, and what it asks of the server."""
     screen = replace(screen, message="")
@@ -116,6 +138,8 @@ def settled(screen: Screen) -> Screen:
     names = [queue.name for queue in shown_queues(screen)]
     if screen.page == "queues" and screen.queue not in names:
         screen = replace(screen, queue=names[0] if names else None)
+    if screen.group_at not in [one.id for one in shown_groups(screen)]:
+        screen = replace(screen, group_at="")
     ids = [line.id for line in shown_tasks(screen)]
     if screen.page == "tasks" and screen.task not in ids:
         screen = replace(screen, task=ids[0] if ids else None)
@@ -140,7 +164,8 @@ def _on_queues(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
 def _on_queue(screen: Screen, key: str, queue: QueueView) -> tuple[Screen, ServerRequest | None]:
     if key in ("enter", "right", "l"):
         fullest = max(STATES, key=lambda state: getattr(queue, state))
-        return _entering(replace(screen, page="tasks", task_filter="", state=fullest)), ServerRequest(act="read")
+        opened = replace(screen, page="tasks", task_filter="", group=None, group_at="", state=fullest)
+        return _entering(opened), ServerRequest(act="read")
     if key == "p":
         return screen, ServerRequest(act="resume" if queue.paused else "pause", queue=queue.name)
     if key == "r":
@@ -157,24 +182,51 @@ def _ask_requeue(screen: Screen, queue: QueueView) -> Screen:
 
 
 def _on_tasks(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
-    ids = [line.id for line in shown_tasks(screen)]
-    if (moved := _moved(ids, screen.task, key)) is not None:
-        return replace(screen, task=moved), None
+    is_of_groups = lists_groups(screen)
+    ids = ["", *(one.id for one in shown_groups(screen))] if is_of_groups else [one.id for one in shown_tasks(screen)]
+    if (moved := _moved(ids, screen.group_at if is_of_groups else screen.task, key)) is not None:
+        return (replace(screen, group_at=moved) if is_of_groups else replace(screen, task=moved)), None
     if key in ("tab", "right", "l", "backtab", "left", "h"):
         step = -1 if key in ("backtab", "left", "h") else 1
         state = STATES[(STATES.index(screen.state) + step) % len(STATES)]
-        return _entering(replace(screen, state=state)), ServerRequest(act="read")
+        return _entering(replace(screen, state=state, group=None)), ServerRequest(act="read")
     if key == "/":
         return replace(screen, typing=True), None
     if key == "escape":
-        return (replace(screen, task_filter="") if screen.task_filter else replace(screen, page="queues")), None
-    if key == "p" and (queue := _entered(screen)) is not None:
+        return _back(screen)
+    if key == "p" and (queue := entered_queue(screen)) is not None:
         return screen, ServerRequest(act="resume" if queue.paused else "pause", queue=queue.name)
+    if is_of_groups:
+        return _on_group(screen, key)
     if screen.task is None:
         return screen, None
     if key == "enter":
         return replace(screen, page="task", record=None, gone=False, scroll=0), ServerRequest(act="read")
     return _ask_about_task(screen, key, screen.state)
+
+
+def _back(screen: Screen) -> tuple[Screen, ServerRequest | None]:
+    """From a filter to all rows, from a list of dead tasks to their groups, from there to the queues."""
+    if screen.task_filter:
+        return replace(screen, task_filter=""), None
+    if screen.group is not None and lists_groups(replace(screen, group=None)):
+        return _entering(replace(screen, group=None)), ServerRequest(act="read")
+    return replace(screen, page="queues", group=None), None
+
+
+def _on_group(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
+    if key == "enter":
+        chosen = replace(screen, group=screen.group_at, task_filter="")
+        return _entering(chosen), ServerRequest(act="read")
+    if key != "r":
+        return screen, None
+    found = next((one for one in shown_groups(screen) if one.id == screen.group_at), None)
+    if found is None:
+        queue = entered_queue(screen)
+        return (screen if queue is None else _ask_requeue(screen, queue)), None
+    text = f"Requeue {counted(found.dead, 'dead task')} of queue {found.queue} with {found.title!r}?"
+    wish = ServerRequest(act="requeue group", queue=found.queue, id=found.id)
+    return replace(screen, question=Question(text=text, wish=wish)), None
 
 
 def _on_task(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
@@ -201,13 +253,14 @@ def _ask_about_task(screen: Screen, key: str, state: str) -> tuple[Screen, Serve
     return screen, None
 
 
-def _entered(screen: Screen) -> QueueView | None:
+def entered_queue(screen: Screen) -> QueueView | None:
+    """The queue that was entered, as it is now."""
     queues = screen.look.queues if screen.look else ()
     return next((queue for queue in queues if queue.name == screen.queue), None)
 
 
 def _entering(screen: Screen) -> Screen:
-    return replace(screen, tasks=None, task=None)
+    return replace(screen, tasks=None, task=None, note="")
 
 
 def _type(screen: Screen, key: str) -> Screen:

@@ -32,6 +32,14 @@ PAGES = {
     "no queues": screen(),
     "queues": MANY,
     "help": press(MANY, "?")[0],
+    "groups": screen(
+        queue("mail"),
+        queue="mail",
+        page="tasks",
+        state="dead",
+        tasks=(),
+        groups=ErrorGroups(groups=tuple(group(f"g{n}", release="a1b2c3d4", job="x" * 99) for n in range(99)), dead=7),
+    ),
     "tasks": screen(queue("mail"), page="tasks", tasks=tuple(task(f"t{n}") for n in range(99))),
     "no tasks": screen(queue("mail"), page="tasks", tasks=()),
     "task": one_task(payload=b'{"address": "' + b"x" * 500 + b'"}'),
@@ -79,8 +87,11 @@ def test_failing_most_has_a_line_for_each_group_with_those_that_fail_now_first(w
     first = next(at for at, text in enumerate(lines) if "FAILING MOST" in text)
 
     new, retried, old, ungrouped, broken = (text.split() for text in lines[first + 1 : first + 6])
-    assert new == ["3", "1", "dead", "3m", "Charge", "mail", "v42", "ValueError:", "declined"]
-    assert retried == ["5", "0", "dead", "0ms", "Import", "csv", "ValueError"]
+    place = [",", "at", "a:f"] if width > 120 else []
+    assert " ".join(new).replace(",", " ,").split() == [
+        *("3", "1", "dead", "3m", "Charge", "mail", "v42", "ValueError:", "declined"), *place,
+    ]  # fmt: skip
+    assert retried[:7] == ["5", "0", "dead", "0ms", "Import", "csv", "ValueError,"[: 10 + bool(place)]]
     assert old[:6] == ["90k", "40", "dead", "3m", "Import", "mail"]
     assert ungrouped[:5] == ["3", "dead", "tasks", "in", "no"]
     assert broken == ["broken:", "WRONGTYPE", "of", "a", "key"]
@@ -115,6 +126,31 @@ def test_the_end_of_a_pipeline_needs_no_worker() -> None:
 
     assert any("no worker" in text for text in drawn(screen(end)))
     assert not any("! no worker" in text for text in drawn(screen(end, ends=frozenset({"orders/lost"}))))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (100, 8)])
+def test_the_dead_of_a_queue_open_with_all_and_its_groups_and_the_cursor_is_seen(width: int, height: int) -> None:
+    many = tuple(group(f"g{n}", job=f"Job{n}", dead=n, release="v1") for n in range(1, 60))
+    groups = ErrorGroups(groups=(*many, group("other", queue="csv", job="Elsewhere")), dead=2000)
+    page = screen(queue("mail", dead=1999), queue="mail", page="tasks", state="dead", tasks=(), groups=groups)
+
+    lines = drawn(page, width, height)
+    first = next(at for at, text in enumerate(lines) if text.startswith("▸"))
+    assert lines[first].split()[1:] == ["1,999", "dead", "all", "dead", "tasks", "of", "the", "queue"]
+    assert lines[first - 1].split() == ["FAILED", "DEAD", "LAST", "JOB", "RELEASE", "ERROR"]
+    assert not any("Elsewhere" in text for text in lines)
+    for group_id in ("g1", "g30", "g59"):
+        (at,) = [text.split() for text in drawn(replace(page, group_at=group_id), width, height) if text[0] == "▸"]
+        assert at[1:8] == ["12", group_id[1:], "dead", "3m", f"Job{group_id[1:]}", "v1", "ValueError:"]
+
+
+def test_the_list_of_a_group_says_which_and_how_many_were_examined() -> None:
+    known = {"queue": "mail", "page": "tasks", "state": "dead", "group": "g1", "note": "of the last"}
+    page = screen(queue("mail", dead=9), tasks=(task("t1"),), **known)
+
+    assert "dead 9" in drawn(page)[3]
+    assert any("ValueError: no of the last" in text for text in drawn(page, 140))
+    assert any("▸ send" in text for text in drawn(page))
 
 
 def test_nothing_that_fails_takes_no_line() -> None:

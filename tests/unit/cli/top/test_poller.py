@@ -8,7 +8,7 @@ import pytest
 from jobrunner import Client
 from jobrunner.cli.top import poller as module
 from jobrunner.cli.top.poller import ServerPoller
-from jobrunner.cli.top.state import Screen, ServerRequest
+from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups
 from jobrunner.client.client import broker_of
 from jobrunner.errors import ServerUnavailable
 from jobrunner.etl import Pipeline
@@ -99,6 +99,32 @@ def test_the_ends_of_pipelines_are_known(changed: Callable[[], Screen], client: 
     orders.push("lost", 1)
 
     assert changed().ends == {"orders/lost"}
+
+
+def test_the_dead_of_a_group_are_listed_and_requeued_and_no_others(client: Client) -> None:
+    fail(client, "mail", "card 4711", "late", "card 12")
+    server = ServerPoller(client)
+    server.start()
+
+    def looked(**page: Any) -> Screen:
+        asked = Screen(page="tasks", queue="mail", state="dead", **page)
+        server.read(asked)
+        return server.answers.get(timeout=10)(asked)
+
+    opened = looked()
+    assert opened.groups is not None
+    ids = {one.title: one.id for one in opened.groups.groups}
+    assert (lists_groups(opened), opened.tasks) == (True, ())
+    assert [one.error for one in looked(group=ids["card #"]).tasks or ()] == ["card 12", "card 4711"]
+    assert len(looked(group="").tasks or ()) == 3
+
+    server.act(ServerRequest(act="requeue group", queue="mail", id=ids["card #"]))
+    assert server.answers.get(timeout=10)(Screen()).message == "requeued 2 of queue mail"
+    assert [one.error for one in looked(group="").tasks or ()] == ["late"]
+    assert looked(group=ids["card #"]).tasks == ()
+    server.stop()
+    (entry,) = entries(client)
+    assert (entry.action, entry.what) == ("dead.requeue", f"mail group={ids['card #']}")
 
 
 def test_groups_are_kept_for_some_seconds_and_read_anew_after_an_action(client: Client) -> None:

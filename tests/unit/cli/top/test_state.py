@@ -4,8 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from jobrunner.cli.top.state import Screen, ServerRequest, press, settled, shown_queues, shown_tasks
-from tests.unit.cli.top.screens import queue, screen, task
+from jobrunner.cli.top.state import (
+    Screen,
+    ServerRequest,
+    lists_groups,
+    press,
+    settled,
+    shown_groups,
+    shown_queues,
+    shown_tasks,
+)
+from jobrunner.inspector.error_groups import ErrorGroups
+from tests.unit.cli.top.screens import group, queue, screen, task
 
 
 def pressed(screen_: Screen, *keys: str) -> tuple[Screen, ServerRequest | None]:
@@ -119,6 +129,59 @@ def test_what_cannot_be_done_with_a_task_is_said(state: str, key: str) -> None:
 
     assert (after.question, wish) == (None, None)
     assert after.message
+
+
+GROUPS = ErrorGroups(
+    groups=(
+        group("g1", queue="b", dead=4, message="no"), group("g2", queue="b", job="add", dead=1, message="late"),
+        group("g3", queue="b", dead=0), group("g4", queue="c"),
+    ),
+    dead=12,
+)  # fmt: skip
+DEAD_OF_B = pressed(screen(*THREE, groups=GROUPS), "j", "enter")[0]
+
+
+def test_the_dead_of_a_queue_open_with_their_groups_then_those_of_one_and_escape_goes_back() -> None:
+    assert (DEAD_OF_B.state, lists_groups(DEAD_OF_B)) == ("dead", True)
+    assert [one.id for one in shown_groups(DEAD_OF_B)] == ["g1", "g2"], "of this queue, with dead tasks"
+
+    one, wish = pressed(DEAD_OF_B, "j", "j", "k", "enter")
+    assert (one.group, one.tasks, lists_groups(one), wish) == ("g1", None, False, ServerRequest(act="read"))
+    shown, _ = pressed(settled(replace(one, tasks=(task("t1"),))), "enter")
+    assert (shown.page, shown.task) == ("task", "t1")
+    assert pressed(shown, "escape")[0].group == "g1"
+    back, wish = pressed(shown, "escape", "escape")
+    assert (back.page, lists_groups(back), back.group_at, wish) == ("tasks", True, "g1", ServerRequest(act="read"))
+    assert pressed(back, "escape")[0].page == "queues"
+    assert pressed(DEAD_OF_B, "enter")[0].group == "", "the first line is all of them"
+    assert lists_groups(pressed(one, "tab", "backtab")[0]), "another state forgets the group"
+
+
+def test_groups_are_filtered_by_job_and_error_and_the_cursor_stays_on_one() -> None:
+    assert [one.id for one in shown_groups(pressed(DEAD_OF_B, "/", *"LATE")[0])] == ["g2"]
+    assert [one.id for one in shown_groups(pressed(DEAD_OF_B, "/", *"send")[0])] == ["g1"]
+    assert pressed(DEAD_OF_B, "j", "/", *"late")[0].group_at == ""
+    assert pressed(DEAD_OF_B, "j", "/", *"late", "escape", "escape")[0].page == "queues"
+
+
+def test_a_group_is_requeued_after_a_question_with_its_number_and_all_of_them_on_the_first_line() -> None:
+    asked = pressed(DEAD_OF_B, "j", "r")[0]
+    assert asked.question is not None
+    assert asked.question.text == "Requeue 4 dead tasks of queue b with 'ValueError: no'?"
+    assert pressed(asked, "y")[1] == ServerRequest(act="requeue group", queue="b", id="g1")
+    assert pressed(asked, "n")[1] is None
+    assert pressed(DEAD_OF_B, "r", "y")[1] == ServerRequest(act="requeue all", queue="b")
+    assert pressed(DEAD_OF_B, "j", "x")[1] is None
+
+
+def test_dead_tasks_in_no_group_are_listed_at_once() -> None:
+    for groups in (None, ErrorGroups(groups=(group("g4", queue="c"),), dead=3)):
+        at = pressed(screen(*THREE, groups=groups), "j", "enter")[0]
+        read = settled(replace(at, tasks=(task("t1"),)))
+
+        assert not lists_groups(read)
+        assert pressed(read, "enter")[0].task == "t1"
+        assert pressed(read, "escape")[0].page == "queues"
 
 
 def test_q_quits_from_every_page_but_is_a_letter_while_typing() -> None:
