@@ -50,9 +50,9 @@ def troubles(incident: Incident) -> list[Trouble]:
     return [
         Trouble(
             name="a job that fails since a release",
-            clicks=("Errors of ChargeCard", "KeyError"),
+            clicks=("Errors of ChargeCard", "KeyError", r"…\w+-payments"),
             commands=("doctor", "dead groups payments"),
-            says=("ChargeCard", "KeyError: 'currency'", f"release {BROKEN_RELEASE}"),
+            says=("ChargeCard", "KeyError", "charge_card", f"release {BROKEN_RELEASE}"),
         ),
         Trouble(
             name="a task that ends its workers",
