@@ -76,26 +76,32 @@ class _InlineClient(MemoryClient):
         self._propagate = propagate
 
     def take(self, task: Task) -> MemoryTask:
-        if self.kept_of(task.queue).is_paused:
-            return super().take(task)
-        entry, runner, attempt = self._begin(task)
-        outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
+        entry, kept = super().take(task), self.kept_of(task.queue)
+        if not kept.begin(task.key):
+            return entry
+        try:
+            runner, attempt = self._begin(entry)
+            outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
+        finally:
+            kept.end(task.key)
         self.begin(self._ended(entry, outcome, runner.error))
         return self._end(entry, outcome, runner.error)
 
     async def take_async(self, task: Task) -> MemoryTask:
-        if self.kept_of(task.queue).is_paused:
-            return super().take(task)
-        entry, runner, attempt = self._begin(task)
-        outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
+        entry, kept = super().take(task), self.kept_of(task.queue)
+        if not kept.begin(task.key):
+            return entry
+        try:
+            runner, attempt = self._begin(entry)
+            outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
+        finally:
+            kept.end(task.key)
         await self.begin_async(self._ended(entry, outcome, runner.error))
         return self._end(entry, outcome, runner.error)
 
-    def _begin(self, task: Task) -> tuple[MemoryTask, "_NotingRunner", Attempt]:
-        entry = super().take(task)
+    def _begin(self, entry: MemoryTask) -> tuple["_NotingRunner", Attempt]:
         entry.state, entry.attempts = TaskState.PENDING, 1
-        runner = _NotingRunner(self, lambda _: False, middleware=self._middleware)
-        return entry, runner, _attempt(task)
+        return _NotingRunner(self, lambda _: False, middleware=self._middleware), _attempt(entry.task)
 
     def _ended(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> list[Begun]:
         """Records the outcome of an attempt. Returns the next steps of its flow."""

@@ -1,5 +1,7 @@
-"""The settings of queues without a server: checked, kept and read back; all else of a queue is refused."""
+"""Queues without a server: their settings are checked and kept, and their pause and limits apply to tasks that begin.
+All else of a queue is refused."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,24 +9,54 @@ from jobrunner.client.client import Client, broker_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import read_settings, write_settings
-from jobrunner.queue_settings import QueueSettings
+from jobrunner.clock import unix_ms
+from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.settings import Duration
 
 
 @dataclass(slots=True)
 class KeptSettings:
-    """What was configured for one queue."""
+    """What was configured for one queue, and how far its limits are used. A partition is None for the whole queue."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
     is_paused: bool = False
+    _running: Counter[str | None] = field(default_factory=Counter)
+    _buckets: dict[str | None, tuple[float, float]] = field(default_factory=dict)
+    """Tokens left, and when that was, in Unix ms."""
 
     def read(self) -> QueueSettings:
         """The settings in force."""
         return read_settings(self.fields)
 
+    def begin(self, partition: str | None) -> bool:
+        """Counts a task of this partition that begins; False, and nothing is counted, while a pause or a limit holds
+        it."""
+        if self.is_paused:
+            return False
+        found = self.read()
+        limits = [(None, found.max_inflight, found.rate)]
+        if partition is not None:
+            limits.append((partition, found.max_inflight_per_partition, found.rate_per_partition))
+        for place, most, rate in limits:
+            if (most and self._running[place] >= most) or (rate is not None and self._tokens(place, rate) < 1):
+                return False
+        for place, _, rate in limits:
+            self._running[place] += 1
+            if rate is not None:
+                self._buckets[place] = (self._tokens(place, rate) - 1, unix_ms())
+        return True
+
+    def end(self, partition: str | None) -> None:
+        """The task has ended."""
+        self._running.subtract({None, partition})
+
+    def _tokens(self, place: str | None, rate: RateLimit) -> float:
+        level, at_ms = self._buckets.get(place, (rate.max_tokens, 0.0))
+        return min(rate.max_tokens, level + max(unix_ms() - at_ms, 0.0) / 1000 * rate.max_tokens / rate.seconds)
+
 
 class MemoryQueue(Queue):
-    """A queue whose settings can be changed and read. Only its pause and its `max_size` apply."""
+    """A queue whose settings can be changed and read."""
 
     def __init__(self, client: Client, ref: QueueRef, kept: KeptSettings) -> None:
         super().__init__(broker_of(client), ref, None, None)

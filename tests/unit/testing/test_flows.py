@@ -219,3 +219,38 @@ def test_a_paused_queue_keeps_its_tasks_waiting() -> None:
         assert (waiting.state, Total("runs").enqueue().state) == ("waiting", "succeeded")
         current_client().queue("maths").resume()
         assert add.enqueue(2).result() == 2
+
+
+def test_a_rate_that_is_used_up_keeps_tasks_waiting_until_tokens_flow_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobrunner.client.current import current_client
+
+    now_ms = 1_000_000.0
+    monkeypatch.setattr("jobrunner.testing.memory_queue.unix_ms", lambda: now_ms)
+    with inline():
+        current_client().queue("maths").configure(rate=RateLimit(2, per=3600))
+        states = [add.enqueue(n).state for n in range(4)]
+        now_ms += 1_800_000
+        states += [add.enqueue(n).state for n in range(2)]
+        now_ms += 7_200_000
+        states += [add.enqueue(n).state for n in range(3)]
+    assert states == [*("succeeded", "succeeded", "waiting", "waiting"), *("succeeded", "waiting"),
+                      *("succeeded", "succeeded", "waiting")]  # fmt: skip
+
+
+def test_limits_of_a_partition_hold_its_tasks_alone() -> None:
+    from jobrunner.client.current import current_client
+
+    @job(queue="tenants", partition_by="tenant", name="per_tenant")
+    def run(tenant: str, again: int = 0) -> list[str]:
+        return [run.enqueue(other, 0).state for other in ("a", "b")] if again else []
+
+    with inline():
+        queue = current_client().queue("tenants")
+        queue.configure(rate_per_partition=RateLimit(2, per=3600))
+        assert [run.enqueue(one).state for one in "aaab"] == ["succeeded", "succeeded", "waiting", "succeeded"]
+        queue.configure(rate_per_partition=None, max_inflight_per_partition=1)
+        assert run.enqueue("a", 1).result() == ["waiting", "succeeded"], "the first runs while its own tasks come"
+        queue.configure(max_inflight_per_partition=None, max_inflight=1)
+        assert run.enqueue("a", 1).result() == ["waiting", "waiting"]
+        assert run.enqueue("a").state == "succeeded"
+    forget("per_tenant")
