@@ -34,7 +34,7 @@ class KeptSettings:
         if self.is_paused:
             return False
         found = self.read()
-        limits = [(None, found.max_inflight, found.rate)]
+        limits: list[tuple[str | None, int, RateLimit | None]] = [(None, found.max_inflight, found.rate)]
         if partition is not None:
             limits.append((partition, found.max_inflight_per_partition, found.rate_per_partition))
         for place, most, rate in limits:
