@@ -23,8 +23,8 @@ _KNOWN = ("queues", "format", "pipelines", "events", "operations", "audit", "job
 _KNOWN_SHARED = ("{/",)
 OWN = ("waiting", "scheduled", "pending", "dead", "done", "deaths", "leases", "settings", "bucket", "counters", "types",
        "arrival", "wake", "capacity", "batches", "finishing", "blocked",
-       "unsure", "holders", "inflight")  # fmt: skip
-OWN_OF_KEYS = ("bucket:", "partition:", "rotation:", "periodic:")
+       "unsure", "holders", "inflight", "declared", "errors")  # fmt: skip
+OWN_OF_KEYS = ("bucket:", "partition:", "rotation:", "periodic:", "errors:")
 _OF_TAG = ("task:", "unique:", "join:", "batch:", "sent:", "outbox", "waiters")
 _PIECE = 500
 _DELETED_AT_ONCE = 1000
