@@ -102,7 +102,7 @@ def test_a_dead_task_is_requeued_with_and_without_javascript(shop: Any, look: An
     tab = look(java_script_enabled=script)
 
     tab.goto(f"{shop.url}/dead?queue={queue.name}")
-    tab.locator("a.row-link").click()
+    tab.locator("#tasks a.row-link").click()
     press(tab, "Requeue", asked=False)
 
     wait_for(lambda: queue.counts()["waiting"] == 1)
