@@ -246,6 +246,14 @@ class LeaseLost(LeaseError):
     """Another attempt holds the task, or it was moved to another queue."""
 
 
+class TargetFull(QueueFull, LeaseError):
+    """The queue that an item should move to has reached its max_size; the item stays under its lease."""
+
+
+class TooManyHops(UsageError, LeaseError):
+    """An item was moved as often as is allowed; it stays under its lease."""
+
+
 class BatchLost(LeaseError):
     """Another driver holds the batch, its lease ended, or it is decided already; nothing was changed."""
 
@@ -254,7 +262,8 @@ class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
     """Some reports of a batch were refused and changed nothing; the others were taken.
 
     `verdicts` has one entry for each lease of the batch, in its order: True when its report was taken, False when its
-    item is gone, or the NotReserved or LeaseLost it was refused with. `except*` and `exceptions` see these errors.
+    item is gone, or the error it was refused with: NotReserved, LeaseLost, of a move also TargetFull and TooManyHops.
+    `except*` and `exceptions` see these errors.
     """
 
     verdicts: "list[bool | LeaseError]"

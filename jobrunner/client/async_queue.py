@@ -1,6 +1,6 @@
 """Queues as queues, for asyncio: Queue with every method awaited. The operations are those of Queue."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -100,6 +100,21 @@ class AsyncQueue:
     async def extend_many(self, leases: Iterable[AsyncLease]) -> list[bool]:
         """As Queue.extend_many."""
         return await self._run(lease_operations.extend_many(self._ref, leases))
+
+    async def move_many(
+        self,
+        leases: Iterable[AsyncLease],
+        queue: str,
+        *,
+        payloads: Iterable[Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Duration = 0,
+        priority: int | None = None,
+        max_hops: int = 0,
+    ) -> list[bool]:
+        """As Queue.move_many."""
+        steps = lease_operations.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
+        return await self._run(steps)
 
     async def pop(self, n: int = 1) -> list[Popped]:
         """As Queue.pop. Cancelling it may lose an item that is already on its way."""

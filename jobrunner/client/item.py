@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import EncryptionError, InvalidOption, LeaseLost, NotReserved, QueueFull
+from jobrunner.errors import EncryptionError, InvalidOption, LeaseLost, NotReserved, TargetFull, TooManyHops
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import Duration
@@ -114,13 +114,16 @@ def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
 
 
 def check_verdict(word: str, task_id: str) -> str:
-    """Returns what a report was answered. Raises NotReserved or LeaseLost for one that came too late."""
+    """Returns what a report was answered. Raises NotReserved or LeaseLost for one that came too late, TargetFull and
+    TooManyHops for a move that cannot be."""
     if word == "not_reserved":
         raise NotReserved(f"nobody holds task {task_id}: its lease ended or never was; its report changed nothing")
     if word == "lost":
         raise LeaseLost(f"task {task_id} is held by another attempt, or was moved; this report changed nothing")
     if word == "full":
-        raise QueueFull(f"task {task_id} stays where it is: the queue it should move to has reached its max_size")
+        raise TargetFull(f"task {task_id} stays where it is: the queue it should move to has reached its max_size")
+    if word == "hops":
+        raise TooManyHops(f"task {task_id} made as many hops as max_hops allows; look for a loop without an end")
     return word
 
 

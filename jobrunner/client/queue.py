@@ -99,6 +99,26 @@ class Queue:
         """Renews leases of this queue in one round trip. Answers as `commit_many`."""
         return self._run(lease_operations.extend_many(self._ref, leases))
 
+    def move_many(
+        self,
+        leases: Iterable[Lease],
+        queue: str,
+        *,
+        payloads: Iterable[Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Duration = 0,
+        priority: int | None = None,
+        max_hops: int = 0,
+    ) -> list[bool]:
+        """Moves leases of this queue into another one of the same pipeline in one round trip; `payloads` has one for
+        each lease, None leaves all as they are. Answers as `commit_many`.
+
+        `headers` are added to those of each item; `delay`, `priority` and `max_hops` are of all. A move is refused with
+        TargetFull or TooManyHops as well. Raises PipelineError as `Lease.move`, and nothing was moved then.
+        """
+        steps = lease_operations.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
+        return self._run(steps)
+
     def pop(self, n: int = 1) -> list[Popped]:
         """Takes up to `n` items out for good: at most once, a crash after it loses them.
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.encryption import decrypted_payload, encrypted_payload
@@ -24,7 +24,7 @@ from jobrunner.client.outgoing import new_token
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import EncryptionContext
-from jobrunner.errors import InvalidOption, PipelineError, ReportsRefused, UsageError
+from jobrunner.errors import InvalidOption, PipelineError, ReportsRefused
 from jobrunner.formatting import describe
 from jobrunner.option_names import nearest
 from jobrunner.retry import milliseconds, seconds
@@ -32,6 +32,8 @@ from jobrunner.settings import Duration, check_whole
 from jobrunner.task import check_priority
 
 _RECHECK_S = 2.0
+MOVED_AT_ONCE = 250
+"""Moves in one script: each writes a hash and two sets, and more would keep the server from others for too long."""
 
 
 def reserve(
@@ -93,18 +95,65 @@ def move(
     max_hops: int,
 ) -> Operation[bool]:
     """Returns False when the item is gone. Raises PipelineError for a target that a published pipeline has not."""
+    payloads = None if payload is msgspec.UNSET else [payload]
+    (call,) = yield from _moves(ref, [held], queue, payloads, headers, delay, priority, max_hops)
+    return (yield from _report(held, call)) != "gone"
+
+
+def move_many(
+    ref: QueueRef,
+    given: Iterable[ReservedItem],
+    queue: str,
+    payloads: Iterable[Any] | None,
+    headers: Mapping[str, str] | None,
+    delay: Duration,
+    priority: int | None,
+    max_hops: int,
+) -> Operation[list[bool]]:
+    """Returns one bool per lease, False for an item that no longer exists."""
+    held = reports.own(ref, given)
+    said = None if payloads is None else list(payloads)
+    if said is not None and len(said) != len(held):
+        raise InvalidOption(f"{len(said)} payloads are given for {len(held)} leases; give one for each, or None")
+    calls = yield from _moves(ref, held, queue, said, headers, delay, priority, max_hops)
+    return reports.verdicts(held, (yield calls))
+
+
+def _moves(
+    ref: QueueRef,
+    held: Sequence[ReservedItem],
+    queue: str,
+    payloads: Sequence[Any] | None,
+    headers: Mapping[str, str] | None,
+    delay: Duration,
+    priority: int | None,
+    max_hops: int,
+) -> Operation[Calls]:
+    """Checks everything before anything is sent."""
+    if not held:
+        return []
+    to, chosen = ref.neighbour(queue), check_priority(priority)
+    place, delay_ms = "" if chosen is None else chosen, seconds(delay, option="delay") * 1000
+    fields = [
+        _moved_fields(ref, one, to, msgspec.UNSET if payloads is None else payloads[n], headers)
+        for n, one in enumerate(held)
+    ]
+    yield from _check_target(ref, to.name)
+    said = [(one.id, one.token, place, delay_ms, words) for one, words in zip(held, fields, strict=True)]
+    parts = sliced(said, lambda report: sum(map(len, report[4])), most=MOVED_AT_ONCE)
+    return [leases.move(ref.keys, to, part, max_hops=max_hops) for part in parts]
+
+
+def _moved_fields(
+    ref: QueueRef, held: ReservedItem, to: QueueKeys, payload: Any, headers: Mapping[str, str] | None
+) -> list[bytes | str]:
     fields: list[bytes | str] = []
     if headers is not None:
         fields += ["headers", write_headers({**held.headers, **headers})]
-    fields += _payload(ref, held, ref.neighbour(queue), payload, fields[1] if fields else held.attempt.headers or b"")
-    chosen = check_priority(priority)
-    delay_ms = seconds(delay, option="delay") * 1000
-    yield from _check_target(ref, ref.neighbour(queue).name)
-    report = (held.id, held.token, "" if chosen is None else chosen, delay_ms, fields)
-    word = yield from _report(held, leases.move(ref.keys, ref.neighbour(queue), [report], max_hops=max_hops))
-    if word == "hops":
-        raise UsageError(f"item {held.id} made {max_hops} hops, the most allowed; look for a loop without an end")
-    return word != "gone"
+    if ref.encryption is None and payload is not msgspec.UNSET:
+        raw, encoding = write_payload(payload, ref.payload_limit)
+        return [*fields, "payload", raw, "encoding", encoding]
+    return fields + _payload(ref, held, to, payload, fields[1] if fields else held.attempt.headers or b"")
 
 
 def _check_target(ref: QueueRef, target: str) -> Operation[None]:
