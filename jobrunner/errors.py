@@ -46,6 +46,8 @@
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
     │   ├── LeaseLost                   another attempt holds it, or it was moved
+    │   ├── TargetFull (QueueFull)      it stays leased: the queue that it should move to is full
+    │   ├── TooManyHops (UsageError)    it stays leased: it was moved as often as is allowed
     │   ├── BatchLost                   another driver holds the batch, its lease ended, or it is decided
     │   └── ReportsRefused (ExceptionGroup)  of a batch: some were refused, the others were taken
     ├── MiddlewareError                 a middleware did not call `next` once, or cannot be around this job
