@@ -5,8 +5,8 @@ Row R40 of docs/reliability.md (tests/reliability/rows/scale.py) fills its serve
     python -m benchmarks.scale                                  # 100 000 of each; about six minutes
     python -m benchmarks.scale --count 10000 --only keys,groups # smaller, some parts
 
-Each part runs on a server of its own. A stall is the longest single command by the server's clock. The next row is the
-longest delay of a process that only sleeps, because on a shared machine a stall includes such delays.
+Each part runs on a server of its own. A stall is the longest time that the server's own work held others up; the next
+row has what the machine did to both sides as well (stalls.py).
 """
 
 import argparse
@@ -197,8 +197,8 @@ def relayed(server: PrivateServer, count: int) -> list[Row]:
 
 def _stalled(what: str, stall: Stall) -> list[Row]:
     return [
-        Row(f"{what}: longest stall ({stall.command})", stall.longest_ms, "ms", 20),
-        Row(f"{what}: a sleeping process waited meanwhile", stall.pause_ms, "ms"),
+        Row(f"{what}: longest stall (slowest command: {stall.command})", stall.own_ms, "ms", 20),
+        Row(f"{what}: the same with the machine's own", stall.with_machine_ms, "ms"),
     ]
 
 

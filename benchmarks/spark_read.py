@@ -5,7 +5,7 @@
 Three contenders take turns: the plain reader (plain_reader.py), the data source with all columns into a sink that
 keeps nothing ("noop"), and the same into Parquet. The figures are medians; the ratio is of the medians. The table also
 has processor times for each row, of server, Python and Java together: these mean something on a busy machine, too,
-where rates do not. stalls.py measures how long single commands held the server up.
+where rates do not. stalls.py measures how long the server was held up.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.stalls import Stall, Watch
 from jobrunner import Client
 
 QUEUE, PREFIX = "flights", "spark-read"
-TARGET, STALL_MS = 0.8, 10.0
+TARGET, STALL_MS = 0.85, 10.0
 _PUSHED_AT_ONCE = 2_000
 _WARM_UPS = 2
 
@@ -128,9 +128,9 @@ def _print(figures: dict[str, Any], tasks: int) -> int:
         print(f"{name:14} {rate:10,.0f} rows/s   ({rounds})   {rate / medians['plain reader']:.2f}   {cpu:.1f} µs/row")
         print(f"{'':14} {figures['stalls'][name]}")
     ratio = medians["data source"] / medians["plain reader"]
-    longest = figures["stalls"]["data source"].longest_ms
+    longest = figures["stalls"]["data source"].own_ms
     held = ratio >= TARGET and longest <= STALL_MS
-    print(f"ratio {ratio:.2f} (target {TARGET}), longest command {longest:.1f} ms (target {STALL_MS:g})")
+    print(f"ratio {ratio:.2f} (target {TARGET}), longest stall {longest:.1f} ms (target {STALL_MS:g})")
     print(f"load after: {figures['load']:.1f}")
     return 0 if held else 1
 

@@ -6,7 +6,7 @@ Three contenders take turns on an emptied server: redis-py's pipeline, which wri
 in line that a task has (one process, chunks of 1 000, no check of anything), `Queue.push_many`, and a DataFrame written
 through the data source. The figures are medians; the ratio is of the medians. After each turn the queue must hold
 exactly the tasks. Beside the rates stand processor times for each row, of server, Python and Java together, and the
-longest that one command held the server up.
+longest time that the server was held up.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from benchmarks.stalls import Stall, Watch
 from jobrunner import Client
 
 QUEUE, PREFIX = "orders", "spark-write"
-TARGET, STALL_MS = 0.8, 10.0
+TARGET, STALL_MS = 0.9, 10.0
 _AT_ONCE = 1_000
 
 
@@ -132,9 +132,9 @@ def _print(figures: dict[str, Any], tasks: int) -> int:
         cpu_us = statistics.median(figures["cpu_s"][name]) / tasks * 1e6
         print(f"{name:<16} {rate:>10,.0f} rows/s  {cpu_us:>6.1f} µs of processors/row")
         print(f"{'':<16} {figures['stalls'][name]}")
-    ratio, stall = rates["data source"] / rates["plain pipeline"], figures["stalls"]["data source"].longest_ms
+    ratio, stall = rates["data source"] / rates["plain pipeline"], figures["stalls"]["data source"].own_ms
     print(f"data source / plain pipeline: {ratio:.2f} (target {TARGET})")
-    print(f"longest command of it: {stall:.1f} ms (target {STALL_MS:g})")
+    print(f"longest stall of it: {stall:.1f} ms (target {STALL_MS:g})")
     print(f"load at the end: {figures['load']:.1f}")
     return 0 if ratio >= TARGET and stall <= STALL_MS else 1
 
