@@ -49,7 +49,7 @@ class Batches:
         self._announcements: dict[tuple[str, ...], list[Any]] = {}
 
     def take(self, n: int, *, lease_s: float) -> "BatchLease | None":
-        """A batch that is due again, else a new one with up to `n` items; None when there is nothing.
+        """A batch that is due again, else a new one with up to `n` items (0: none); None when there is nothing.
 
         One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`).
         """
@@ -59,6 +59,8 @@ class Batches:
             if found.size or found.state == "committed":
                 return lease
             lease.dissolve()  # a write that its writer abandoned
+        if not n:
+            return None
         batch_id = new_id(self.keys.tag)
         lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
         return lease if self.top_up(lease, n) else None

@@ -114,6 +114,17 @@ class Graph:
             self._component = dict(_components(self._nodes))
         return self._component.get(queue, -1) != self._component.get(to, -2)
 
+    def above(self, queue: str) -> tuple[str, ...]:
+        """Queues whose items may reach this one, also over others; itself among them in a loop."""
+        found: dict[str, None] = {}
+        wanted = [queue]
+        while wanted:
+            to = wanted.pop()
+            new = [node.queue for node in self._nodes.values() if to in _leads_to(node) and node.queue not in found]
+            found |= dict.fromkeys(new)
+            wanted += new
+        return tuple(found)
+
     def in_order(self) -> list[QueueNode]:
         """Each queue behind those that lead to it, as far as loops allow; the order of declaration decides the rest."""
         component = dict(_components(self._nodes))
@@ -122,6 +133,10 @@ class Graph:
 
     def _hint(self, name: str) -> str:
         return nearest(name, [node.short for node in self._nodes.values()])
+
+
+def _leads_to(node: QueueNode) -> tuple[str | None, ...]:
+    return (*node.targets, node.dead_letter_queue)
 
 
 def _told(node: QueueNode) -> str:

@@ -38,7 +38,7 @@ from jobrunner.settings import Duration, check_whole
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=StationFunction)
 Targets = str | tuple[str, ...] | list[str]
-_BATCHES = ("queue", "batch", "max_wait", "schema", "lease", "name")
+_BATCHES = ("queue", "batch", "min_rows", "max_wait", "parallel", "schema", "lease", "name")
 _OPTIONS = {
     "station": ("queue", "to", "fan_out"),
     "sink": ("queue",),
@@ -107,8 +107,10 @@ class Pipeline:
         queue: str,
         to: Targets = (),
         *,
-        batch: int = 10_000,
+        batch: int | Literal["auto"] = 10_000,
+        min_rows: int | None = None,
         max_wait: Duration = 1.0,
+        parallel: int = 2,
         schema: str | None = None,
         missing: Literal["drop", "fail"] = "drop",
         fan_out: bool = False,
@@ -119,21 +121,27 @@ class Pipeline:
     ) -> Callable[[F], F]:
         """Declares a station on Spark: (df, spark) -> DataFrame, for up to `batch` items at a time.
 
-        A batch that is not full waits `max_wait` for more. `schema` names the payload's columns; `missing` says what
-        an item without a row means. Raises as `station`.
+        A batch that is not full waits `max_wait` for more, but with `min_rows` items no longer than something is on its
+        way to this queue. Up to `parallel` batches run at once, in threads. `schema` names the payload's columns;
+        `missing` says what an item without a row means. Raises as `station`.
         """
         own = full_name(self.name, queue)
         settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
         link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
-        batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing=missing, lease=lease)
+        batches = settle_batches(
+            queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing=missing,
+            lease=lease,
+        )  # fmt: skip
         return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
 
     def spark_sink(
         self,
         queue: str,
         *,
-        batch: int = 10_000,
+        batch: int | Literal["auto"] = 10_000,
+        min_rows: int | None = None,
         max_wait: Duration = 1.0,
+        parallel: int = 2,
         schema: str | None = None,
         lease: Duration = 60.0,
         name: str | None = None,
@@ -142,7 +150,10 @@ class Pipeline:
         """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries."""
         own = full_name(self.name, queue)
         link = _link(self, own, (), is_sink=True)
-        batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing="drop", lease=lease)
+        batches = settle_batches(
+            queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing="drop",
+            lease=lease,
+        )  # fmt: skip
         return self._declare_spark(own, link, name, dict(options), batches)
 
     @property
@@ -246,8 +257,11 @@ class Pipeline:
 def _link(
     pipeline: Pipeline, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False
 ) -> Link:
-    waits, max_hops = partial(pipeline.graph.waits, queue), pipeline.max_hops
-    return Link(queue=queue, targets=targets, waits=waits, max_hops=max_hops, fan_out=fan_out, is_sink=is_sink)
+    graph = pipeline.graph
+    return Link(
+        queue=queue, targets=targets, waits=partial(graph.waits, queue), max_hops=pipeline.max_hops,
+        above=partial(graph.above, queue), fan_out=fan_out, is_sink=is_sink,
+    )  # fmt: skip
 
 
 _known: dict[str, tuple[str, Pipeline]] = {}

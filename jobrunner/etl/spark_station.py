@@ -31,6 +31,10 @@ from jobrunner.settings import Duration, check_whole, file_settings
 
 ENGINE = "jobrunner.spark.station.driver"
 LARGEST_BATCH = 1_000_000
+AUTO = "auto"
+SMALLEST_AUTO, LARGEST_AUTO = 10_000, 200_000
+"""Limits of a batch whose size follows the time that batches take."""
+MOST_PARALLEL = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +51,14 @@ class SparkStation:
     """(df, spark) -> DataFrame; of a sink (df, spark, batch) -> None."""
     link: Link = field(repr=False)
     """Where items may go: `targets` (full names), `waits(to)`, `max_hops`, `fan_out`, `is_sink`."""
-    batch: int = 10_000
+    batch: int | Literal["auto"] = 10_000
     """Items at most."""
+    min_rows: int | None = None
+    """Items with which a batch begins when the queues before this one are empty; None: a tenth of a full batch."""
     max_wait: float = 1.0
     """Seconds that a batch which is not full waits for more."""
+    parallel: int = 2
+    """Batches of one process that run at once."""
     schema: str | None = None
     """DDL of the payload's columns; None: one column `payload`."""
     missing: Literal["drop", "fail"] = "drop"
@@ -98,10 +106,22 @@ def driver_of(declared: SparkStation) -> MakeDriver:
 
 
 def settle_batches(
-    queue: str, *, batch: int, max_wait: Duration, schema: str | None, missing: str, lease: Duration
+    queue: str,
+    *,
+    batch: int | str,
+    min_rows: int | None,
+    max_wait: Duration,
+    parallel: int,
+    schema: str | None,
+    missing: str,
+    lease: Duration,
 ) -> dict[str, Any]:
     """These options, checked. Raises InvalidOption."""
-    check_whole(batch, "batch", minimum=1, maximum=LARGEST_BATCH)
+    if batch != AUTO:
+        _check_batch(batch, queue)
+    if min_rows is not None:
+        check_whole(min_rows, "min_rows", minimum=1, maximum=LARGEST_AUTO if isinstance(batch, str) else batch)
+    check_whole(parallel, "parallel", minimum=1, maximum=MOST_PARALLEL)
     if missing not in ("drop", "fail"):
         raise InvalidOption(f"missing={missing!r} of queue {queue!r}: choose 'drop' or 'fail'")
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
@@ -111,11 +131,19 @@ def settle_batches(
         raise InvalidOption(f"lease={lease!r} of queue {queue!r}: give more than 0")
     return {
         "batch": batch,
+        "min_rows": min_rows,
+        "parallel": parallel,
         "max_wait": seconds(max_wait, option="max_wait"),
         "schema": schema,
         "missing": missing,
         "lease": lease_s,
     }
+
+
+def _check_batch(batch: object, queue: str) -> None:
+    if isinstance(batch, str):
+        raise InvalidOption(f"batch={batch!r} of queue {queue!r}: give a number of items, or 'auto'")
+    check_whole(batch, "batch", minimum=1, maximum=LARGEST_BATCH)
 
 
 MASTER, REMOTE, CONF = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE", "JOBRUNNER_SPARK_CONF"

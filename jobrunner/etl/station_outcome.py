@@ -76,12 +76,14 @@ class Drop(Steer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The targets of one station. `waits(to)`: whether an item waits for capacity in a full target."""
+    """The targets of one station. `waits(to)`: whether an item waits for capacity in a full target; `above()`: queues
+    whose items may come to this one."""
 
     queue: str
     targets: tuple[str, ...]
     waits: Callable[[str], bool]
     max_hops: int
+    above: Callable[[], tuple[str, ...]] = tuple
     fan_out: bool = False
     is_sink: bool = False
 

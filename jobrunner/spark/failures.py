@@ -168,7 +168,7 @@ class BatchFailures:
         self._broker = broker
         self._keys = keys
         self._seen = seen
-        self._stopping = stopping
+        self.stopping = stopping
         self._over = over
         self._breaker = CircuitBreaker()
         self._code_breaker = CircuitBreaker(patient_with=0)
@@ -203,13 +203,13 @@ class BatchFailures:
         line = error_line(error)
         if cause is Cause.LOST:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
-        elif cause is Cause.CODE and not self._stopping.is_set() and self._blames_code(error):
+        elif cause is Cause.CODE and not self.stopping.is_set() and self._blames_code(error):
             self._wait_for_code(lease, line)
-        elif cause in (Cause.ITEMS, Cause.CODE) and not self._stopping.is_set():
+        elif cause in (Cause.ITEMS, Cause.CODE) and not self.stopping.is_set():
             self._failed(lease, line, run_s)
         else:
             _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
-            if cause is Cause.ENGINE and not self._stopping.is_set():
+            if cause is Cause.ENGINE and not self.stopping.is_set():
                 self.give_up(error)
             self.report(lease.release)
 
@@ -227,7 +227,7 @@ class BatchFailures:
         self.in_a_row, pause_s = True, self._breaker.failed()
         if pause_s:
             _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
-            self._stopping.wait(pause_s)
+            self.stopping.wait(pause_s)
 
     def _blames_code(self, error: BaseException) -> bool:
         """Once the function has worked, an error of planning may come from values that it collected from its items."""
@@ -240,7 +240,7 @@ class BatchFailures:
         _log.error("station fails before it reads an item", queue=lease.queue, batch=lease.id, items=lease.size,
                    error=line, pauses_s=pause_s)  # fmt: skip
         self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * pause_s))
-        self._stopping.wait(pause_s)
+        self.stopping.wait(pause_s)
 
     def _delay_s(self, failures: int) -> float:
         return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)

@@ -1,6 +1,7 @@
 """Stations and sinks on Spark: the outcomes of items, batch by batch."""
 
 import json
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -352,7 +353,7 @@ def test_a_quiet_station_ends_the_batch_at_hand_and_takes_no_other(warm, client,
         driver.be_quiet(True)  # it waits for more items no longer
         wait_for(lambda: client.queue("flights/late").counts()["waiting"] == 3, timeout_s=60)
         flights.push_many("clean", [{"n": n} for n in range(2)])
-        assert driver._turn() > 0
+        assert driver._turn(driver._lanes[0]) > 0
         assert client.queue("flights/clean").counts()["waiting"] == 2
         assert driver.failure is None
 
@@ -360,3 +361,67 @@ def test_a_quiet_station_ends_the_batch_at_hand_and_takes_no_other(warm, client,
         wait_for(lambda: driver.in_hand == 2, timeout_s=60)
     finally:
         driver.stop(20)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_batches_run_beside_each_other_in_as_many_lanes_as_declared(warm, client, flights, parallel):
+    inside, most, both = [], [], threading.Event()
+
+    @flights.spark_sink("clean", batch=2, parallel=parallel, max_wait=0)
+    def store(df, spark, batch):
+        inside.append(batch.id)
+        most.append(len(inside))
+        if len(inside) == 2 or parallel == 1:
+            both.set()
+        assert both.wait(60)
+        inside.remove(batch.id)
+
+    flights.push_many("clean", range(6))
+    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver.start()
+    try:
+        wait_for(lambda: client.queue("flights/clean").counts()["pending"] == 0 and len(most) == 3, timeout_s=60)
+    finally:
+        driver.stop(20)
+    assert max(most) == parallel
+
+
+def test_a_trickle_makes_one_batch_however_many_lanes_are_free(warm, client, flights):
+    sizes = []
+
+    @flights.spark_sink("clean", batch=3, parallel=4, max_wait=600)
+    def store(df, spark, batch):
+        sizes.append(batch.size)
+
+    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver.start()
+    try:
+        for number in (1, 2, 3):
+            flights.push("clean", number)
+            wait_for(lambda number=number: driver.in_hand == number or sizes, timeout_s=60)
+        wait_for(lambda: sizes, timeout_s=60)
+    finally:
+        driver.stop(20)
+    assert sizes == [3]
+
+
+def test_a_batch_that_is_due_again_is_taken_while_another_is_gathered(warm, client, flights):
+    tries = []
+
+    @flights.spark_sink("clean", batch=9, min_rows=9, max_wait=600, backoff=Backoff(base=0))
+    def store(df, spark, batch):
+        tries.append(batch.attempt)
+        if len(tries) == 1:
+            flights.push("clean", 9)  # the other lane gathers it, and waits
+            wait_for(lambda: driver._gathering.is_busy, timeout_s=60)
+            raise OSError("the disk is full")
+
+    flights.push_many("clean", range(9))
+    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver.start()
+    try:
+        wait_for(lambda: tries == [1, 2], timeout_s=60)
+        assert driver._gathering.is_busy
+    finally:
+        driver.stop(20)
+    assert client.queue("flights/clean").counts()["waiting"] == 1, "what was gathered is back in line"

@@ -15,6 +15,7 @@ from jobrunner.retry import Backoff
 from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, CircuitBreaker, cause_of, error_line, is_alive
 from jobrunner.spark.station import driver as station_driver
+from jobrunner.spark.station import lane as station_lane
 from jobrunner.spark.station.background import LeaseRenewal, SparkJobs
 from jobrunner.spark.station.driver import build_driver
 
@@ -228,7 +229,7 @@ def test_an_outage_while_a_batch_waits_for_items_costs_them_nothing(flights, dri
     lease = driver._batches.take(9, lease_s=60)
     left = outage(driver, 1)
 
-    driver._fill(lease)
+    driver._gathering.fill(lease)
 
     assert left == []
     lease.release()
@@ -275,7 +276,7 @@ def test_a_stop_while_a_decided_batch_is_rolled_forward_ends_quietly(flights, dr
     monkeypatch.setattr(driver._broker, "close", lambda: (close(), closed.set()))
     monkeypatch.setattr(lease, "advance", behind_the_close)
     monkeypatch.setattr(threading, "excepthook", raised.append)
-    driver._closing.hand(lease, lambda: told.append(1), counted.append)
+    driver._lanes[0].closing.hand(lease, lambda: told.append(1), counted.append)
     assert asked.wait(30)
 
     driver.stop(0)
@@ -324,7 +325,7 @@ def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     monkeypatch.setattr(failures, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
     refused = ConnectionRefusedError("no JVM")
-    monkeypatch.setattr(station_driver.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
+    monkeypatch.setattr(station_lane.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
     assert driver.step(spark)
     assert isinstance(driver.failure, ConnectionRefusedError)
     driver.stop(0)
@@ -371,9 +372,9 @@ def test_a_batch_may_wait_for_items_longer_than_its_lease(flights, client, clock
     clock.set()
     driver = driver_of("clean")
     lease = Batches(broker_of(client), keys_of(client).queue("flights/clean")).take(9, lease_s=0.05)
-    monkeypatch.setattr(driver._stopping, "wait", lambda seconds: clock.advance(seconds * 1000) and False)
+    monkeypatch.setattr(driver._gathering._pause, "wait", lambda seconds: clock.advance(seconds * 1000) and False)
 
-    driver._fill(lease)
+    driver._gathering.fill(lease)
 
     assert lease.deadline.timestamp() * 1000 > clock.ms
     driver.stop(0)

@@ -183,6 +183,15 @@ def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str
     )
 
 
+def coming(keys: QueueKeys, *, until_ms: float) -> list[Call[int]]:
+    """How many items of a queue wait, are in hand, and are due by `until_ms` (Unix ms): what may move on by then."""
+    return [
+        command("ZCARD", keys.waiting, read=int),
+        command("ZCARD", keys.pending, read=int),
+        command("ZCOUNT", keys.scheduled, "-inf", until_ms, read=int),
+    ]
+
+
 def newest(keys: QueueKeys, state: str, *, count: int) -> Call[list[str]]:
     """Ids of one state, the highest score first, at most `count`."""
     return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=texts)

@@ -17,6 +17,7 @@ from jobrunner.client.batches import Advance, BatchLease
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ClientClosed, JobrunnerError, ServerError
 from jobrunner.logs import SafeLogger
+from jobrunner.loop import Complaints
 
 _RENEWALS_IN_A_LEASE = 3
 _AGAIN_S = 0.5
@@ -120,6 +121,8 @@ _OUTAGE_S = 1.0
 
 class RollForward:
     """Rolls one decided batch at a time forward, in a thread of its own. Other workers finish what a stop interrupts.
+
+    A trouble that lasts is logged once in ten seconds.
     """
 
     def __init__(self, stopping: threading.Event) -> None:
@@ -127,6 +130,7 @@ class RollForward:
         self._thread: threading.Thread | None = None
         self._count: Callable[[Advance], None] = lambda _: None
         self._waits = True
+        self._complaints = Complaints()
         self.lease: BatchLease | None = None
 
     @property
@@ -168,12 +172,14 @@ class RollForward:
         try:
             step = lease.advance()
         except ServerError as error:
-            _log.warning("decided batch waits for the server", batch=lease.id, queue=lease.queue, error=str(error))
+            if self._complaints.may_tell("server"):
+                _log.warning("decided batch waits for the server", batch=lease.id, queue=lease.queue, error=str(error))
             self._stopping.wait(_OUTAGE_S)
             return False
         self._count(step)
         if step.full is not None:
-            _log.info("decided batch waits for capacity", batch=lease.id, queue=lease.queue, target=step.full)
+            if self._complaints.may_tell(step.full):
+                _log.info("decided batch waits for capacity", batch=lease.id, queue=lease.queue, target=step.full)
             self._stopping.wait(_FULL_S)
             return False
         self._waits = False

@@ -30,6 +30,15 @@ def test_moves_wait_but_not_within_loops() -> None:
     assert waiting == {(x, y) for x in "abcdef" for y in "abcdef"} - within
 
 
+def test_above_a_queue_are_those_whose_items_may_reach_it() -> None:
+    made = graph(a="b", b="c", c="bd", d="", x="d", y="z", z="")
+    made.add(QueueNode(queue="p/e", kind="station", targets=("p/z",), dead_letter_queue="p/a"))
+
+    assert set(made.above("p/d")) == {"p/a", "p/b", "p/c", "p/x", "p/e"}
+    assert set(made.above("p/b")) == {"p/a", "p/b", "p/c", "p/e"}, "itself, in a loop"
+    assert made.above("p/x") == ()
+
+
 def test_a_long_line_needs_no_recursion() -> None:
     made = Graph("p")
     for number in range(3000):

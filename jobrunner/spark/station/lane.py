@@ -1,0 +1,145 @@
+"""A lane of a station's driver: a thread that runs one batch after the other to its decision.
+
+Invariant: the outcome of a batch is reported once, by the lane that ran it; what it leaves undone when it dies is done
+by whoever takes the batch next.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from jobrunner.client.batches import Advance, BatchLease
+from jobrunner.client.client import Client, middleware_of
+from jobrunner.clock import monotonic
+from jobrunner.errors import BatchLost, ServerError
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.registry import BatchEnd, RunningBatch, Seen
+from jobrunner.logs import SafeLogger
+from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch
+from jobrunner.spark.failures import BatchFailures
+from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
+from jobrunner.spark.station.batch_run import BatchRun, StationPlan
+from jobrunner.spark.station.gathering import BatchSizes
+
+_LINKED = 128
+"""Items whose spans the span of a batch links to, when it is traced."""
+_TIMED = 32
+"""Items of a batch whose waits are measured, as a sample of all."""
+_log = SafeLogger("jobrunner.spark")
+
+
+class Lane:
+    """Runs the batches that its driver gives it. Its duties:
+
+    1. runs a batch to the decision while its lease is renewed, or reports its failure (see BatchFailures);
+    2. has decided batches rolled forward meanwhile, also those of a driver that died (see RollForward).
+    """
+
+    def __init__(
+        self, station: SparkStation, client: Client, failures: BatchFailures, sizes: BatchSizes, seen: Seen
+    ) -> None:
+        self._station = station
+        self._durability = client.settings.durability
+        self._middleware = middleware_of(client)
+        self._failures = failures
+        self._sizes = sizes
+        self._seen = seen
+        self.lease: BatchLease | None = None
+        """The batch that its driver gave it; None: it is free."""
+        self._jobs: SparkJobs | None = None
+        self._idle_now = threading.Event()
+        self.closing = RollForward(failures.stopping)
+
+    @property
+    def held(self) -> list[BatchLease]:
+        """The batch that is rolled forward, and the current one."""
+        return [lease for lease in (self.closing.lease, self.lease) if lease is not None]
+
+    @property
+    def in_hand(self) -> int:
+        """Items of both."""
+        return sum(lease.size for lease in self.held)
+
+    def cancel(self, timeout_s: float) -> None:
+        """Cancels what Spark runs for the current batch until it has ended, for up to `timeout_s` seconds."""
+        if (jobs := self._jobs) is not None:
+            jobs.cancel_until(self._idle_now, timeout_s)
+
+    def run(self, spark: SparkSession, plan: StationPlan) -> None:
+        """Runs its batch as far as it goes. Raises ServerError when its end cannot be reported."""
+        lease = self.lease
+        assert lease is not None
+        self._idle_now.clear()
+        try:
+            self._handle(spark, plan, lease)
+        except BatchLost as error:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
+        finally:
+            self.lease = None
+            self._idle_now.set()
+
+    def _handle(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
+        began, rows = monotonic(), 0
+        if lease.state == "open":
+            waits_ms = _waits_ms(lease)
+            jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
+            with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
+                made = self._attempt(BatchRun(spark, plan, lease), jobs)
+            self._jobs = None
+            run_s = monotonic() - began
+            if isinstance(made, BaseException):
+                if not keeping.lost:
+                    self._failures.set_back(spark, lease, made, run_s)
+                return
+            rows = made
+            self._failures.has_worked = True
+            self._sizes.saw(lease.size, run_s)
+            self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
+        if self._failures.in_a_row:
+            self._failures.succeeded()
+        self.closing.hand(lease, partial(_log_done, lease, rows, began, monotonic()), self._count)
+
+    def _count(self, step: Advance) -> None:
+        """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""
+        counts = {"moved": step.moved, self._station.rest: step.ended, "failed": step.dead, "dead": step.dead}
+        self._seen(BatchEnd(counts=counts))
+
+    def _attempt(self, run: BatchRun, jobs: SparkJobs) -> int | BaseException:
+        """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
+        try:
+            if self._durability != "none":
+                run.lease.confirm()  # before a sink writes under an id that a failover could forget
+            with jobs:  # the first thing that an engine which died meanwhile refuses
+                return _observed(run, self._station.name, self._middleware)()
+        except (Exception, SystemExit) as error:
+            return error
+
+
+def _observed(run: BatchRun, name: str, middleware: MiddlewareStack | None) -> Callable[[], int]:
+    """The run of a batch within the middleware of the client and what observes this process, where there are any."""
+    lease, work = run.lease, run.run
+    if middleware is not None:
+        batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)
+        work = partial(middleware.around, f"station {name!r}", batch, work)
+    if OBSERVERS:
+        work = partial(observed_batch, lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), work)
+    return work
+
+
+def _waits_ms(lease: BatchLease) -> list[tuple[float, int]]:
+    if lease.is_new:
+        with suppress(ServerError):  # statistics hold nothing up
+            return lease.waits_ms(_TIMED)
+    return []  # the time at which a batch that comes back was due is not kept
+
+
+def _log_done(lease: BatchLease, rows: int, began: float, decided: float) -> None:
+    now = monotonic()
+    seconds = {"take_s": began - lease.taken_s, "run_s": decided - began, "advance_s": now - decided}
+    lengths = {name: round(value, 3) for name, value in seconds.items()}
+    per_s = round(lease.size / max(now - lease.taken_s, 0.001))
+    _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
+              per_s=per_s, **lengths)  # fmt: skip
