@@ -20,15 +20,17 @@ from jobrunner.etl.progress import Progress
 from jobrunner.spark.session import find_java
 from jobs_example.demos.checks import Check
 from jobs_example.demos.fleet import Fleet, WorkerProcess
-from jobs_example.demos.flights import crew, verdict
+from jobs_example.demos.flights import verdict
 from jobs_example.demos.flights.damage import DAMAGED_ROWS, Damage
 from jobs_example.demos.flights.feed import Feed
-from jobs_example.demos.flights.glance import Glance
-from jobs_example.demos.flights.kills import Kills
-from jobs_example.demos.flights.log import Log
+from jobs_example.demos.flights.glance import ROLES, Glance
+from jobs_example.demos.flights.kills import FlightKills
 from jobs_example.demos.flights.published import Notes
-from jobs_example.demos.flights.remains import remains
 from jobs_example.demos.flights.tables import read_tables
+from jobs_example.demos.pipelines import crew
+from jobs_example.demos.pipelines.kills import damage_done
+from jobs_example.demos.pipelines.log import Log
+from jobs_example.demos.pipelines.remains import remains
 from jobs_example.demos.play import play
 from jobs_example.demos.screen import Screen, opened
 from jobs_example.flights import FOLDER_VARIABLE, flights
@@ -93,7 +95,7 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
             demo.run()
         stored, expected = read_tables(tables), notes.expected(of_the_year=plan.month is None)
         return [
-            *verdict.damage_done(demo.kills.done, demo.kills.replaced),
+            *damage_done(ROLES, demo.kills.done, demo.kills.replaced),
             *verdict.wholeness(stored, expected, remains(client, flights), damage.done),
             *verdict.rightness(stored, expected),
         ]
@@ -111,7 +113,7 @@ class Demo:
         self._log = Log(supervisor.log)
         self._began = time.monotonic()
         self._told = 0
-        self.kills = Kills(screen.say, plan.driver_at)
+        self.kills = FlightKills(screen.say, plan.driver_at)
 
     def run(self) -> None:
         """Returns when nothing is on its way any more."""
@@ -129,7 +131,7 @@ class Demo:
             planned=self._planned,
             pushed=self._feed.pushed,
             pipeline=self._progress.look(),
-            crew=crew.muster(self._supervisor.pid),
+            crew=crew.muster(self._supervisor.pid, python="flights/raw", spark="flights/departed"),
             killed=tuple(self.kills.done),
             batches=tuple(self._log.batches),
         )

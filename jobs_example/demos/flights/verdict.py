@@ -4,14 +4,13 @@ Two questions. Did each item leave once: is every flight in one row of one table
 reason, is nothing left behind? And is it right: are the figures of the tables the published ones?
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from jobs_example.demos.checks import Check, at_least, same, same_names
-from jobs_example.demos.flights.crew import TITLES, Role
+from jobs_example.demos.checks import Check, same, same_names
 from jobs_example.demos.flights.damage import Damaged
 from jobs_example.demos.flights.published import Expected, Figures
-from jobs_example.demos.flights.remains import Remains
 from jobs_example.demos.flights.tables import Stored
+from jobs_example.demos.pipelines.remains import Remains
 
 
 def wholeness(stored: Stored, expected: Expected, remains: Remains, damaged: Iterable[Damaged]) -> list[Check]:
@@ -43,17 +42,6 @@ def rightness(stored: Stored, expected: Expected) -> list[Check]:
         same("mean arrival delay, min", right.arr_delay, found.arr_delay),
         *_by_carrier(right.arr_delay_by_carrier, found.arr_delay_by_carrier),
     ]
-
-
-def damage_done(killed: Sequence[tuple[Role, int]], replaced: Mapping[Role, int]) -> list[Check]:
-    """Whether each kind of process was killed, and another was there in its place."""
-    checks = []
-    for role, title in TITLES.items():
-        number = sum(whose == role for whose, _ in killed)
-        checks.append(at_least(f"killed (-9): {title}", 1, number))
-        if role != "executor":  # Spark starts one when it has work for it
-            checks.append(same(f"replaced: {title}", number, replaced.get(role, 0)))
-    return checks
 
 
 def _by_carrier(right: Mapping[str, str], found: Mapping[str, str]) -> list[Check]:

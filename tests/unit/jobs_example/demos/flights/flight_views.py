@@ -3,8 +3,8 @@
 from typing import Any
 
 from jobrunner.etl.progress import PipelineView, Rate, StationView
-from jobs_example.demos.flights.crew import Crew
 from jobs_example.demos.flights.glance import Glance
+from jobs_example.demos.pipelines.crew import Crew
 
 EVERYBODY = Crew(worker=(11,), driver=(12,), executor=(13, 14))
 

@@ -11,7 +11,7 @@ from jobs_example import dataset
 from jobs_example.demos.flights.damage import DAMAGED_ROWS, Damage
 from jobs_example.demos.flights.feed import Feed
 from jobs_example.demos.flights.published import Notes
-from jobs_example.demos.flights.remains import remains
+from jobs_example.demos.pipelines.remains import remains
 
 FLIGHTS = 2_500
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from jobs_example.demos.flights.log import BatchDone
+from jobs_example.demos.pipelines.log import BatchDone
 from tests.unit.jobs_example.demos.flights.flight_views import a_glance
 
 BATCHES = tuple(BatchDone(station="departed", items=number, seconds=2.0, epoch=1) for number in range(1001, 1008))

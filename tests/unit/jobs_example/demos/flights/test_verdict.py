@@ -7,10 +7,12 @@ import pytest
 
 from jobs_example.demos.checks import Check
 from jobs_example.demos.flights.damage import Damaged
+from jobs_example.demos.flights.glance import ROLES
 from jobs_example.demos.flights.published import Expected, Figures
-from jobs_example.demos.flights.remains import Remains
 from jobs_example.demos.flights.tables import Stored
-from jobs_example.demos.flights.verdict import damage_done, rightness, wholeness
+from jobs_example.demos.flights.verdict import rightness, wholeness
+from jobs_example.demos.pipelines.kills import damage_done
+from jobs_example.demos.pipelines.remains import Remains
 from jobs_example.punctuality import Tally
 
 STORED = Stored(
@@ -96,6 +98,6 @@ def test_a_wrong_delay_is_seen_in_every_mean_it_is_part_of() -> None:
 
 def test_each_kind_of_process_must_have_been_killed_and_replaced() -> None:
     killed = [("worker", 11), ("executor", 13), ("driver", 12)]
-    assert differing(damage_done(killed, {"worker": 1, "executor": 1, "driver": 1})) == []
-    assert differing(damage_done(killed, {"worker": 1})) == ["replaced: the Spark driver"]
-    assert differing(damage_done(killed[:2], {"worker": 1})) == ["killed (-9): the Spark driver"]
+    assert differing(damage_done(ROLES, killed, {"worker": 1, "executor": 1, "driver": 1})) == []
+    assert differing(damage_done(ROLES, killed, {"worker": 1})) == ["replaced: the Spark driver"]
+    assert differing(damage_done(ROLES, killed[:2], {"worker": 1})) == ["killed (-9): the Spark driver"]

@@ -1,4 +1,4 @@
-"""The processes behind ``jobrunner pipeline run flights``: their roles, and how each of them is killed.
+"""The processes behind ``jobrunner pipeline run``: their roles, and how each of them is killed.
 
 ::
 
@@ -15,10 +15,11 @@ from typing import Literal
 
 from jobs_example.demos.processes import Process, descendants
 
-Role = Literal["worker", "driver", "executor"]
+Role = Literal["worker", "driver", "java", "executor"]
 TITLES: dict[Role, str] = {
     "worker": "the Python worker",
     "driver": "the Spark driver",
+    "java": "Spark's Java",
     "executor": "a Python of Spark's executor",
 }
 _DAEMON = "pyspark.daemon pyspark.worker"
@@ -31,6 +32,7 @@ class Crew:
 
     worker: tuple[int, ...] = ()
     driver: tuple[int, ...] = ()
+    java: tuple[int, ...] = ()
     executor: tuple[int, ...] = ()
 
     def of(self, role: Role) -> tuple[int, ...]:
@@ -39,9 +41,9 @@ class Crew:
         return found
 
 
-def muster(supervisor: int) -> Crew:
-    """The processes below the supervisor's process."""
-    return _sorted_out(supervisor, descendants(supervisor))
+def muster(supervisor: int, *, python: str, spark: str) -> Crew:
+    """The processes below the supervisor's process. `python` and `spark`: a queue that each of the two workers has."""
+    return _sorted_out(supervisor, descendants(supervisor), python, spark)
 
 
 def kill(role: Role, crew: Crew) -> int | None:
@@ -53,14 +55,16 @@ def kill(role: Role, crew: Crew) -> int | None:
     return None
 
 
-def _sorted_out(supervisor: int, processes: Iterable[Process]) -> Crew:
+def _sorted_out(supervisor: int, processes: Iterable[Process], python: str, spark: str) -> Crew:
     known = list(processes)
     parents = {process.parent for process in known}
     daemons = {process.pid for process in known if process.command.endswith(_DAEMON)}
     own = [process for process in known if process.parent == supervisor and " work " in process.command]
+    drivers = tuple(process.pid for process in own if f"={spark}" in process.command)
     return Crew(
-        worker=tuple(process.pid for process in own if "=flights/raw" in process.command),
-        driver=tuple(process.pid for process in own if "=flights/departed" in process.command),
+        worker=tuple(process.pid for process in own if f"={python}" in process.command),
+        driver=drivers,
+        java=tuple(one.pid for one in known if one.parent in drivers and "SparkSubmit" in one.command),
         executor=tuple(pid for pid in daemons if pid not in parents and _parent(pid, known) in daemons),
     )
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from jobs_example.demos.flights.log import BatchDone, Log
+from jobs_example.demos.pipelines.log import BatchDone, Log
 
 BATCH = {"event": "batch done", "queue": "flights/late", "items": 200, "epoch": 2, "take_s": 1.0, "run_s": 2.5}
 DONE = BatchDone(station="late", items=200, seconds=3.5, epoch=2)

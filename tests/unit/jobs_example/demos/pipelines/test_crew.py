@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-from jobs_example.demos.flights.crew import Crew, _sorted_out, kill
+from jobs_example.demos.pipelines.crew import Crew, _sorted_out, kill
 from jobs_example.demos.processes import Process
 
+QUEUES = ("flights/raw", "flights/departed")
 WORK = "/usr/bin/python -m jobrunner work jobs_example.flights"
 PROCESSES = [
     Process(pid=11, parent=10, command=f"{WORK} --queue=flights/raw --concurrency=10"),
@@ -21,13 +22,13 @@ PROCESSES = [
 
 
 def test_each_process_has_its_role() -> None:
-    crew = _sorted_out(10, PROCESSES)
+    crew = _sorted_out(10, PROCESSES, *QUEUES)
 
-    assert (crew.worker, crew.driver, sorted(crew.executor)) == ((11,), (12,), [23, 24])
+    assert (crew.worker, crew.driver, crew.java, sorted(crew.executor)) == ((11,), (12,), (21,), [23, 24])
 
 
 def test_a_daemon_that_has_started_nobody_is_no_python_of_the_executor() -> None:
-    assert _sorted_out(10, PROCESSES[:5]).executor == ()
+    assert _sorted_out(10, PROCESSES[:5], *QUEUES).executor == ()
 
 
 def test_a_killed_process_is_gone() -> None:

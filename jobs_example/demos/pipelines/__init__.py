@@ -1,0 +1,1 @@
+"""What demos of pipelines share: their processes and kills, the log of Spark's batches, what remains on the server."""

@@ -1,0 +1,59 @@
+"""A pipeline at work as tables for the terminal: its stations, its processes, its Spark batches. They need rich."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jobrunner.etl.progress import PipelineView
+from jobs_example.demos.pipelines.crew import TITLES, Crew, Role
+from jobs_example.demos.pipelines.log import BatchDone
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MOST_BATCHES = 5
+"""How many of the last batches are drawn."""
+
+
+def stations_table(pipeline: PipelineView, *, at_the_end: str) -> "Table":
+    """One row each; `at_the_end` says where sinks lead to"""
+    from rich.table import Table
+
+    table = Table("station", "on", "leads to", title="items", title_justify="left")
+    for heading in ("waiting", "in hand", "dead", "done", "in/s", "out/s"):
+        table.add_column(heading, justify="right")
+    for one in pipeline.stations:
+        done = one.totals.get("moved_out", 0) + one.totals.get("succeeded", 0)
+        counts = (one.waiting + one.scheduled, one.pending, one.dead, done)
+        rates = (f"{rate:.0f}" if rate else "" for rate in (one.rate.in_per_s, one.rate.out_per_s))
+        engine = "Spark" if one.kind.startswith("spark") else "Python"
+        table.add_row(one.queue, engine, ", ".join(one.targets) or at_the_end, *map(str, counts), *rates)
+    return table
+
+
+def processes_table(roles: Sequence[Role], crew: Crew, killed: Sequence[tuple[Role, int]]) -> "Table":
+    """One row for each kind of process, with those that were killed."""
+    from rich.table import Table
+
+    table = Table("process", "pid", "killed", title="processes", title_justify="left")
+    for role in roles:
+        absent = "none at work" if role == "executor" else "[yellow]starting[/]"
+        pids = ", ".join(map(str, sorted(crew.of(role)))) or absent
+        dead = ", ".join(str(pid) for whose, pid in killed if whose == role)
+        table.add_row(TITLES[role].partition(" ")[2], pids, f"[bold red]{dead}[/]" if dead else "")
+    return table
+
+
+def batches_table(batches: Sequence[BatchDone]) -> "Table":
+    """The last ones, one row each."""
+    from rich.table import Table
+
+    table = Table("station", title=f"Spark batches: {len(batches)} done", title_justify="left")
+    for heading in ("items", "seconds", "items/s"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for batch in batches[-MOST_BATCHES:]:
+        again = f"[yellow]handed out {batch.epoch} times[/]" if batch.epoch > 1 else ""
+        table.add_row(
+            batch.station, str(batch.items), f"{batch.seconds:.1f}", f"{batch.items / batch.seconds:.0f}", again
+        )
+    return table
