@@ -47,7 +47,7 @@ key                                  type   content
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
 ``P:{tag}:batch:<id>``               hash   one batch: queue, epoch, state, range of its members, shared fields; expires
                                             when it is done
-``P:{tag}:batch:<id>:members``       list   its task ids in order; halves of a split batch share that of their root
+``P:{tag}:batch:<id>:members``       list   its task ids in order; parts of a split batch share that of their root
 ``P:{tag}:batch:<id>:nonces``        set    names of its lists of rows, so that all can be removed
 ``P:{tag}:batch:<id>:rows:<nonce>``  list   staged rows, four words each
 ``P:{tag}:batch:<id>:manifest``      list   the nonces that count, once it is decided

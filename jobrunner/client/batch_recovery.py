@@ -120,7 +120,7 @@ class MemberLists:
             self._broker.run(command("UNLINK", name, read=int))
 
     def _is_whole(self, batch: bytes, batch_id: str) -> bool:
-        """Whether the list is that of a batch that goes on, or whose halves do."""
+        """Whether the list is that of a batch that goes on, or whose parts do."""
         state, root = self._broker.run(command("HMGET", batch, "state", "list", read=list))
         return state in _GOING_ON and root == batch_id.encode()
 

@@ -68,7 +68,7 @@ class Batches:
     def top_up(self, lease: "BatchLease", n: int) -> int:
         """Up to `n` more items for a batch that is new (`lease.is_new`) and of which nothing is staged.
 
-        Returns how many. Raises BatchLost for half of a batch.
+        Returns how many. Raises BatchLost for a part of a batch.
         """
         return lease._fill(n)  # noqa: SLF001  the two classes are one
 
@@ -114,7 +114,7 @@ class Batches:
         return None
 
     def _claim_first(self, index: str, lease_ms: int) -> Claimed | None:
-        """Goes on while what it finds is gone: a batch that was halved leaves two that are due."""
+        """Goes on while what it finds is gone: a batch that was split leaves parts that are due."""
         while True:
             some_gone = False
             for batch_id in self.broker.run(calls.foremost(self.keys, index, _LOOK_AT)):
@@ -139,7 +139,7 @@ class BatchLease:
         self._targets = found.targets
         self._is_announced = False
         self.id = found.id
-        """The same for the same members, however often they are handed out; halves of a batch have ids of their own."""
+        """The same for the same members, however often they are handed out; parts of a batch have ids of their own."""
         self.queue = batches.keys.name
         """Full name of the queue."""
         self.epoch = found.epoch
@@ -147,7 +147,7 @@ class BatchLease:
         self.size = found.size
         """How many members it has, with those that were deleted or cancelled since."""
         self.root, self.first = found.root, found.first
-        """Id of the batch whose list the members are in: its own, unless it is the half of another. Position of its
+        """Id of the batch whose list the members are in: its own, unless it is a part of another. Position of its
         first member in that list."""
         self.failures, self.error = found.failures, found.error
         """How often it failed before, as reported, and why it failed last; empty when it did not."""
@@ -160,7 +160,7 @@ class BatchLease:
     def is_new(self) -> bool:
         """Whether this batch was never worked on before: it may be topped up, or dissolved at no cost.
 
-        A half is not, though its own first hand-out has epoch 1: its members failed together before.
+        A part is not, though its own first hand-out has epoch 1: its members failed together before.
         """
         return self.state == "open" and self.epoch == 1 and self.root == self.id
 
@@ -244,15 +244,16 @@ class BatchLease:
             self.state = "done"
         return step
 
-    def fail(self, error: str, *, delay_s: float) -> str:
-        """Reports a failure. 'again': due after the delay; 'split': two halves are due now; 'dead': the item is dead.
+    def fail(self, error: str, *, delay_s: float, fate: str = "failed") -> str:
+        """Reports a failure. 'again': due after the delay; 'split': its parts are due now; 'dead': the item is dead.
 
-        A batch without members is taken back ('dead').
+        `fate`: as of the call: "failed"; "blamed" or "poison" for an error of a row; "divided" to split it uncounted. A
+        batch without members is taken back ('dead').
         """
-        fate = self.end("failed", delay_ms=round(delay_s * 1000), reason=error)
-        if fate == "dead":
+        end = self.end(fate, delay_ms=round(delay_s * 1000), reason=error)
+        if end == "dead":
             self._advance_to_the_end()
-        return fate
+        return end
 
     def release(self, *, delay_s: float = 0.0) -> None:
         """Returns the batch, due at once or after a delay; no failure is counted."""

@@ -34,7 +34,7 @@ class LeaseHolder:
     worker: WorkerRecord | None
     """None when no live worker has this mark."""
     running: RunningAttempt | None
-    """The worker's report on the attempt, or on the batch that the task is in (of a halved batch, on both halves);
+    """The worker's report on the attempt, or on the batch that the task is in (of a split batch, on its parts);
     None when the attempt had not begun at the last heartbeat."""
 
 
@@ -62,7 +62,7 @@ def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> Lea
 
 
 def _numbers(batch_id: str) -> set[int]:
-    """Lease numbers of the members of a batch: of the batch itself, and of those that it is a half of."""
+    """Lease numbers of the members of a batch: of the batch itself, and of those that it is a part of."""
     parts = batch_id.split(".")
     return {number_from(".".join(parts[:end])) for end in range(1, len(parts) + 1)}
 

@@ -118,28 +118,28 @@ def test_two_drivers_with_a_record_that_raises_a_misfit_deaths_and_lost_leases(
     assert leftovers(raw, keys, "late") == []
 
 
-def test_a_half_passes_over_members_that_another_half_has_ended(flights, drive, take, client, raw, keys):
+def test_a_part_passes_over_members_that_another_part_has_ended(flights, drive, take, client, raw, keys):
     """As ranges of an earlier version overlap. Neither is a row of an ended member missing."""
     seen = []
 
-    @flights.spark_station("clean", to="late", batch=10, max_wait=0, schema="n int", missing="fail", backoff=AT_ONCE)
+    @flights.spark_station("clean", to="late", batch=16, max_wait=0, schema="n int", missing="fail", backoff=AT_ONCE)
     def leave(df, spark):
         seen.append(sorted(row["n"] for row in df.select("n").collect()))
         return df
 
     flights.declare("late")
-    flights.push_many("clean", [{"n": n} for n in range(4)])
+    flights.push_many("clean", [{"n": n} for n in range(16)])
     for _ in range(2):
         take("clean").lease.fail("no", delay_s=0)
-    left, right = take("clean"), take("clean")
-    raw.hset(keys.queue("flights/clean").batch + left.lease.id.encode(), mapping={"first": 0, "size": 4})
-    left.lease.first, left.lease.size = 0, 4
-    for half in (left, right):
-        half.run()
-        while not half.lease.advance().done:
+    left, right, *others = [take("clean") for _ in range(4)]
+    raw.hset(keys.queue("flights/clean").batch + left.lease.id.encode(), mapping={"first": 0, "size": 8})
+    left.lease.first, left.lease.size = 0, 8
+    for part in (left, right, *others):
+        part.run()
+        while not part.lease.advance().done:
             pass
 
-    assert seen == [[0, 1, 2, 3], []]
-    assert client.queue("flights/late").counts()["waiting"] == 4
+    assert seen == [[*range(8)], [], [*range(8, 12)], [*range(12, 16)]]
+    assert client.queue("flights/late").counts()["waiting"] == 16
     assert client.queue("flights/clean").counts()["pending"] == 0
 

@@ -42,7 +42,7 @@ class Claimed:
 
     id: str
     root: str
-    """Id of the batch whose list its members are in: its own, unless it is the half of another."""
+    """Id of the batch whose list its members are in: its own, unless it is a part of another."""
     epoch: int = 1
     state: str = "open"
     ends_ms: float = 0.0
@@ -107,7 +107,7 @@ def _unless_lost(batch_id: str, read: Callable[[Any], T], reply: Any) -> T:
     word = reply[0] if isinstance(reply, list) and reply else reply
     if word == b"half":
         raise BatchLost(
-            f"batch {batch_id} is a part of a batch that failed and was halved: it takes no more items; "
+            f"batch {batch_id} is a part of a batch that failed and was split: it takes no more items; "
             "run it with the members that it has"
         )
     if word == b"lost":
@@ -121,7 +121,7 @@ def fill(keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, le
     """Up to `count` more members, first in line, for a batch that has `had`; with 0 the batch is new.
 
     Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch does not
-    exist. Sent again it changes nothing. Raises BatchLost, also for half of a batch: that never gets other members.
+    exist. Sent again it changes nothing. Raises BatchLost, also for a part of a batch: that never gets other members.
     """
     return _with_batch(
         _fill, keys, batch_id, tasks=keys.tasks, queue=keys.name, epoch=epoch, had=had, count=count,
@@ -233,7 +233,9 @@ def advance(keys: QueueKeys, batch_id: str, *, count: int = ADVANCED_AT_ONCE) ->
 def failed_attempt(
     keys: QueueKeys, batch_id: str, epoch: int, *, fate: str, delay_ms: int = 0, reason: str = ""
 ) -> Call[str]:
-    """Ends an attempt without a decision: 'failed' (counts), 'released' (does not), 'dissolved' (members go back).
+    """Ends an attempt without a decision: 'failed' (counts; a batch that failed twice is split), 'blamed' (counts, and
+    is split at once), 'poison' (as that, and final for a member that is alone), 'divided' (is split, and does not
+    count; a single member is released), 'released' (does not count), 'dissolved' (members go back).
 
     Reply: 'again', 'split', 'dead' or 'dissolved' (both are to be rolled forward), 'more' (call again). Raises
     BatchLost.
@@ -249,7 +251,7 @@ def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str
 
 
 def member_list(keys: QueueKeys, batch_id: str) -> bytes:
-    """The key of the list of members of a batch that is no half."""
+    """The key of the list of members of a batch that is no part."""
     return _key(keys, batch_id, ":members")
 
 
@@ -284,8 +286,8 @@ def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
 
 
 def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
-    """Whether each of one or more ids still is a member of the batch, or of a half of it: not once it was deleted, or
-    ended by another half."""
+    """Whether each of one or more ids still is a member of the batch, or of a part of it: not once it was deleted, or
+    ended by another part."""
     number = number_from(root)
 
     def read(reply: Any) -> list[bool]:

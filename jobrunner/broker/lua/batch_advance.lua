@@ -53,7 +53,7 @@ if full then
 end
 if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
 
--- Halves share one number, so rows of one may have ended members of another: only a whole batch can be counted out.
+-- Parts share one number, so rows of one may have ended members of another: only a whole batch can be counted out.
 local is_counted_out = read.list == id and left_by_rows >= size
 local swept = is_counted_out and size or tonumber(read.swept) or 0
 if swept < size then

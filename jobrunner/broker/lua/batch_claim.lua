@@ -4,7 +4,7 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · lease_ms: length of the lease ·
 --       claim: a name of this call alone, which `batch_renew` compares
--- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, is damaged, or much is staged: ask
+-- reply {} when it is not due, {'gone'} when it cannot be taken (it was split, is damaged, or much is staged: ask
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
 --       error, target, ...}
 -- Works on a server that is full.
@@ -22,14 +22,17 @@ end
 if set == batches and read_config(now).paused then return {} end
 redis.call('ZREM', set, '')  -- see lib/commands.lua
 
--- The range of a half follows from its name and the size of the whole. Versions that topped up halves left ranges that
--- overlap those of the other halves, whose members a sink would then write twice.
+-- The range of a part follows from its name and the size of the whole: `.p3of16`, or of earlier versions `.1` for the
+-- first half. Versions that topped up halves left ranges that overlap those of the other halves, whose members a sink
+-- would then write twice.
 local function mend_range()
-  local size, first = number(redis.call('HGET', batch_key(read.list), 'size')), 0
+  local sizes = redis.call('HMGET', batch_key(read.list), 'whole', 'size')
+  local size, first = number(sizes[1]) or number(sizes[2]), 0
   if not size then return end
-  for half in string.gmatch(string.sub(id, #read.list + 1), '%.([12])') do
-    local left = math.floor(size / 2)
-    if half == '1' then size = left else first, size = first + left, size - left end
+  for part, parts in string.gmatch(string.sub(id, #read.list + 1), '%.p?(%d+)o?f?(%d*)') do
+    parts = tonumber(parts) or 2
+    local from = math.floor((part - 1) * size / parts)
+    first, size = first + from, math.floor(part * size / parts) - from
   end
   first, size = exact(first), exact(size)
   if read.first == first and read.size == size then return end

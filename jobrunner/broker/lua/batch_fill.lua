@@ -6,7 +6,7 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id: of the batch ·
 --       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
 --       lease: number of all its leases · lease_ms: length of the batch's own
--- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): halves of a
+-- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): parts of a
 --       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
 -- In a queue that keeps history the field `started_at` of a member is the time when it was handed out.
 -- The same call again changes nothing. Unfit tasks are dropped and limits hold, as for reserve.

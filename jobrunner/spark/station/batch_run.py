@@ -50,8 +50,8 @@ class SinkBatch:
 
     id: str
     supersedes: tuple[str, ...]
-    """Ids of batches of which this one is a part, after they failed and were halved: rows written under those do not
-    count, as this batch and its other halves write them anew. Empty except for halves."""
+    """Ids of batches of which this one is a part, after they failed and were split: rows written under those do not
+    count, as this batch and the other parts write them anew. Empty except for parts."""
     epoch: int
     """Number of times the batch was taken, from 1 on."""
     size: int

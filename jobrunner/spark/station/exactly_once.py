@@ -33,7 +33,7 @@ def write_batch(
     """Writes the rows to the folder `path/batch=<id>`, replacing the rows of an earlier attempt.
 
     They are written to a folder of this attempt, which readers skip, and become visible by renaming it if the lease is
-    still held then: raises BatchLost. Rows that the batch wrote before it was halved are removed.
+    still held then: raises BatchLost. Rows that the batch wrote before it was split are removed.
     `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values are
     folders below that. `path` is local or a URL that Spark knows; a URL under Spark Connect is written to in place.
     Call it last in a sink: an error after it leaves the rows there. Raises PipelineError.

@@ -132,7 +132,7 @@ def read_members(access: BatchConnections, start: int, count: int, check: Check)
 
 
 def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
-    """The members that no other half has ended. In earlier versions the ranges of two halves could overlap: only the
+    """The members that no other part has ended. In earlier versions the ranges of two halves could overlap: only the
     first half may pass a member to the function, or a sink would write it twice."""
     if not ids:
         return ids

@@ -142,7 +142,7 @@ def test_writes_that_do_not_count_are_never_seen(raw_orders, client, raw, keys):
     assert leftovers(raw, keys) == set()
 
 
-def test_a_batch_that_fails_twice_is_halved_until_the_poison_is_alone(raw_orders, client, raw, keys, audit):
+def test_a_batch_that_fails_twice_is_split_until_the_poison_is_alone(raw_orders, client, raw, keys, audit):
     ids = push(client, 7)
     poison, sizes = ids[4], []
     while lease := raw_orders.take(7, lease_s=30):

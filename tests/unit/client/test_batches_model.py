@@ -30,6 +30,7 @@ from tests.support.queue_audit import WAYS_OUT
 from tests.support.server import Server
 
 LEASE_MS, MAX_ATTEMPTS, ROOM = 1000, 3, 3
+BLAMED = ("blamed", "poison")
 SOURCE, TARGETS = "m/a", ("b", "c")
 _examples = itertools.count(1)
 fates = st.sampled_from(["b", "b", "c", "", None])
@@ -87,7 +88,7 @@ class Drivers(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.clock.advance(ms)
 
-    @rule(count=st.integers(1, 8))
+    @rule(count=st.integers(1, 11))
     def take(self, count: int) -> None:
         line = self.ids(self.keys.waiting)
         lease = self.batches.take(count, lease_s=LEASE_MS / 1000)
@@ -138,14 +139,14 @@ class Drivers(RuleBasedStateMachine):
                 self.settle(batch, [batch.staged.get(nonce, {}) for nonce in nonces], rest)
 
     @precondition(lambda self: self.leases)
-    @rule(data=st.data(), delay=st.sampled_from([0, 0, 500]))
-    def fail(self, data: st.DataObject, delay: int) -> None:
+    @rule(data=st.data(), delay=st.sampled_from([0, 0, 500]), said=st.sampled_from(["failed", *BLAMED, "divided"]))
+    def fail(self, data: st.DataObject, delay: int, said: str) -> None:
         lease, batch = self.some(data)
         with self.judged(lease, batch) as is_held:
-            fate = lease.fail("no", delay_s=delay / 1000)
+            fate = lease.fail("no", delay_s=delay / 1000, fate=said)
             assert is_held
-            batch.failures += 1
-            assert fate == self.fate_of(batch, batch.failures + batch.expiries)
+            batch.failures += said != "divided"
+            assert fate == self.fate_of(batch, batch.failures + batch.expiries, said)
             self.set_back(lease.id, batch, fate, self.now + delay)
 
     @precondition(lambda self: self.leases)
@@ -276,17 +277,20 @@ class Drivers(RuleBasedStateMachine):
         else:
             assert is_held or (is_newest and may_renew) or is_repeated, "taken although it is not held"
 
-    def fate_of(self, batch: ModelBatch, tries: int) -> str:
+    def fate_of(self, batch: ModelBatch, tries: int, said: str = "failed") -> str:
         if len(batch.members) == 1:
-            return "dead" if tries >= MAX_ATTEMPTS else "again"
-        return "split" if batch.failures >= 2 or batch.expiries >= MAX_ATTEMPTS else "again"
+            is_dead = said == "poison" or (said != "divided" and tries >= MAX_ATTEMPTS)
+            return "dead" if is_dead else "again"
+        return "split" if said != "failed" or batch.failures >= 2 or batch.expiries >= MAX_ATTEMPTS else "again"
 
     def set_back(self, batch_id: str, batch: ModelBatch, fate: str, due: float) -> None:
         batch.ends, batch.due, batch.staged = 0, due, {}
         if fate == "split":
-            batch.state, half = "split", len(batch.members) // 2
-            for n, members in enumerate((batch.members[:half], batch.members[half:]), start=1):
-                self.model[f"{batch_id}.{n}"] = ModelBatch(
+            batch.state, size = "split", len(batch.members)
+            parts = 4 if size > 8 else size
+            for n in range(parts):
+                members = batch.members[n * size // parts : (n + 1) * size // parts]
+                self.model[f"{batch_id}.p{n + 1}of{parts}"] = ModelBatch(
                     members, epoch=0, due=self.now, failures=batch.failures, expiries=batch.expiries
                 )
         elif fate == "dead":

@@ -1,4 +1,4 @@
--- A batch is a hash with its state, a list of members that the halves of a split batch share by range, and a list of
+-- A batch is a hash with its state, a list of members that the parts of a split batch share by range, and a list of
 -- rows for each nonce. `batch` is the key of its hash, `id` its id; all other keys are named after them. A holder's
 -- writes count only under the newest epoch, before its lease has ended, and while nothing is decided.
 local STAGED_SLICE = 500
@@ -67,10 +67,13 @@ local function extend_member_leases(read, now)
   end
 end
 
--- Batches that end without a decision. A whole batch is tried again; a batch that keeps failing is halved until the
--- members that fail are alone.
+-- Batches that end without a decision. A whole batch is tried again; a batch that keeps failing, or whose error is one
+-- of its rows, is split until the members that fail are alone.
 local FAILURES_OF_A_WHOLE = 2
 local TOMBSTONE_MS = 86400000
+-- A run of many members costs by the member, a run of few costs the same for any number: large batches leave most of
+-- their members to parts that succeed, smaller ones need few runs, and the smallest end at once in single members.
+local MANY, PARTS_OF_MANY, PARTS, FEW = 10000, 16, 4, 8
 
 -- Decides that no staged row counts, and leaves the rest to whoever rolls the batch forward.
 local function decide_without_rows(rest, now)
@@ -79,18 +82,23 @@ local function decide_without_rows(rest, now)
   redis.call('ZADD', finishing, exact(now), id)
 end
 
--- Makes two batches, due at once, with the failures of the one that they were.
-local function halve(read, now, failures, expiries, error_text)
-  local first, size = tonumber(read.first), tonumber(read.size)
-  local left = math.floor(size / 2)
-  for half, range in ipairs({{first, left}, {first + left, size - left}}) do
-    local other = id .. '.' .. half
+-- Parts are due at once, with the failures of the batch that they were. A name says which range the part is, as
+-- `.p3of16` does; earlier versions made halves, `.1` and `.2`, and compute the range of every part as if it were one,
+-- from the field `size` of the root. So the root of parts has `whole` instead, and they leave the range as it is.
+local function split(read, now, failures, expiries, error_text)
+  local first, size, root = tonumber(read.first), tonumber(read.size), batch_key(read.list)
+  local parts = size > MANY and PARTS_OF_MANY or size > FEW and PARTS or size
+  for part = 1, parts do
+    local other, from = id .. '.p' .. part .. 'of' .. parts, math.floor((part - 1) * size / parts)
     redis.call('HSET', batch_key(other), 'queue', read.queue, 'state', 'open', 'epoch', 0, 'ends', 0, 'number',
-      read.number, 'list', read.list, 'first', range[1], 'size', range[2], 'failures', failures, 'expiries', expiries,
-      'hold', read.hold, 'error', error_text)
+      read.number, 'list', read.list, 'first', first + from, 'size', math.floor(part * size / parts) - from,
+      'failures', failures, 'expiries', expiries, 'hold', read.hold, 'error', error_text)
     redis.call('ZADD', batches, exact(now), other)
   end
-  redis.call('HINCRBY', batch_key(read.list), 'users', 1)
+  redis.call('HINCRBY', root, 'users', parts - 1)
+  local whole = redis.call('HGET', root, 'size')
+  if whole then redis.call('HSET', root, 'whole', whole) end
+  redis.call('HDEL', root, 'size')
   redis.call('HSET', batch, 'state', 'split')
   if read.list ~= id then redis.call('PEXPIRE', batch, TOMBSTONE_MS) end
   redis.call('ZREM', batches, id)
@@ -105,20 +113,21 @@ local function is_spent_by(read, tries, config)
   return is_spent(tries, number(own_limit) or config.max_attempts)
 end
 
--- Counts a reported failure, or a lease that ended without a report. Returns 'again', 'split' or 'dead'.
-local function count_failure(read, failed, expired, due, now, error_text)
+-- Counts a reported failure, or a lease that ended without a report. `blamed`: the error is one of its rows, and
+-- 'poison' when it is final for a member that is alone. Returns 'again', 'split' or 'dead'.
+local function count_failure(read, failed, expired, due, now, error_text, blamed)
   local failures, expiries = read.failures + failed, (tonumber(read.expiries) or 0) + expired
   redis.call('HSET', batch, 'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)
   local size, config = tonumber(read.size), read_config(now)
   -- Failures of the larger batches say little about a single member whose driver dies: it may be a good one that was
   -- never run without the bad one.
   local tries = failed > 0 and failures + expiries or expiries
-  if size == 0 or size == 1 and is_spent_by(read, tries, config) then
+  if size == 0 or size == 1 and (blamed == 'poison' or is_spent_by(read, tries, config)) then
     decide_without_rows('dead', now)
     return 'dead'
   end
-  if size > 1 and (failures >= FAILURES_OF_A_WHOLE or is_spent_by(read, expiries, config)) then
-    halve(read, now, failures, expiries, error_text)
+  if size > 1 and (blamed or failures >= FAILURES_OF_A_WHOLE or is_spent_by(read, expiries, config)) then
+    split(read, now, failures, expiries, error_text)
     return 'split'
   end
   redis.call('ZADD', batches, exact(due), id)

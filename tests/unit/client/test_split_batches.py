@@ -1,4 +1,9 @@
-"""Halves of a failed batch while more items wait than a batch holds, and what versions left that topped them up."""
+"""Parts of a failed batch while more items wait than a batch holds, and what earlier versions left: halves, and halves
+that were topped up.
+"""
+
+import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +18,15 @@ from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 RAW, CLEAN, OTHER = "orders/raw", "orders/clean", "orders/other"
 LEASE_S = 30.0
+MENDED_BEFORE = b"""
+  local size, first = number(redis.call('HGET', batch_key(read.list), 'size')), 0
+  if not size then return end
+  for half in string.gmatch(string.sub(id, #read.list + 1), '%.([12])') do
+    local left = math.floor(size / 2)
+    if half == '1' then size = left else first, size = first + left, size - left end
+  end
+"""
+"""How the version before parts computed ranges."""
 GUARD = b"if not is_new and read.list ~= id then return {'half'} end\n"
 
 
@@ -59,14 +73,42 @@ def finish(lease, to="clean"):
         pass
 
 
-def halved(raw_orders, client, items, batch):
-    """(a batch of the first items that failed twice, so that its halves are due; the ids of all items)"""
-    ids = client.queue(RAW).push_many(range(items))
-    for _ in range(2):
+@pytest.fixture
+def halve(raw, keys, clock):
+    """halve(lease): splits a batch that is held as earlier versions did, in two parts named `.1` and `.2`."""
+    queue = keys.queue(RAW)
+
+    def name(batch):
+        return queue.batch + batch.encode()
+
+    def run(lease):
+        read = raw.hgetall(name(lease.id))
+        first, size = int(read[b"first"]), int(read[b"size"])
+        for half, (begin, count) in enumerate([(first, size // 2), (first + size // 2, size - size // 2)], start=1):
+            kept = {key: read[key] for key in (b"queue", b"number", b"list", b"hold")}
+            kept |= {b"state": "open", b"epoch": 0, b"ends": 0, b"failures": 2, b"expiries": 0, b"error": "no"}
+            raw.hset(name(f"{lease.id}.{half}"), mapping=kept | {b"first": begin, b"size": count})
+            raw.zadd(queue.batches, {f"{lease.id}.{half}": clock.ms})
+        raw.hincrby(name(read[b"list"].decode()), "users", 1)
+        raw.hset(name(lease.id), "state", "split")
+        if read[b"list"].decode() != lease.id:
+            raw.pexpire(name(lease.id), 86_400_000)
+        raw.zrem(queue.batches, lease.id)
+
+    return run
+
+
+@pytest.fixture
+def halved(raw_orders, client, halve):
+    """halved(10, 4): (a batch of the first items, of which an earlier version made halves; the ids of all items)"""
+
+    def run(items, batch):
+        ids = client.queue(RAW).push_many(range(items))
         lease = raw_orders.take(batch, lease_s=LEASE_S)
-        fate = lease.fail("no such airport", delay_s=0)
-    assert fate == "split"
-    return lease, ids
+        halve(lease)
+        return lease, ids
+
+    return run
 
 
 def drive(raw_orders, batch, poison, *, dies=lambda lease: False, clock=None):
@@ -94,8 +136,8 @@ def nothing_left(raw, keys):
     return all(raw.type(key) == b"hash" and raw.pttl(key) > 0 for key in found)
 
 
-def test_a_half_is_not_new_and_takes_no_more_items(raw_orders, client, broker, keys, raw):
-    whole, _ = halved(raw_orders, client, 10, 4)
+def test_a_half_is_not_new_and_takes_no_more_items(raw_orders, client, halved, broker, keys, raw):
+    whole, _ = halved(10, 4)
     half = raw_orders.take(4, lease_s=LEASE_S)
     assert (half.id, half.epoch, half.size) == (f"{whole.id}.1", 1, 2)
     assert not half.is_new
@@ -115,6 +157,91 @@ def test_a_batch_is_new_until_it_was_handed_out_again(raw_orders, client):
     assert raw_orders.top_up(lease, 2) == 2
     lease.release()
     assert not raw_orders.take(1, lease_s=LEASE_S).is_new
+
+
+def split(raw_orders, client, items, batch):
+    """(a batch of the first items that was split at its first failure, the ids of all items)"""
+    ids = client.queue(RAW).push_many(range(items))
+    lease = raw_orders.take(batch, lease_s=LEASE_S)
+    assert lease.fail("no such airport", delay_s=3600, fate="blamed") == "split"
+    return lease, ids
+
+
+def test_parts_of_a_batch_are_named_by_their_range_and_cover_it(raw_orders, client):
+    """Few wide parts of a large batch, single members of the smallest."""
+    for size, parts in ((10_001, 16), (10_000, 4), (9, 4), (8, 8), (2, 2)):
+        whole, ids = split(raw_orders, client, size, size)
+        leases = [raw_orders.take(size, lease_s=LEASE_S) for _ in range(parts)]
+        leases.sort(key=lambda lease: lease.first)
+        assert [lease.id for lease in leases] == [f"{whole.id}.p{n}of{parts}" for n in range(1, parts + 1)]
+        assert [one for lease in leases for one in lease.members(0, size)] == ids
+        assert {lease.failures for lease in leases} == {1}
+        assert not any(lease.is_new for lease in leases)
+        for lease in leases:
+            finish(lease)
+
+
+def test_an_error_of_a_row_is_final_for_the_item_that_is_alone_when_it_is_poison(raw_orders, client, raw, keys, audit):
+    split(raw_orders, client, 3, 3)
+    leases = [raw_orders.take(3, lease_s=LEASE_S) for _ in range(3)]
+    fates = ("failed", "blamed", "poison")
+    assert [one.fail("no", delay_s=0, fate=fate) for one, fate in zip(leases, fates, strict=True)] == [
+        "again", "again", "dead"
+    ]  # fmt: skip
+    assert client.queue(RAW).counts()["dead"] == 1
+    drive(raw_orders, 9, set())
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_a_batch_is_split_uncounted_where_no_item_is_to_blame(raw_orders, client):
+    client.queue(RAW).push_many(range(2))
+    lease = raw_orders.take(2, lease_s=LEASE_S)
+    assert lease.fail("no", delay_s=0, fate="divided") == "split"
+    part = raw_orders.take(2, lease_s=LEASE_S)
+    assert (part.size, part.failures) == (1, 0)
+    assert part.fail("no", delay_s=3600, fate="divided") == "again"
+    assert raw_orders.take(2, lease_s=LEASE_S).id != part.id
+
+
+@pytest.mark.parametrize("version", ["this one", "the one before"])
+def test_drivers_of_two_versions_finish_parts_and_halves_of_one_another(
+    raw_orders, client, raw, keys, audit, halve, monkeypatch, version
+):
+    """The version before takes ranges of all parts for those of halves, and leaves them alone without the size."""
+    whole, ids = split(raw_orders, client, 40, 40)
+    first = raw_orders.take(40, lease_s=LEASE_S)
+    halve(first)
+    halve(raw_orders.take(40, lease_s=LEASE_S))
+    queue = keys.queue(RAW)
+    assert raw.hmget(queue.batch + whole.id.encode(), "size", "whole") == [None, b"40"]
+    if version == "the one before":
+        script = load("batch_claim")
+        begin, end = script.source.index(b"local sizes = "), script.source.index(b"first, size = exact(first)")
+        source = script.source[:begin] + MENDED_BEFORE + script.source[end:]
+        changed = replace(script, source=source, sha=hashlib.sha1(source).hexdigest().encode())
+        monkeypatch.setitem(batches._claim.__dict__, "script", changed)
+
+    decided = drive(raw_orders, 40, {ids[0], ids[17]})
+
+    moved = [one for members in decided for one in members]
+    assert sorted([*moved, ids[0], ids[17]]) == ids
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_a_batch_that_the_version_before_halved_has_its_halves_split_in_parts(
+    raw_orders, client, halved, raw, keys, audit
+):
+    whole, ids = halved(40, 40)
+    assert raw_orders.take(40, lease_s=LEASE_S).fail("no", delay_s=0, fate="blamed") == "split"
+    raw.hset(keys.queue(RAW).batch + f"{whole.id}.1.p2of4".encode(), "size", 30)  # as a range that grew
+
+    decided = drive(raw_orders, 40, {ids[30]})
+
+    assert sorted([*(one for members in decided for one in members), ids[30]]) == ids
+    assert nothing_left(raw, keys)
+    audit(RAW)
 
 
 def test_one_poison_item_costs_no_other_its_place_while_more_wait_than_a_batch_holds(
@@ -194,9 +321,9 @@ def test_two_drivers_with_poison_a_death_and_a_lost_lease_end_each_item_once(
     audit(RAW)
 
 
-def test_a_row_of_one_half_for_an_item_of_the_other_leaves_nobody_behind(raw_orders, client, raw, keys, audit):
+def test_a_row_of_one_half_for_an_item_of_the_other_leaves_nobody_behind(raw_orders, client, halved, raw, keys, audit):
     """Halves share one number, so such a row counts; the half that sent it must still end its own members."""
-    _, ids = halved(raw_orders, client, 4, 4)
+    _, ids = halved(4, 4)
     left, right = raw_orders.take(4, lease_s=LEASE_S), raw_orders.take(4, lease_s=LEASE_S)
     left.stage("n", [word for one in ids[2:] for word in (one, "clean", b"1", "")])
     left.decide(["n"], rest="dropped")
@@ -213,9 +340,9 @@ def test_a_row_of_one_half_for_an_item_of_the_other_leaves_nobody_behind(raw_ord
 
 
 def test_items_that_an_earlier_version_stranded_go_back_to_their_places(
-    raw_orders, client, raw, keys, grow, lists, audit
+    raw_orders, client, halved, raw, keys, grow, lists, audit
 ):
-    _, ids = halved(raw_orders, client, 30, 10)
+    _, ids = halved(30, 10)
     left = raw_orders.take(10, lease_s=LEASE_S)
     right = raw_orders.take(10, lease_s=LEASE_S)
     grow(left, 5)
@@ -242,15 +369,14 @@ def test_items_that_an_earlier_version_stranded_go_back_to_their_places(
 
 @pytest.mark.parametrize("splits", [1, 2, 3])
 def test_ranges_that_an_earlier_version_let_grow_over_other_halves_are_mended(
-    raw_orders, client, raw, keys, grow, lists, audit, splits
+    raw_orders, client, halved, halve, raw, keys, grow, lists, audit, splits
 ):
     """Left as they were, these halves cover members of one another: a sink would write those twice."""
-    _, ids = halved(raw_orders, client, 30, 10)
+    _, ids = halved(30, 10)
     for _ in range(splits):
         half = raw_orders.take(10, lease_s=LEASE_S)
         grow(half, 10 - half.size)
-        half = raw_orders.resume(half.id, half.epoch, lease_s=LEASE_S)
-        assert half.fail("no such airport", delay_s=0) == "split"
+        halve(half)
 
     reclaim_items(raw_orders.broker, keys.queue(RAW))
     lists()
@@ -262,11 +388,13 @@ def test_ranges_that_an_earlier_version_let_grow_over_other_halves_are_mended(
     audit(RAW)
 
 
-def test_a_half_of_one_member_that_grew_and_was_split_ends_it_once(raw_orders, client, raw, keys, grow, lists, audit):
-    _, ids = halved(raw_orders, client, 9, 2)
+def test_a_half_of_one_member_that_grew_and_was_split_ends_it_once(
+    raw_orders, client, halved, halve, raw, keys, grow, lists, audit
+):
+    _, ids = halved(9, 2)
     half = raw_orders.take(2, lease_s=LEASE_S)
     grow(half, 3)
-    raw_orders.resume(half.id, half.epoch, lease_s=LEASE_S).fail("no such airport", delay_s=0)
+    halve(half)
 
     reclaim_items(raw_orders.broker, keys.queue(RAW))
     lists()
