@@ -1,39 +1,45 @@
 """One batch at a Spark station, from its members to the decision. Each step can be called by itself.
 
 Invariants: no row is visible before the decision; a batch that is decided was checked as a whole, so each of its
-members is accounted for once. In the DataFrame that the function returns, columns that begin with `_` steer the item or
-are its own; all others are its payload. Errors that the columns alone reveal are raised here.
+members is accounted for once.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from pyspark.sql import types as spark_types
 
 from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.errors import PipelineError, StationError
-from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
-from jobrunner.spark.columns import NUMBER, WHOLE
+from jobrunner.spark.row_errors import ERROR, ID, fold_errors, without_errors
 from jobrunner.spark.station.members import (
     MISFITS,
-    OWN,
-    PAYLOAD,
     BatchConnections,
     BatchRef,
     PayloadShape,
     members_frame,
     shape_of,
 )
-from jobrunner.spark.station.staging import STAGED, RowRules, StagedRows, digests_of, rules_of, stage_rows
+from jobrunner.spark.station.output_rows import rows_of
+from jobrunner.spark.station.staging import (
+    ERRORS,
+    STAGED,
+    RowRules,
+    StagedRows,
+    digests_of,
+    rules_of,
+    stage_batches,
+    stage_rows,
+)
 
 _NAMED = 3
 """Items that an error about many names."""
@@ -57,6 +63,9 @@ class SinkBatch:
     size: int
     renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
     """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
+    quarantine: Callable[[DataFrame], DataFrame] = field(default=without_errors, repr=False, compare=False)
+    """Sets rows with errors aside: their items are dead when the batch is decided. Returns the other rows, to be
+    written. `write_batch` does so."""
 
     @property
     def attempt(self) -> int:
@@ -118,12 +127,16 @@ class BatchRun:
             url=self._plan.url, prefix=self._plan.prefix, queue=lease.queue, batch=lease.id, epoch=lease.epoch,
             root=lease.root, first=lease.first, size=lease.size, failures=lease.failures,
         )  # fmt: skip
-        df = members_frame(self._spark, BatchConnections(place, self._broker, self._keys), self._plan.shape)
+        access = BatchConnections(place, self._broker, self._keys)
+        df = members_frame(self._spark, access, self._plan.shape)
         if station.link.is_sink:
+            aside = SetAside(access, self._plan.rules, self.staged)
             batch = SinkBatch(
-                id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew
-            )
-            _check_sink(station, _steered(station.function(df, self._spark, batch)))
+                id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
+                quarantine=aside.quarantine,
+            )  # fmt: skip
+            with aside:
+                _check_sink(station, _steered(station.function(df, self._spark, batch)))
             return
         rows = rows_of(_steered(station.function(df, self._spark)), self._plan.rules, self._plan.shape)
         rules = replace(self._plan.rules, checks_payload=rows.checks_payload)
@@ -134,14 +147,15 @@ class BatchRun:
         """Raises PipelineError for an item with several rows, or one without when none may be missing."""
         named = np.frombuffer(b"".join(one.digests for one in self.staged), np.uint64)
         found, counts = np.unique(named, return_counts=True)
-        if not self._plan.rules.fan_out and len(found) < len(named):
+        if not self._plan.rules.fan_out and not self._plan.station.is_sink and len(found) < len(named):
             self._check_single(dict(zip(found[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True)))
         if self._plan.station.missing == "fail" and len(found) < self.lease.size:
             self._check_none_missing(found)
 
     def decide(self) -> None:
         """Decides the batch: from here on its rows are applied. Raises BatchLost."""
-        nonces = [*(one.nonce for one in self.staged), *self._misfits()]
+        staged = sorted((one.nonce for one in self.staged), key=lambda nonce: not nonce.startswith(ERRORS))
+        nonces = [*staged, *self._misfits()]
         self.lease.decide(nonces, rest=self._plan.rest, max_hops=self._plan.station.link.max_hops)
 
     def _misfits(self) -> list[str]:
@@ -179,6 +193,46 @@ class BatchRun:
         return self.lease.members(0, self.lease.size)
 
 
+class SetAside:
+    """Stages the rows of a sink that have errors, before the others are written. The frame is kept until the `with`
+    block ends, so that rows are computed once.
+
+    Invariant: a row is written or staged, never both and never neither, also when it is computed again with another
+    result.
+    """
+
+    def __init__(self, access: BatchConnections, rules: RowRules, staged: list[StagedRows]) -> None:
+        self._access = access
+        self._rules = rules
+        self._staged = staged
+        self._kept: list[DataFrame] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kept in self._kept:
+            with suppress(Exception):  # the engine is gone, and the frame with it
+                kept.unpersist()
+
+    def quarantine(self, df: DataFrame) -> DataFrame:
+        """The rows of `df` without errors, after those with errors were staged. Raises StationError without an _id."""
+        rows = fold_errors(df)
+        if ERROR not in rows.columns:
+            return rows
+        if ID not in rows.columns:
+            raise StationError(f"sink {self._rules.station!r} has errors of rows without _id: keep the column _id")
+        rows = rows.persist()
+        self._kept.append(rows)
+        failed = rows.where(F.col(ERROR).isNotNull()).select(ID, ERROR).distinct().toArrow()
+        self._staged += stage_batches(self._access, self._rules, failed.to_batches(), 0)
+        if failed.num_rows:
+            ids = df.sparkSession.createDataFrame(failed.select([ID]))
+            rows = rows.join(F.broadcast(ids), rows[ID] == ids[ID], "left_anti")
+        changed = F.raise_error(F.concat(F.lit("this row had no error before: "), F.col(ERROR)))
+        return rows.where(F.when(F.col(ERROR).isNull(), True).otherwise(changed.cast("boolean"))).drop(ERROR)
+
+
 def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
     found, batch_id = [], lease.id
     while batch_id != lease.root:
@@ -205,90 +259,3 @@ def _check_sink(station: SparkStation, returned: Any) -> None:
 def _without(ids: Sequence[str], others: Sequence[str]) -> list[str]:
     gone = set(others)
     return [one for one in ids if one not in gone]
-
-
-ID, TO, DELAY, PRIORITY, HEADERS = "_id", "_to", "_delay", "_priority", "_headers"
-_STEERING = (TO, DELAY, PRIORITY, HEADERS)
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-_HEADERS_TYPE = spark_types.MapType(spark_types.StringType(), spark_types.StringType())
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRows:
-    """Rows to stage: `frame` has _id, payload and those of _to, _delay, _priority, _headers that were there."""
-
-    frame: DataFrame
-    checks_payload: bool
-    """Whether the payload is text of the user's own, which may be no JSON."""
-
-
-def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
-    """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
-    who = f"station {rules.station!r}"
-    if not isinstance(returned, DataFrame):
-        said = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
-        raise StationError(f"{who} returned {said}: return a DataFrame")
-    if returned.isStreaming:
-        raise StationError(f"{who} returned a streaming DataFrame: return one made from df")
-    columns = {field.name: field.dataType for field in returned.schema.fields}
-    _check_names(who, returned.columns, rules)
-    _check_types(who, columns)
-    payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
-    if not payload:
-        raise StationError(f"{who} returned no column for the payload: keep those that are to go on, next to _id")
-    text, checked = _payload(payload, shape)
-    kept = [_steering(name) for name in columns if name in _STEERING]
-    task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
-    return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
-
-
-def _check_names(who: str, names: list[str], rules: RowRules) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise StationError(f"{who} returned column {twice[0]!r} twice: drop or rename one of them (join by name)")
-    if ID not in names and not rules.emits_new:
-        raise StationError(
-            f"{who} lost the column _id: keep it in select and groupBy, or declare emits_new=True for new items"
-        )
-    targets = dict.fromkeys(rules.targets.values())
-    if TO not in names and len(targets) != 1:
-        short = ", ".join(map(repr, targets))
-        raise StationError(f"{who} returned no column _to but leads to {short}: name one of them for each row")
-    for name in names:
-        if name.startswith("_") and name not in _STEERING + OWN:
-            hint = nearest(name, _STEERING)
-            raise StationError(f"{who} returned column {name!r}: names that begin with _ steer the item; {hint}")
-
-
-def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
-    wanted: dict[str, tuple[tuple[type[spark_types.DataType], ...], str]] = {
-        ID: ((spark_types.StringType,), "a string, as it was in df"),
-        TO: ((spark_types.StringType,), "a string, the name of a queue"),
-        DELAY: (NUMBER, "a number of seconds"),
-        PRIORITY: (WHOLE, "a whole number: 0, 1 or 2"),
-        HEADERS: ((spark_types.MapType,), "a map of strings"),
-    }
-    for name, (kinds, should) in wanted.items():
-        kind = columns.get(name)
-        if kind is None or isinstance(kind, (*kinds, spark_types.NullType)):
-            continue
-        raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
-
-
-def _payload(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
-    if list(columns) == [PAYLOAD] and shape.columns is None:
-        if isinstance(columns[PAYLOAD], spark_types.StringType):
-            return F.col(PAYLOAD), True
-        if isinstance(columns[PAYLOAD], spark_types.VariantType):
-            return F.to_json(F.col(PAYLOAD)), False
-    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _JSON), False
-
-
-def _steering(name: str) -> Column:
-    if name == HEADERS:
-        return F.to_json(F.col(name).cast(_HEADERS_TYPE)).alias(name)
-    return F.col(name).cast({TO: "string", DELAY: "double", PRIORITY: "int"}[name]).alias(name)

@@ -36,8 +36,10 @@ def write_batch(
     still held then: raises BatchLost. Rows that the batch wrote before it was split are removed.
     `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values are
     folders below that. `path` is local or a URL that Spark knows; a URL under Spark Connect is written to in place.
-    Call it last in a sink: an error after it leaves the rows there. Raises PipelineError.
+    Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
+    are dead with the error. Raises PipelineError.
     """
+    df = batch.quarantine(df)
 
     def save(rows: DataFrame, name: str) -> None:
         # A session may be set to overwrite only partitions it writes to: then those of an earlier attempt stayed.

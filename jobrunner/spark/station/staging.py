@@ -7,6 +7,7 @@ column that no row uses costs nothing. An error names the column and the item.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from jobrunner.errors import PayloadTooLarge, PipelineError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.columns import checked_priority, finite_s, refuses
+from jobrunner.spark.row_errors import ERROR
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
 from jobrunner.task import derived_id
 
@@ -27,6 +29,10 @@ _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 _headers = msgspec.json.Decoder(dict[str, str | None]).decode
 _encode = msgspec.json.Encoder().encode
 Ids = list[bytes | None]
+ERRORS = "errors."
+"""Begins the names of staging keys of rows with errors. They are applied first, so that a parent which fails has no
+children."""
+LONGEST_ERROR = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +199,17 @@ def _shown(task_id: bytes | None) -> str:
     return "without id" if task_id is None else task_id.decode(errors="replace")
 
 
+def pack_errors(batch: pa.RecordBatch, rules: RowRules, before: int = 0) -> tuple[list[bytes | str], Ids]:  # noqa: ARG001
+    """(words, ids) of rows with an error: their items die of it, and keep their payload."""
+    ids: Ids = _binary(batch, "_id")
+    words: list[bytes | str] = []
+    for task_id, error in zip(ids, batch.column(batch.schema.get_field_index(ERROR)).to_pylist(), strict=True):
+        if task_id is None:
+            raise _wrong(rules, ERROR, error, None, "an error is that of an item; keep its _id")
+        words += (task_id, b"", " ".join(error.split())[:LONGEST_ERROR] or "no reason given", b"")
+    return words, ids
+
+
 STAGED = "nonce string, rows long, digests binary"
 
 
@@ -207,28 +224,55 @@ class StagedRows:
 
 
 def stage_rows(place: BatchRef, rules: RowRules, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One Spark task: stages its rows, then yields one row with the result (none when there were no rows)."""
+    """One Spark task: stages its rows, then yields a row for each key with the result (none when there were no rows).
+    """
     context = TaskContext.get()
     with place.open() as access:
         staged = stage_batches(access, rules, batches, context.partitionId() if context else 0)
-    if staged.rows:
-        digests = pa.array([staged.digests], pa.binary())
-        yield pa.record_batch({"nonce": [staged.nonce], "rows": [staged.rows], "digests": digests})
+    for one in staged:
+        digests = pa.array([one.digests], pa.binary())
+        yield pa.record_batch({"nonce": [one.nonce], "rows": [one.rows], "digests": digests})
 
 
 def stage_batches(
     access: BatchConnections, rules: RowRules, batches: Iterable[pa.RecordBatch], partition: int
-) -> StagedRows:
-    """Stages record batches under one new key. Raises PipelineError that names column and item, BatchLost."""
-    nonce, rows, digests = new_nonce(), 0, [b""]
+) -> list[StagedRows]:
+    """Stages record batches under a new key, and rows with errors under another. Raises PipelineError that names column
+    and item, BatchLost."""
+    source = f"{access.place.batch}.{partition}"
+    good, bad = _StagedKey(access, new_nonce(), partial(pack_rows, rules=rules, source=source)), None
     for batch in batches:
+        failed = pc.is_valid(batch.column(place)) if (place := batch.schema.get_field_index(ERROR)) >= 0 else None
+        if failed is not None and failed.true_count:
+            bad = bad or _StagedKey(access, new_nonce(ERRORS), partial(pack_errors, rules=rules))
+            bad.add(batch.filter(failed))
+        good.add(batch if failed is None else batch.filter(pc.invert(failed)))
+    return [one.staged for one in (good, bad) if one is not None and one.rows]
+
+
+class _StagedKey:
+    """One staging key that is written to."""
+
+    def __init__(
+        self, access: BatchConnections, nonce: str, pack: Callable[..., tuple[list[bytes | str], Ids]]
+    ) -> None:
+        self.rows = 0
+        self._access = access
+        self._nonce = nonce
+        self._pack = pack
+        self._digests = [b""]
+
+    def add(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
-            continue
-        words, ids = pack_rows(batch, rules, f"{access.place.batch}.{partition}", rows)
-        digests.append(digests_of(ids).tobytes())
-        access.stage(nonce, words, after=rows)
-        rows += len(words) // 4
-    return StagedRows(nonce, rows, b"".join(digests))
+            return
+        words, ids = self._pack(batch, before=self.rows)
+        self._digests.append(digests_of(ids).tobytes())
+        self._access.stage(self._nonce, words, after=self.rows)
+        self.rows += len(words) // 4
+
+    @property
+    def staged(self) -> StagedRows:
+        return StagedRows(self._nonce, self.rows, b"".join(self._digests))
 
 
 def digests_of(ids: Iterable[bytes | None]) -> "np.ndarray[Any, np.dtype[np.uint64]]":

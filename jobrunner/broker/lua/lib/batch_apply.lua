@@ -76,7 +76,7 @@ local function apply_rows(words, read, now, config)
     local one, to = words[at], words[at + 1]
     local target = to ~= '' and target_queue(to)
     if target and target.capacity < 1 and not options.over then return n - 1, to end
-    if options.new and (is_live or not options.parent) then
+    if options.new and (is_live and not has_left[ids[n]] or not options.parent) then
       apply_new(one, target, words[at + 2], options, read, now, config)
     elseif is_live and not has_left[one] and not options.new then
       apply_to_member(one, target, words[at + 2], options, read, now, config)

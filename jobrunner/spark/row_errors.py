@@ -1,0 +1,173 @@
+"""Errors of single rows: the row's item is dead with the error, and the batch goes on.
+
+A column may carry, next to its value, the error of its row: a struct with the fields `_value` and `_error`. Functions
+that `guarded` makes and `checked` return such columns. `fold_errors` puts the value in their place, and the first error
+of a row into the column `_error`; stations fold what is left at their end.
+"""
+
+from collections.abc import Callable
+from functools import partial, update_wrapper
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql import types as spark_types
+
+from jobrunner.errors import InvalidOption, StationError
+
+ID, ERROR = "_id", "_error"
+_VALUE = "_value"
+_LONGEST = 1000
+_OF_THE_CODE = (ImportError, MemoryError, NameError)
+"""Errors that no row causes: they fail the batch, or a missing module would kill every item."""
+_FLOATS = (spark_types.FloatType, spark_types.DoubleType)
+
+
+def guarded(
+    returns: str | spark_types.DataType, *, pandas: bool = False
+) -> Callable[[Callable[..., Any]], "GuardedFunction"]:
+    """Makes a function of Python usable on columns. An exception becomes the error of its row, instead of failing the
+    batch.
+
+    `returns`: the type of its value, as DDL or a DataType; a value of another type is an error of its row, too. With
+    `pandas` the function takes and returns Series; where it raises for a whole one, it is called row by row.
+    ImportError and NameError fail the batch all the same. Needs no session where it is declared.
+    """
+    if not isinstance(returns, (str, spark_types.DataType)):
+        raise InvalidOption(f"guarded({returns!r}): name the type that the function returns, as in @guarded('int')")
+    return lambda function: GuardedFunction(function, returns, pandas)
+
+
+class GuardedFunction:
+    """A function that `guarded` made. Called with columns or their names it returns a column with values and errors;
+    `__wrapped__` is the function itself."""
+
+    def __init__(self, function: Callable[..., Any], returns: str | spark_types.DataType, pandas: bool) -> None:
+        self._function = function
+        self._returns = returns
+        self._pandas = pandas
+        update_wrapper(self, function)
+
+    def __call__(self, *columns: Column | str) -> Column:
+        """The function of these columns, in the session that is active now."""
+        returns = self._returns
+        if isinstance(returns, str):
+            returns = _type_of(returns)
+        functions: Any = F  # its stubs lack pandas_udf
+        result = spark_types.StructType().add(_VALUE, returns).add(ERROR, spark_types.StringType())
+        if self._pandas:
+            made = functions.pandas_udf(_on_series(self._function, returns), result)
+        else:
+            made = functions.udf(_on_values(self._function, returns), result)
+        column: Column = made(*columns)
+        return column
+
+
+def checked(value: Column, *inputs: Column | str, error: str | None = None) -> Column:
+    """`value`, with an error in each row where it is null though none of the `inputs` is, as `F.try_to_date` and other
+    `try_` functions return null. `error` replaces the text, which names inputs and their values."""
+    if not inputs:
+        raise InvalidOption("checked(value) has no inputs: name the columns that the value is made of")
+    columns = [F.col(one) if isinstance(one, str) else one for one in inputs]
+    is_failed = value.isNull()
+    for column in columns:
+        is_failed = is_failed & column.isNotNull()
+    if error is None:
+        pairs = zip(inputs, columns, strict=True)
+        said = [F.concat(F.lit(f"{_name(one)}="), column.cast("string")) for one, column in pairs]
+        text = F.concat(F.lit("ValueError: no value of "), F.concat_ws(", ", *said))
+    else:
+        text = F.lit(error)
+    return F.struct(value.alias(_VALUE), F.when(is_failed, text).alias(ERROR))
+
+
+def fold_errors(df: DataFrame) -> DataFrame:
+    """The frame with plain values in place of columns that carry errors, and the first error of each row in the column
+    `_error`. An `_error` that is there counts first."""
+    carrying = [one.name for one in df.schema.fields if _carries_errors(one.dataType)]
+    if not carrying:
+        return df
+    errors = [F.col(ERROR)] if ERROR in df.columns else []
+    errors += [F.col(f"`{name}`.{ERROR}") for name in carrying]
+    kept = [
+        F.col(f"`{name}`.{_VALUE}").alias(name) if name in carrying else F.col(f"`{name}`")
+        for name in df.columns
+        if name != ERROR
+    ]
+    return df.select(*kept, F.coalesce(*errors).alias(ERROR))
+
+
+def without_errors(df: DataFrame) -> DataFrame:
+    """What a sink may write where nothing can be set aside: `df`, if no row can have an error. Raises StationError."""
+    folded = fold_errors(df)
+    if ERROR in folded.columns:
+        raise StationError("rows with errors need the batch of a sink that runs: remove the column _error before")
+    return folded
+
+
+def _carries_errors(kind: spark_types.DataType) -> bool:
+    return isinstance(kind, spark_types.StructType) and kind.fieldNames() == [_VALUE, ERROR]
+
+
+def _name(column: Column | str) -> str:
+    return column if isinstance(column, str) else "its input"
+
+
+def _type_of(ddl: str) -> spark_types.DataType:
+    fields: Any = spark_types.StructType.fromDDL(f"{_VALUE} {ddl}")
+    found: spark_types.DataType = fields[_VALUE].dataType
+    return found
+
+
+def _on_values(function: Callable[..., Any], returns: spark_types.DataType) -> Callable[..., Any]:
+    verify = spark_types._make_type_verifier(returns)  # noqa: SLF001 - Spark makes null of another type
+
+    def run(*values: Any) -> tuple[Any, str | None]:
+        try:
+            value = function(*values)
+            value = value.item() if type(value).__module__ == "numpy" else value
+            value = float(value) if type(value) is int and isinstance(returns, _FLOATS) else value
+            verify(value)
+        except _OF_THE_CODE:
+            raise
+        except Exception as error:
+            return None, one_line(error)
+        return value, None
+
+    return run
+
+
+def _on_series(function: Callable[..., Any], returns: spark_types.DataType) -> Callable[..., Any]:
+    import pandas as pd
+
+    by_row = partial(_first_of, function)
+
+    def run(*columns: Any) -> Any:
+        try:
+            values = list(function(*columns))
+            if len(values) == len(columns[0]):
+                return pd.DataFrame({_VALUE: pd.Series(values, dtype=object), ERROR: None})
+        except _OF_THE_CODE:
+            raise
+        except Exception:  # of which row, only a call for each can show
+            values = []
+        each = _on_values(partial(by_row, pd.Series), returns)
+        rows = [each(*row) for row in zip(*columns, strict=True)]
+        found, errors = zip(*rows, strict=True) if rows else ((), ())
+        return pd.DataFrame({_VALUE: pd.Series(found, dtype=object), ERROR: pd.Series(errors, dtype=object)})
+
+    run.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame}
+    return run
+
+
+def _first_of(function: Callable[..., Any], series: Callable[[list[Any]], Any], *values: Any) -> Any:
+    found = list(function(*[series([value]) for value in values]))
+    if len(found) != 1:
+        raise ValueError(f"the function returned {len(found)} values for one row")
+    return found[0]
+
+
+def one_line(error: BaseException) -> str:
+    """Class and text of an error, at most 1 000 characters in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text or 'no reason given'}"[:_LONGEST]

@@ -1,0 +1,105 @@
+"""The DataFrame that a station's function returned, as rows to stage. Errors that the columns alone reveal are raised
+here. Columns that begin with `_` steer the item or are its own; all others are its payload.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql import types as spark_types
+
+from jobrunner.errors import StationError
+from jobrunner.etl.graph import nearest
+from jobrunner.spark.columns import NUMBER, WHOLE
+from jobrunner.spark.row_errors import ERROR, ID, fold_errors
+from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape
+from jobrunner.spark.station.staging import RowRules
+
+TO, DELAY, PRIORITY, HEADERS = "_to", "_delay", "_priority", "_headers"
+_STEERING = (TO, DELAY, PRIORITY, HEADERS, ERROR)
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_HEADERS_TYPE = spark_types.MapType(spark_types.StringType(), spark_types.StringType())
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """Rows to stage: `frame` has _id, payload and those of the columns that steer that were there."""
+
+    frame: DataFrame
+    checks_payload: bool
+    """Whether the payload is text of the user's own, which may be no JSON."""
+
+
+def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
+    """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
+    who = f"station {rules.station!r}"
+    if not isinstance(returned, DataFrame):
+        said = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
+        raise StationError(f"{who} returned {said}: return a DataFrame")
+    if returned.isStreaming:
+        raise StationError(f"{who} returned a streaming DataFrame: return one made from df")
+    returned = fold_errors(returned)
+    columns = {field.name: field.dataType for field in returned.schema.fields}
+    _check_names(who, returned.columns, rules)
+    _check_types(who, columns)
+    payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
+    if not payload:
+        raise StationError(f"{who} returned no column for the payload: keep those that are to go on, next to _id")
+    text, checked = _payload(payload, shape)
+    kept = [_steering(name) for name in columns if name in _STEERING]
+    task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
+    return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
+
+
+def _check_names(who: str, names: list[str], rules: RowRules) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise StationError(f"{who} returned column {twice[0]!r} twice: drop or rename one of them (join by name)")
+    if ID not in names and not rules.emits_new:
+        raise StationError(
+            f"{who} lost the column _id: keep it in select and groupBy, or declare emits_new=True for new items"
+        )
+    targets = dict.fromkeys(rules.targets.values())
+    if TO not in names and len(targets) != 1:
+        short = ", ".join(map(repr, targets))
+        raise StationError(f"{who} returned no column _to but leads to {short}: name one of them for each row")
+    for name in names:
+        if name.startswith("_") and name not in _STEERING + OWN:
+            hint = nearest(name, _STEERING)
+            raise StationError(f"{who} returned column {name!r}: names that begin with _ steer the item; {hint}")
+
+
+def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
+    wanted: dict[str, tuple[tuple[type[spark_types.DataType], ...], str]] = {
+        ID: ((spark_types.StringType,), "a string, as it was in df"),
+        TO: ((spark_types.StringType,), "a string, the name of a queue"),
+        DELAY: (NUMBER, "a number of seconds"),
+        PRIORITY: (WHOLE, "a whole number: 0, 1 or 2"),
+        HEADERS: ((spark_types.MapType,), "a map of strings"),
+        ERROR: ((spark_types.StringType,), "a string, the error of the row, or null"),
+    }
+    for name, (kinds, should) in wanted.items():
+        kind = columns.get(name)
+        if kind is None or isinstance(kind, (*kinds, spark_types.NullType)):
+            continue
+        raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
+
+
+def _payload(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
+    if list(columns) == [PAYLOAD] and shape.columns is None:
+        if isinstance(columns[PAYLOAD], spark_types.StringType):
+            return F.col(PAYLOAD), True
+        if isinstance(columns[PAYLOAD], spark_types.VariantType):
+            return F.to_json(F.col(PAYLOAD)), False
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _JSON), False
+
+
+def _steering(name: str) -> Column:
+    if name == HEADERS:
+        return F.to_json(F.col(name).cast(_HEADERS_TYPE)).alias(name)
+    return F.col(name).cast({TO: "string", DELAY: "double", PRIORITY: "int", ERROR: "string"}[name]).alias(name)

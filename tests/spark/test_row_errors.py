@@ -1,0 +1,187 @@
+"""Errors of single rows: the items of these rows are dead with the error, all others go on in the same attempt."""
+
+import json
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.types import DoubleType, IntegerType
+
+from jobrunner.errors import InvalidOption, StationError
+from jobrunner.inspector.error_groups import read_groups
+from jobrunner.spark.row_errors import checked, fold_errors, guarded
+from jobrunner.spark.station.batch_run import SinkBatch
+from jobrunner.spark.station.exactly_once import write_batch
+
+SCHEMA = "n int, text string, day string"
+
+
+@guarded("int")
+def as_int(text):
+    return int(text)
+
+
+@guarded(DoubleType(), pandas=True)
+def share(n):
+    if (n == 3).any():
+        raise ZeroDivisionError("no\nshare of 3")
+    return 6 / (n - 3)
+
+
+def push(flights, count=8):
+    """Items 1 and 2 have errors of their own, 3 has one in two columns, 4 has one that an expression finds."""
+    bad = {1: {"text": "x1"}, 3: {"text": None, "n": 3}, 4: {"day": "2026-13-01"}}
+    rows = [{"n": n, "text": str(n), "day": "2026-11-25"} | bad.get(n, {}) for n in range(count)]
+    return flights.push_many("clean", rows)
+
+
+def errors(client, ids):
+    return [client.task(one).record().error for one in ids]
+
+
+def dead_of(raw, keys, queue):
+    return {one.decode() for one in raw.zrange(keys.queue(f"flights/{queue}").dead, 0, -1)}
+
+
+def test_rows_that_fail_are_dead_with_their_error_and_the_others_move_on(
+    flights, drive, client, raw, keys, audit, found, spark
+):
+    carriers = spark.createDataFrame([(n, f"c{n}") for n in range(8)], "n int, carrier string")
+
+    @flights.spark_station("clean", to="late", schema=SCHEMA, max_wait=0, missing="fail")
+    def clean(df, spark):
+        """Before and after a join, several in one frame, folded at once or at the end."""
+        df = df.withColumn("twice", as_int("text")).withColumn("own", F.lit(1))
+        df = fold_errors(df).withColumn("twice", F.col("twice") * 2)
+        day = checked(F.try_to_date("day", "yyyy-MM-dd"), "day")
+        df = df.join(carriers, "n", "left").withColumn("share", share("n")).withColumn("day", day)
+        return df.withColumn("_error", F.when(F.col("n") == 2, "of\n the user").otherwise(F.col("_error")))
+
+    flights.declare("late")
+    ids = push(flights)
+
+    assert drive("clean") == 1
+
+    bad = [ids[1], ids[2], ids[3], ids[4]]
+    assert dead_of(raw, keys, "clean") == set(bad)
+    assert errors(client, bad) == [
+        "ValueError: invalid literal for int() with base 10: 'x1'",
+        "of the user",
+        "TypeError: int() argument must be a string, a bytes-like object or a real number, not 'NoneType'",
+        "ValueError: no value of day=2026-13-01",
+    ]
+    assert json.loads(client.task(ids[4]).record().payload) == {"n": 4, "text": "4", "day": "2026-13-01"}
+    totals = client.queue("flights/clean").totals()
+    assert (totals["failed"], totals["dead"]) == (4, 4)
+    assert [group.dead for group in read_groups(client, ["flights/clean"]).groups] == [1, 1, 1, 1]
+    assert audit("flights/clean")["pending"] == 0
+    moved = found("late")
+    assert set(moved) == set(ids) - set(bad)
+    assert moved[ids[5]] == {
+        "n": 5, "text": "5", "day": "2026-11-25", "twice": 10, "own": 1, "carrier": "c5", "share": 3.0
+    }  # fmt: skip
+
+
+def test_a_sink_writes_no_row_that_failed(flights, drive, spark, client, raw, keys, audit, tmp_path):
+    @flights.spark_sink("clean", schema=SCHEMA, max_wait=0)
+    def store(df, spark, batch):
+        write_batch(df.withColumn("text", as_int("text")), batch, str(tmp_path))
+
+    ids = push(flights)
+
+    assert drive("clean") == 1
+
+    read = spark.read.parquet(str(tmp_path))
+    assert (sorted(row["n"] for row in read.collect()), "_error" in read.columns) == ([0, 2, 4, 5, 6, 7], False)
+    assert dict(read.dtypes)["text"] == "int"
+    assert dead_of(raw, keys, "clean") == {ids[1], ids[3]}
+    assert audit("flights/clean")["pending"] == 0
+
+
+def test_rows_of_a_sink_that_are_made_anew_with_another_result_are_not_lost(flights, take, spark, tmp_path):
+    """The frame is kept, but what is kept can be lost. An item that fails first stays dead, and is not written."""
+    flag = tmp_path / "flag"
+
+    @guarded("int")
+    def fickle(n):
+        if n == (5 if flag.exists() else 2):
+            raise ValueError(n)
+        return n
+
+    seen = []
+
+    @flights.spark_sink("clean", schema=SCHEMA, max_wait=0)
+    def store(df, spark, batch):
+        kept = batch.quarantine(df.withColumn("m", fickle("n")))
+        seen.append(sorted(row["m"] for row in kept.collect()))
+        flag.touch()
+        spark.catalog.clearCache()
+        seen.append(sorted(row["m"] for row in kept.where("n < 5").collect()))
+        kept.collect()
+
+    push(flights)
+    with pytest.raises(Exception, match="this row had no error before: ValueError: 5"):
+        take("clean").run()
+    assert seen == [[0, 1, 3, 4, 5, 6, 7], [0, 1, 3, 4]]
+
+
+def test_a_parent_of_which_one_child_fails_has_none(flights, drive, client, raw, keys, audit):
+    @flights.spark_station("clean", to="late", schema=SCHEMA, max_wait=0, fan_out=True)
+    def spread(df, spark):
+        each = df.withColumn("part", F.explode(F.sequence(F.lit(0), F.col("n"))))
+        return each.repartition(2, "part").withColumn("_error", F.when((F.col("part") == 2) & (F.col("n") == 6), "six"))
+
+    flights.declare("late")
+    ids = push(flights, 7)
+
+    assert drive("clean") == 1
+
+    assert dead_of(raw, keys, "clean") == {ids[6]}
+    assert client.queue("flights/late").counts()["waiting"] == sum(n + 1 for n in (0, 1, 2, 3, 4, 5))
+    assert audit("flights/clean")["pending"] == 0
+
+
+def test_errors_that_no_row_causes_and_wrong_columns_fail_the_batch(flights, attempt, spark):
+    @guarded(IntegerType())
+    def typo(n):
+        return undefined(n)  # noqa: F821
+
+    wrong = {
+        "typo": lambda df: df.withColumn("n", typo("n")),
+        "number": lambda df: df.withColumn("_error", F.lit(1)),
+        "id": lambda df: df.withColumn("_id", F.lit(None).cast("string")).withColumn("_error", F.lit("x")),
+    }
+    said = {
+        "typo": "NameError: name 'undefined' is not defined",
+        "number": "station 'flights/typo' returned column '_error' of type int",
+        "id": "in column '_error' of item without id: an error is that of an item; keep its _id",
+    }
+    flights.declare("late")
+    for name in wrong:
+        flights.spark_station(name, to="late", schema="n int", max_wait=0)(lambda df, spark, name=name: wrong[name](df))
+        flights.push(name, {"n": 1})
+        assert said[name].replace("typo'", f"{name}'") in attempt(name).replace("'undefined'", "'undefined'")
+    with pytest.raises(InvalidOption, match=r"name the type that the function returns, as in @guarded\('int'\)"):
+        guarded(as_int)
+    with pytest.raises(InvalidOption, match="has no inputs"):
+        checked(F.lit(1))
+    batch = SinkBatch(id="b", supersedes=(), epoch=1, size=1)
+    with pytest.raises(StationError, match="remove the column _error"):
+        batch.quarantine(spark.createDataFrame([(1, "x")], "n int, _error string"))
+
+
+def test_values_of_another_type_are_errors_and_a_whole_number_is_a_double(spark):
+    @guarded("double")
+    def mixed(n):
+        return [1, "one", 2.5, None][n]
+
+    @guarded("string", pandas=True)
+    def short(text):
+        return text.str.upper().head(1) if len(text) > 1 else text.str.upper()
+
+    frame = spark.range(4).select(F.col("id").cast("int").alias("n"))
+    rows = fold_errors(frame.withColumn("v", mixed("n")).withColumn("w", short(F.concat(F.lit("a"), "n")))).collect()
+    assert [row["v"] for row in rows] == [1.0, None, 2.5, None]
+    assert [row["w"] for row in rows] == ["A0", "A1", "A2", "A3"]
+    assert "can not accept object" in rows[1]["_error"]
+    assert rows[3]["_error"] is None
+    assert as_int.__wrapped__("7") == 7
