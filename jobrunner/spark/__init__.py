@@ -8,15 +8,15 @@ from jobrunner.spark.session import spark_session
 if TYPE_CHECKING:
     from jobrunner.spark.data_source import enqueue, register
     from jobrunner.spark.row_errors import checked, fold_errors, guarded
-    from jobrunner.spark.station.batch_run import SinkBatch
     from jobrunner.spark.station.exactly_once import write_batch
+    from jobrunner.spark.station.sink_batch import SinkBatch
 
 __all__ = [
     "SinkBatch", "checked", "enqueue", "fold_errors", "guarded", "register", "spark_session", "write_batch",
 ]  # fmt: skip
 
 _LATE = {  # these need Spark, and `spark_session` tells in better words what is missing
-    "SinkBatch": "jobrunner.spark.station.batch_run",
+    "SinkBatch": "jobrunner.spark.station.sink_batch",
     "checked": "jobrunner.spark.row_errors",
     "enqueue": "jobrunner.spark.data_source",
     "fold_errors": "jobrunner.spark.row_errors",

@@ -10,8 +10,8 @@ from jobrunner.errors import BatchLost, PipelineError
 from jobrunner.retry import Backoff
 from jobrunner.spark import write_batch
 from jobrunner.spark.station import exactly_once
-from jobrunner.spark.station.batch_run import SinkBatch
-from jobrunner.spark.station.exactly_once import LocalFolders, folders_in
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_folders import HadoopFolders, LocalFolders, folders_in
 
 
 @pytest.mark.parametrize("columns", [[], ["n"]])
@@ -62,8 +62,8 @@ def end_lease(raw, keys):
 @pytest.fixture(params=["by the JVM", "on this machine"])
 def by(request, monkeypatch):
     """Both ways in which folders are moved."""
-    if request.param == "on this machine":
-        monkeypatch.setattr(exactly_once, "folders_in", lambda path, spark, options: LocalFolders(Path(path)))
+    made = HadoopFolders if request.param == "by the JVM" else lambda path, spark, options: LocalFolders(Path(path))
+    monkeypatch.setattr(exactly_once, "folders_in", made)
 
 
 def test_an_attempt_that_was_fenced_behind_its_write_leaves_what_the_newer_one_wrote(
@@ -88,7 +88,7 @@ def test_an_attempt_that_was_fenced_behind_its_write_leaves_what_the_newer_one_w
 
     found = spark.read.parquet(str(folder).replace("[", "\\[").replace("]", "\\]")).collect()
     assert sorted((row._id, row.epoch) for row in found) == [(one, 2) for one in ids]
-    assert [one.name.partition("=")[0] for one in folder.iterdir()] == ["batch"]
+    assert {one.name.partition("=")[0] for one in folder.iterdir()} == {"batch", "_jobrunner"}
 
 
 def test_rows_of_an_attempt_that_still_writes_are_not_read(spark, tmp_path, by):

@@ -93,6 +93,17 @@ def processor_time() -> Call[float]:
     return command("INFO", "cpu", read=_processor_time, everywhere=True)
 
 
+def run_id(key: bytes) -> Call[str]:
+    """The random id that the server with this key chose at its start: another one after a failover or a restart. Empty
+    for a user without the right to ask."""
+    return Call(read=_run_id, words=("INFO", "server"), keys=(key,), may_fail=True)
+
+
+def _run_id(reply: bytes | None) -> str:
+    found = re.search(rb"^run_id:(\w+)", reply or b"", re.MULTILINE)
+    return found[1].decode() if found else ""
+
+
 def ping() -> Call[bool]:
     """Whether it answers."""
     return command("PING", read=lambda reply: reply == b"PONG")

@@ -4,7 +4,7 @@ Invariants: no row is visible before the decision; a batch that is decided was c
 members is accounted for once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
-from jobrunner.spark.row_errors import ERROR, ID, fold_errors, without_errors
+from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.station.members import (
     MISFITS,
     BatchConnections,
@@ -28,8 +28,10 @@ from jobrunner.spark.station.members import (
     PayloadShape,
     members_frame,
     shape_of,
+    without_members,
 )
 from jobrunner.spark.station.output_rows import rows_of
+from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import (
     ERRORS,
     STAGED,
@@ -43,34 +45,6 @@ from jobrunner.spark.station.staging import (
 
 _NAMED = 3
 """Items that an error about many names."""
-
-
-def _nothing() -> None:
-    """The `renew` of a batch without a lease, such as a test of a sink makes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkBatch:
-    """The batch, as a sink receives it. `id` is the same for the same items however often they come: rows written under
-    it are written once."""
-
-    id: str
-    supersedes: tuple[str, ...]
-    """Ids of batches of which this one is a part, after they failed and were split: rows written under those do not
-    count, as this batch and the other parts write them anew. Empty except for parts."""
-    epoch: int
-    """Number of times the batch was taken, from 1 on."""
-    size: int
-    renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
-    """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
-    quarantine: Callable[[DataFrame], DataFrame] = field(default=without_errors, repr=False, compare=False)
-    """Sets rows with errors aside: their items are dead when the batch is decided. Returns the other rows, to be
-    written. `write_batch` does so."""
-
-    @property
-    def attempt(self) -> int:
-        """The same as `epoch`, from 1 on."""
-        return self.epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +104,30 @@ class BatchRun:
         access = BatchConnections(place, self._broker, self._keys)
         df = members_frame(self._spark, access, self._plan.shape)
         if station.link.is_sink:
-            aside = SetAside(access, self._plan.rules, self.staged)
-            batch = SinkBatch(
-                id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
-                quarantine=aside.quarantine,
-            )  # fmt: skip
-            with aside:
-                _check_sink(station, _steered(station.function(df, self._spark, batch)))
+            self._call_sink(df, access)
             return
         rows = rows_of(_steered(station.function(df, self._spark)), self._plan.rules, self._plan.shape)
         rules = replace(self._plan.rules, checks_payload=rows.checks_payload)
         staging = rows.frame.mapInArrow(partial(stage_rows, place, rules), STAGED)
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
+
+    def _call_sink(self, df: DataFrame, access: BatchConnections) -> None:
+        """Calls the function, and again for rows that a path lacks: then errors of rows were set aside before."""
+        lease = self.lease
+        batch = SinkBatch(
+            id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
+            lease=lease,
+        )  # fmt: skip
+        self._run_sink(df, batch, access, self.staged)
+        while batch.left_out.next_run():  # after a failover only
+            self._run_sink(without_members(df, batch.left_out.members), batch, access, [])
+
+    def _run_sink(
+        self, df: DataFrame, batch: SinkBatch, access: BatchConnections, staged: list[StagedRows]
+    ) -> None:
+        with SetAside(access, self._plan.rules, staged) as aside:
+            one = replace(batch, quarantine=aside.quarantine)
+            _check_sink(self._plan.station, _steered(self._plan.station.function(df, self._spark, one)))
 
     def check(self) -> None:
         """Raises PipelineError for an item with several rows, or one without when none may be missing."""

@@ -5,18 +5,17 @@ what readers see. Folders of attempts that are not in place have names that read
 names that begin with `_`, unless there is a `=` in them.
 """
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import PipelineError
-from jobrunner.spark.station.batch_run import SinkBatch
+from jobrunner.spark.station.records import SinkRecords, as_name
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_folders import Folders, folders_in
 
 _Save = Callable[[DataFrame, str], None]
 
@@ -50,111 +49,81 @@ def write_batch(
     if folders is None:
         _write_in_place(df, batch, save)
         return
-    own = f"{_attempts_at(batch.id)}{batch.epoch}"
+    write_folder(folders, batch, path, partial(save, df))
+
+
+def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
+    """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`."""
+    records = _records(folders, batch, root)
+    if records is not None:
+        there = records.note()
+        if len(there) == batch.size or not batch.left_out.fits(root, there):
+            return
+    # A failover may forget that a batch was handed out, and the next holder gets the same epoch.
+    own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"
     try:
-        save(df, own)
+        save(own)
         _clear(folders, batch)
-        _put_in_place(folders, batch, own)
+        batch.renew()
+        if records is not None:
+            records.check()
+        _put_in_place(folders, batch.id, own)
     except BaseException:
         with suppress(Exception):  # report the first error, not one of the clean-up
             folders.remove(own)
         raise
 
 
-class Folders(Protocol):
-    """The folders in one root. Names hold no characters that a pattern gives a meaning to."""
-
-    def beginning_with(self, prefix: str) -> list[str]:
-        """Names of those that begin so."""
-
-    def remove(self, name: str) -> None:
-        """Removes one with all that is in it; nothing happens when there is none."""
-
-    def rename(self, name: str, to: str) -> None:
-        """Raises PipelineError or OSError when it cannot be done."""
-
-
-def folders_in(root: str, spark: SparkSession, options: Mapping[str, str]) -> Folders | None:
-    """Those in a path or URL, as `spark` reads it with these `options` of a writer.
-
-    None for a URL under Spark Connect, which gives no access to file systems; a path is taken to be of this machine.
-    """
-    if hasattr(spark, "_jsparkSession"):
-        return HadoopFolders(root, spark, options)
-    parts = urlsplit(root)
-    if parts.scheme not in ("", "file"):
+def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | None:
+    """The sink's own record of its batches; None in a test of a sink, which has no server to compare it with."""
+    if batch.lease is None:
         return None
-    return LocalFolders(Path(unquote(parts.path) if parts.scheme else root))
+
+    def settle(batch_id: str) -> bool:
+        # An attempt that was checked has written its folder, so without it the last rename fails.
+        for name in _beginning_with(folders.names(), _attempts_at(batch_id)):
+            _remove_at_once(folders, name, batch_id)
+        return folders.exists(_folder_of(batch_id))
+
+    return SinkRecords(folders, root, batch.lease, settle)
 
 
-class HadoopFolders:
-    """By the file systems of the session's JVM, so for every URL that Spark can write to."""
-
-    def __init__(self, root: str, spark: SparkSession, options: Mapping[str, str]) -> None:
-        session: Any = spark
-        settings = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no public way
-        for name, value in options.items():
-            settings.set(name, str(value))
-        self._path = session._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001
-        self._root = self._path(root)
-        self._system = self._root.getFileSystem(settings)
-
-    def beginning_with(self, prefix: str) -> list[str]:
-        literal = "".join(f"\\{one}" if one in r"\[]{}*?" else one for one in self._root.toString())
-        found = self._system.globStatus(self._path(literal, f"{prefix}*"))
-        return [one.getPath().getName() for one in found or ()]
-
-    def remove(self, name: str) -> None:
-        self._system.delete(self._path(self._root, name), True)
-
-    def rename(self, name: str, to: str) -> None:
-        if not self._system.rename(self._path(self._root, name), self._path(self._root, to)):
-            root = self._root.toString()
-            raise PipelineError(f"{root}/{name} cannot be renamed to {to}: make sure that nothing else writes there")
+def _put_in_place(folders: Folders, batch_id: str, own: str) -> None:
+    before = _hide(folders, _folder_of(batch_id), batch_id)
+    try:
+        folders.rename(own, _folder_of(batch_id))
+    finally:
+        folders.remove(before)
 
 
-class LocalFolders:
-    """On this machine, without a JVM."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def beginning_with(self, prefix: str) -> list[str]:
-        if not self._root.is_dir():
-            return []
-        return [one.name for one in self._root.iterdir() if one.name.startswith(prefix)]
-
-    def remove(self, name: str) -> None:
-        if (self._root / name).exists():
-            shutil.rmtree(self._root / name)
-
-    def rename(self, name: str, to: str) -> None:
-        try:
-            (self._root / name).rename(self._root / to)
-        except FileNotFoundError as error:
-            raise PipelineError(
-                f"{self._root / name} was written by the Spark Connect server and is not on this machine: "
-                "give write_batch a folder that both share, or the URL with its scheme (hdfs://..., s3a://...)"
-            ) from error
+def _hide(folders: Folders, name: str, batch_id: str) -> str:
+    """Gets a folder out of the way by one rename, so that nobody reads a part of it or puts a part in place. Returns
+    the name that it has then."""
+    hidden = f"{_removed_of(batch_id)}{secrets.token_hex(8)}"
+    folders.move(name, hidden)
+    return hidden
 
 
-def _put_in_place(folders: Folders, batch: SinkBatch, own: str) -> None:
-    target = _folder_of(batch.id)
-    batch.renew()
-    folders.remove(target)
-    folders.rename(own, target)
+def _remove_at_once(folders: Folders, name: str, batch_id: str) -> None:
+    folders.remove(_hide(folders, name, batch_id))
 
 
 def _clear(folders: Folders, batch: SinkBatch) -> None:
     """Removes folders that can never count again, so that no lease is needed: those of larger batches and of earlier
     attempts."""
+    names = folders.names() if batch.epoch > 1 or batch.supersedes else []
     for larger in batch.supersedes:
-        for name in (_folder_of(larger), *folders.beginning_with(_attempts_at(larger))):
-            folders.remove(name)
+        _remove_at_once(folders, _folder_of(larger), larger)
+        for name in _beginning_with(names, _attempts_at(larger), _removed_of(larger)):
+            _remove_at_once(folders, name, larger)
     prefix = _attempts_at(batch.id)
-    for name in folders.beginning_with(prefix) if batch.epoch > 1 else ():
-        if int(name.removeprefix(prefix)) < batch.epoch:
-            folders.remove(name)
+    for name in _beginning_with(names, prefix, _removed_of(batch.id)):
+        if not name.startswith(prefix) or int(name.removeprefix(prefix).partition(".")[0]) < batch.epoch:
+            _remove_at_once(folders, name, batch.id)
+
+
+def _beginning_with(names: list[str], *prefixes: str) -> list[str]:
+    return [name for name in names if name.startswith(prefixes)]
 
 
 def _write_in_place(df: DataFrame, batch: SinkBatch, save: _Save) -> None:
@@ -166,12 +135,12 @@ def _write_in_place(df: DataFrame, batch: SinkBatch, save: _Save) -> None:
 
 
 def _folder_of(batch_id: str) -> str:
-    return f"batch={_as_name(batch_id)}"
+    return f"batch={as_name(batch_id)}"
 
 
 def _attempts_at(batch_id: str) -> str:
-    return f"_attempt-{_as_name(batch_id)}@"
+    return f"_attempt-{as_name(batch_id)}@"
 
 
-def _as_name(batch_id: str) -> str:
-    return batch_id.replace(":", "%3A")
+def _removed_of(batch_id: str) -> str:
+    return f"_removed-{as_name(batch_id)}@"

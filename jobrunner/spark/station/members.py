@@ -233,6 +233,12 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
     return _dress(chunks.mapInArrow(partial(_read_task, place, shape.columns, CHUNK), DDL), shape)
 
 
+def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:
+    """The rows of a batch but those of these members."""
+    table = df.sparkSession.createDataFrame(pa.table({"_id": pa.array(sorted(members), pa.string())}))
+    return df.join(F.broadcast(table), "_id", "left_anti").select(*[F.col(f"`{name}`") for name in df.columns])
+
+
 def _read_task(
     place: BatchRef, columns: StructType | None, size: int, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,77 @@
+"""The batch as a sink's function receives it, and what writers of this package pass between its calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from jobrunner.client.batches import BatchLease
+from jobrunner.errors import PipelineError
+from jobrunner.spark.row_errors import without_errors
+
+_MOST_RUNS = 8
+
+
+class LeftOut:
+    """Members that the DataFrame of this run of a sink's function lacks, as their rows are in the sink already.
+
+    Only a writer inside the function knows the path, and two paths may lack different members. So a writer whose rows
+    are not those of this run writes nothing, and the function is called again with the rows that it needs.
+    """
+
+    def __init__(self) -> None:
+        self.members: frozenset[str] = frozenset()
+        self._written: set[str] = set()
+        self._wanted: list[frozenset[str]] = []
+        self._runs = 0
+
+    def fits(self, root: str, members: frozenset[str]) -> bool:
+        """Whether the rows of this run are those to write to `root`, which has rows of `members` already."""
+        if members == self.members:
+            self._written.add(root)
+            return True
+        if root not in self._written and members not in self._wanted:
+            self._wanted.append(members)
+        return False
+
+    def next_run(self) -> bool:
+        """Whether the function is to be called again, now without other `members`. Raises PipelineError."""
+        if not self._wanted:
+            return False
+        self._runs += 1
+        if self._runs > _MOST_RUNS:
+            raise PipelineError("the paths that the sink writes to change from call to call; let them be the same")
+        self.members = self._wanted.pop(0)
+        return True
+
+
+def _nothing() -> None:
+    """The `renew` of a batch without a lease, such as a test of a sink makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkBatch:
+    """The batch, as a sink receives it. `id` is the same for the same items however often they come: rows written under
+    it are written once."""
+
+    id: str
+    supersedes: tuple[str, ...]
+    """Ids of batches of which this one is a part, after they failed and were split: rows written under those do not
+    count, as this batch and the other parts write them anew. Empty except for parts."""
+    epoch: int
+    """Number of times the batch was taken, from 1 on."""
+    size: int
+    renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
+    """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
+    quarantine: Callable[[DataFrame], DataFrame] = field(default=without_errors, repr=False, compare=False)
+    """Sets rows with errors aside: their items are dead when the batch is decided. Returns the other rows, to be
+    written. `write_batch` does so."""
+    lease: BatchLease | None = field(default=None, repr=False, compare=False)
+    """For writers of this package; None in a test of a sink."""
+    left_out: LeftOut = field(default_factory=LeftOut, repr=False, compare=False)
+    """For writers of this package: members that the rows of this call are without."""
+
+    @property
+    def attempt(self) -> int:
+        """The same as `epoch`, from 1 on."""
+        return self.epoch

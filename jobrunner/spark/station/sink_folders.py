@@ -1,0 +1,174 @@
+"""The folders and small files below the root of a sink, on this machine or on a file system that Spark knows.
+
+Invariant: `move` is atomic, so of two processes that move one name only one succeeds. (A store without renaming, such
+as S3, copies instead: there a table format is the better sink.)
+"""
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from jobrunner.errors import PipelineError
+
+
+class Folders(Protocol):
+    """The folders and files below one root. Names are relative to it and hold no characters that a pattern gives a
+    meaning to."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names in a folder; none when there is no such folder."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a folder or file."""
+
+    def remove(self, name: str) -> None:
+        """Removes a folder with all that is in it, or a file; nothing happens when there is none."""
+
+    def rename(self, name: str, to: str) -> None:
+        """Raises PipelineError or OSError when it cannot be done."""
+
+    def move(self, name: str, to: str) -> bool:
+        """Renames a folder or file into a folder that exists. Returns False when it is gone."""
+
+    def read(self, name: str) -> bytes | None:
+        """What is in a file; None when there is none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file that readers see whole or not at all, and the folders above it."""
+
+
+def folders_in(root: str, spark: SparkSession, options: Mapping[str, str]) -> Folders | None:
+    """Those in a path or URL, as `spark` reads it with these `options` of a writer.
+
+    None for a URL under Spark Connect, which gives no access to file systems; a path is taken to be of this machine.
+    """
+    if hasattr(spark, "_jsparkSession"):
+        found = HadoopFolders(root, spark, options)
+        return LocalFolders(found.local) if found.local is not None else found
+    local = local_path(root)
+    return None if local is None else LocalFolders(local)
+
+
+def local_path(root: str) -> Path | None:
+    """The path on this machine that a path or `file:` URL names; None for other URLs."""
+    parts = urlsplit(root)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path) if parts.scheme else root)
+
+
+class HadoopFolders:
+    """By the file systems of the session's JVM, so for every URL that Spark can write to."""
+
+    def __init__(self, root: str, spark: SparkSession, options: Mapping[str, str]) -> None:
+        session: Any = spark
+        settings = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no public way
+        for name, value in options.items():
+            settings.set(name, str(value))
+        self._jvm = session._jvm  # noqa: SLF001
+        self._path = self._jvm.org.apache.hadoop.fs.Path
+        self._root = self._path(root)
+        self._system = self._root.getFileSystem(settings)
+        uri = self._system.makeQualified(self._root).toUri()
+        self.local = Path(uri.getPath()) if uri.getScheme() == "file" else None
+        """The path on this machine, when it is one: there Python needs no JVM, and renames without copying."""
+
+    def names(self, folder: str = "") -> list[str]:
+        at = self._at(folder)
+        if not self._system.exists(at):
+            return []
+        return [one.getPath().getName() for one in self._system.listStatus(at)]
+
+    def exists(self, name: str) -> bool:
+        return bool(self._system.exists(self._at(name)))
+
+    def remove(self, name: str) -> None:
+        self._system.delete(self._at(name), True)
+
+    def rename(self, name: str, to: str) -> None:
+        if not self._system.rename(self._at(name), self._at(to)):
+            root = self._root.toString()
+            raise PipelineError(f"{root}/{name} cannot be renamed to {to}: make sure that nothing else writes there")
+
+    def move(self, name: str, to: str) -> bool:
+        return bool(self._system.exists(self._at(name)) and self._system.rename(self._at(name), self._at(to)))
+
+    def read(self, name: str) -> bytes | None:
+        if not self._system.exists(self._at(name)):
+            return None
+        stream = self._system.open(self._at(name))
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def write(self, name: str, content: bytes) -> None:
+        folder, _, last = name.rpartition("/")
+        draft = f"{folder}/{_draft_of(last)}"
+        stream = self._system.create(self._at(draft), True)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+        self.rename(draft, name)
+
+    def _at(self, name: str) -> Any:
+        return self._path(self._root, name) if name else self._root
+
+
+class LocalFolders:
+    """On this machine, without a JVM."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self, folder: str = "") -> list[str]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return [one.name for one in (self._root / folder).iterdir()]
+        return []
+
+    def exists(self, name: str) -> bool:
+        return (self._root / name).exists()
+
+    def remove(self, name: str) -> None:
+        at = self._root / name
+        with suppress(FileNotFoundError):
+            shutil.rmtree(at) if at.is_dir() else at.unlink()
+
+    def rename(self, name: str, to: str) -> None:
+        try:
+            (self._root / name).rename(self._root / to)
+        except FileNotFoundError as error:
+            raise PipelineError(
+                f"{self._root / name} was written by the Spark Connect server and is not on this machine: "
+                "give write_batch a folder that both share, or the URL with its scheme (hdfs://..., s3a://...)"
+            ) from error
+
+    def move(self, name: str, to: str) -> bool:
+        with suppress(FileNotFoundError):
+            (self._root / name).rename(self._root / to)
+            return True
+        return False
+
+    def read(self, name: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return (self._root / name).read_bytes()
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        at = self._root / name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        draft = at.with_name(_draft_of(at.name))
+        draft.write_bytes(content)
+        draft.rename(at)
+
+
+def _draft_of(name: str) -> str:
+    """A name that no other process writes to; what a killed one left begins with a dot, and is passed over."""
+    return f".{name}.{secrets.token_hex(4)}"

@@ -1,0 +1,321 @@
+"""What a sink wrote is there once although the server forgot the batch: real servers that lose their last moments, and
+a sink whose rows are lines of a file, without Spark."""
+
+import json
+import shutil
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from jobrunner.client.batches import Batches
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.errors import BatchLost
+from jobrunner.spark.station import records
+from jobrunner.spark.station.exactly_once import write_folder
+from jobrunner.spark.station.records import NOTES
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_folders import LocalFolders
+
+QUEUE = "flights/late"
+LEASE_S = 30.0
+
+
+class PlainSink:
+    """A driver and its sink, which writes the ids of the items it gets to each of its `roots`."""
+
+    def __init__(self, url, *roots):
+        self.client = Client(url, "t")
+        self.queue = self.client.queue(QUEUE)
+        self.batches = Batches(broker_of(self.client), keys_of(self.client).queue(QUEUE))
+        self.roots = roots
+        self.calls = 0
+        records._views.clear()  # a process of its own
+
+    def take(self, n):
+        return self.batches.take(n, lease_s=LEASE_S)
+
+    def write(self, lease, *, renew=None):
+        """Runs the function of the sink as a station does."""
+        ids = [one for one in lease.members(0, lease.size) if self.client.task(one).state is not None]
+        larger, name = [], lease.id
+        while name != lease.root:
+            name = name.rpartition(".")[0]
+            larger.append(name)
+        batch = SinkBatch(id=lease.id, supersedes=tuple(larger), epoch=lease.epoch, size=lease.size, lease=lease,
+                          renew=renew or lease.renew)  # fmt: skip
+        self._call(batch, ids)
+        while batch.left_out.next_run():
+            self._call(batch, [one for one in ids if one not in batch.left_out.members])
+
+    def _call(self, batch, ids):
+        self.calls += 1
+        for root in self.roots:
+            folders = LocalFolders(root)
+            write_folder(folders, batch, str(root), partial(self._save, folders, ids))
+
+    def _save(self, folders, ids, own):
+        folders.write(f"{own}/rows", json.dumps(ids).encode())
+
+    def end(self, lease):
+        lease.decide([], rest="succeeded")
+        while not lease.advance().done:
+            pass
+
+    def drain(self, n):
+        while lease := self.take(n):
+            self.write(lease)
+            self.end(lease)
+
+
+def rows_in(root):
+    """How often each id is there for a reader."""
+    return Counter(one for file in root.glob("batch=*/rows") for one in json.loads(file.read_text()))
+
+
+def left_of(sink):
+    counts = sink.queue.counts()
+    return sum(counts[state] for state in ("waiting", "scheduled", "pending", "dead"))
+
+
+@pytest.fixture
+def forgetful(start_server):
+    """A server that can go back to the moment of its last `save`."""
+    server = start_server(dbfilename="dump.rdb")
+
+    def go_back():
+        server.kill()
+        server.start()
+
+    server.go_back = go_back
+    server.save = lambda: server.connect().save()
+    return server
+
+
+@pytest.fixture
+def sink(forgetful, tmp_path):
+    made = PlainSink(forgetful.url, tmp_path / "late")
+    yield made
+    made.client.close()
+
+
+def expire(sink, raw):
+    """The lease of every open batch ends."""
+    keys = keys_of(sink.client).queue(QUEUE)
+    for one in raw.zrange(keys.batches, 0, -1):
+        raw.zadd(keys.batches, {one: 0})
+        raw.hset(keys.batch + one, "ends", 1)
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_items_of_a_batch_that_the_server_forgot_are_written_once(sink, forgetful, tmp_path, ends, same_process):
+    ids = sink.queue.push_many(range(10))
+    sink.write(first := sink.take(3))
+    sink.end(first)
+    forgetful.save()
+    sink.write(second := sink.take(4))
+    sink.write(sink.take(2))  # which saw that the server knows the second
+    if ends:
+        sink.end(second)
+    forgetful.go_back()
+
+    if not same_process:
+        sink = PlainSink(forgetful.url, tmp_path / "late")
+    new = sink.queue.push_many(range(5))
+    sink.drain(6)  # the forgotten items come with others, in two batches
+    assert rows_in(tmp_path / "late") == Counter([*ids, *new])
+    assert left_of(sink) == 0
+
+
+def test_a_batch_that_comes_again_as_a_whole_needs_no_call_of_the_function(sink, forgetful, tmp_path):
+    ids = sink.queue.push_many(range(4))
+    forgetful.save()
+    sink.write(sink.take(4))
+    forgetful.go_back()
+    sink.calls = 0
+    sink.drain(4)
+    assert sink.calls == 1
+    assert rows_in(tmp_path / "late") == Counter(ids)
+
+
+def test_rows_of_items_that_the_server_lost_for_good_stay(sink, forgetful, tmp_path):
+    old = sink.queue.push_many(range(3))
+    forgetful.save()
+    lost = sink.queue.push_many(range(3))
+    sink.write(sink.take(6))
+    forgetful.go_back()
+    sink.drain(6)
+    assert rows_in(tmp_path / "late") == Counter([*old, *lost])
+
+
+def test_a_decision_that_the_server_forgot_is_made_again_for_the_same_batch(sink, forgetful, tmp_path):
+    ids = sink.queue.push_many(range(4))
+    lease = sink.take(4)
+    forgetful.save()
+    sink.write(lease)
+    sink.end(lease)
+    forgetful.go_back()
+    expire(sink, forgetful.connect())
+    again = sink.take(4)
+    assert (again.id, again.epoch) == (lease.id, 2)
+    sink.write(again)
+    sink.end(again)
+    assert rows_in(tmp_path / "late") == Counter(ids)
+    assert left_of(sink) == 0
+
+
+@pytest.mark.parametrize("rest_first", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_batch_that_lost_some_of_its_members(sink, forgetful, tmp_path, rest_first, committed):
+    ids = sink.queue.push_many(range(7))
+    lease = sink.take(4)
+    forgetful.save()
+    sink.batches.top_up(lease, 2)
+    assert lease.size == 6
+    if committed:
+        sink.write(lease)
+    else:
+        with pytest.raises(ConnectionAbortedError):
+            sink.write(lease, renew=dies)
+    forgetful.go_back()
+    if rest_first:
+        sink.write(rest := sink.take(10))
+        assert rest.size == 3
+        assert rows_in(tmp_path / "late") == Counter(ids if committed else rest.members(0, 3))
+        sink.end(rest)
+    expire(sink, forgetful.connect())
+    sink.drain(10)
+    assert rows_in(tmp_path / "late") == Counter(ids)
+    assert left_of(sink) == 0
+
+
+def dies():
+    """The process ends behind its write, before its commit."""
+    raise ConnectionAbortedError
+
+
+@pytest.mark.parametrize("fails_again", [True, False])
+def test_a_half_that_was_written_before_the_server_forgot_the_split(sink, forgetful, tmp_path, fails_again):
+    ids = sink.queue.push_many(range(6))
+    sink.write(lease := sink.take(6))
+    lease.fail("no such airport", delay_s=0)
+    lease = sink.take(6)
+    forgetful.save()
+    assert lease.fail("no such airport", delay_s=0) == "split"
+    sink.write(half := sink.take(6))
+    sink.end(half)
+    assert half.id.endswith(".1")
+    assert sum(rows_in(tmp_path / "late").values()) == 3
+    forgetful.go_back()
+
+    expire(sink, forgetful.connect())
+    whole = sink.take(6)
+    assert whole.size == 6
+    sink.write(whole)
+    assert rows_in(tmp_path / "late") == Counter(ids)
+    if fails_again:
+        assert whole.fail("no such airport", delay_s=0) == "split"
+    else:
+        sink.end(whole)
+    sink.drain(6)
+    assert rows_in(tmp_path / "late") == Counter(ids)
+    assert left_of(sink) == 0
+
+
+@pytest.mark.parametrize("at", ["renewal", "check", "rename"])
+def test_a_commit_in_flight_of_a_batch_that_the_server_forgot(sink, forgetful, tmp_path, at, monkeypatch):
+    """The failover, and the batch that takes the items, come between two steps of the old attempt's commit."""
+    root = tmp_path / "late"
+    ids = sink.queue.push_many(range(5))
+    forgetful.save()
+    lease = sink.take(4)
+    other = []
+
+    def forget_and_take():
+        if other:
+            return
+        other.append(None)
+        forgetful.go_back()
+        other[0] = PlainSink(forgetful.url, root)
+        other[0].drain(5)
+
+    def renew():
+        if at == "renewal":
+            forget_and_take()
+        lease.renew()
+
+    check, rename = records.SinkRecords.check, LocalFolders.rename
+    if at == "check":
+        monkeypatch.setattr(records.SinkRecords, "check", lambda self: (forget_and_take(), check(self)))
+    if at == "rename":
+        monkeypatch.setattr(LocalFolders, "rename", lambda self, *names: (forget_and_take(), rename(self, *names)))
+    with pytest.raises((BatchLost, Exception)) as caught:
+        sink.write(lease, renew=renew)
+    assert at == "rename" or caught.type is BatchLost
+    assert rows_in(root) == Counter(ids)
+    assert {one.name.partition("=")[0] for one in root.iterdir()} == {"batch", "_jobrunner"}
+
+
+def test_two_primaries_at_once(sink, forgetful, start_server, tmp_path):
+    """A driver that is cut off works on with the old primary: what either committed, the other leaves out."""
+    root = tmp_path / "late"
+    ids = sink.queue.push_many(range(6))
+    forgetful.save()
+    promoted = start_server(dbfilename="dump.rdb")
+    promoted.kill()
+    shutil.copy(forgetful.folder / "dump.rdb", promoted.folder / "dump.rdb")
+    promoted.start()
+    other = PlainSink(promoted.url, root)
+
+    sink.write(sink.take(2))
+    other.write(other.take(3))
+    sink.write(sink.take(3))
+    other.write(other.take(3))
+    sink.write(sink.take(3))
+    assert rows_in(root) == Counter(ids)
+
+
+def test_two_paths_of_one_function_lack_different_items(forgetful, tmp_path):
+    """The process died between its two writes: one path has the rows, the other has none."""
+    roots = tmp_path / "a", tmp_path / "b"
+    sink = PlainSink(forgetful.url, *roots)
+    ids = sink.queue.push_many(range(4))
+    forgetful.save()
+    lease = sink.take(3)
+    renewals = iter([lease.renew, dies])
+    with pytest.raises(ConnectionAbortedError):
+        sink.write(lease, renew=lambda: next(renewals)())
+    forgetful.go_back()
+    sink.drain(4)
+    assert [rows_in(root) for root in roots] == [Counter(ids), Counter(ids)]
+
+
+def test_the_items_of_other_queues_and_of_batches_that_the_server_knows_are_no_matter(sink, forgetful, tmp_path):
+    """No suspects, one round trip for what is new, and no folder of another driver is touched."""
+    root = tmp_path / "late"
+    sink.queue.push_many(range(6))
+    (root / NOTES).mkdir(parents=True)
+    foreign = root / NOTES / "other-flights@1-3-99999999999999-00000000.noted"
+    foreign.write_bytes(b"")
+    one, two = sink.take(2), sink.take(2)
+    sink.write(one)
+    sink.write(two)
+    sink.drain(2)
+    view = next(iter(records._views.values()))
+    assert not view.suspects
+    assert len(view.known) == 2  # each attempt asks for those of the others only
+    assert foreign.exists()
+
+
+def test_notes_are_removed_when_the_server_can_no_longer_forget_the_batch(sink, tmp_path, monkeypatch):
+    root = tmp_path / "late"
+    sink.queue.push_many(range(60))
+    sink.drain(1)
+    assert len(list((root / NOTES).iterdir())) == 60
+    monkeypatch.setattr(records, "unix_ms", lambda real=records.unix_ms: real() + records._NOTED_MS + 1000)
+    sink.queue.push_many(range(2))
+    sink.write(sink.take(1))
+    assert len(list((root / NOTES).iterdir())) == 60 + 1 - records._PRUNED_AT_ONCE
+    sink.write(sink.take(1))
+    assert len(list((root / NOTES).iterdir())) == 62 - 2 * records._PRUNED_AT_ONCE
