@@ -126,6 +126,12 @@ class Behind:
         """Returns when every other server follows the primary."""
         wait_for(lambda: self._in_sync(len(self.servers) - 1), timeout_s=timeout_s)
 
+    def cut_replicas_off(self) -> None:
+        """From now on the primary replicates nothing, as if the line to its replicas were broken."""
+        primary = self.primary()
+        primary.ask("ACL", "SETUSER", "default", "-psync", "-sync")
+        primary.ask("CLIENT", "KILL", "TYPE", "replica")
+
     def remove(self) -> None:
         """Ends them all."""
         for one in (*self.sentinels, *self.servers):

@@ -1,81 +1,17 @@
 """What a sink wrote is there once although the server forgot the batch: real servers that lose their last moments, and
 a sink whose rows are lines of a file, without Spark."""
 
-import json
 import shutil
 from collections import Counter
-from functools import partial
 
 import pytest
 
-from jobrunner.client.batches import Batches
-from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import BatchLost
 from jobrunner.spark.station import records
-from jobrunner.spark.station.exactly_once import write_folder
 from jobrunner.spark.station.records import NOTES
-from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders
-
-QUEUE = "flights/late"
-LEASE_S = 30.0
-
-
-class PlainSink:
-    """A driver and its sink, which writes the ids of the items it gets to each of its `roots`."""
-
-    def __init__(self, url, *roots):
-        self.client = Client(url, "t")
-        self.queue = self.client.queue(QUEUE)
-        self.batches = Batches(broker_of(self.client), keys_of(self.client).queue(QUEUE))
-        self.roots = roots
-        self.calls = 0
-        records._views.clear()  # a process of its own
-
-    def take(self, n):
-        return self.batches.take(n, lease_s=LEASE_S)
-
-    def write(self, lease, *, renew=None):
-        """Runs the function of the sink as a station does."""
-        ids = [one for one in lease.members(0, lease.size) if self.client.task(one).state is not None]
-        larger, name = [], lease.id
-        while name != lease.root:
-            name = name.rpartition(".")[0]
-            larger.append(name)
-        batch = SinkBatch(id=lease.id, supersedes=tuple(larger), epoch=lease.epoch, size=lease.size, lease=lease,
-                          renew=renew or lease.renew)  # fmt: skip
-        self._call(batch, ids)
-        while batch.left_out.next_run():
-            self._call(batch, [one for one in ids if one not in batch.left_out.members])
-
-    def _call(self, batch, ids):
-        self.calls += 1
-        for root in self.roots:
-            folders = LocalFolders(root)
-            write_folder(folders, batch, str(root), partial(self._save, folders, ids))
-
-    def _save(self, folders, ids, own):
-        folders.write(f"{own}/rows", json.dumps(ids).encode())
-
-    def end(self, lease):
-        lease.decide([], rest="succeeded")
-        while not lease.advance().done:
-            pass
-
-    def drain(self, n):
-        while lease := self.take(n):
-            self.write(lease)
-            self.end(lease)
-
-
-def rows_in(root):
-    """How often each id is there for a reader."""
-    return Counter(one for file in root.glob("batch=*/rows") for one in json.loads(file.read_text()))
-
-
-def left_of(sink):
-    counts = sink.queue.counts()
-    return sum(counts[state] for state in ("waiting", "scheduled", "pending", "dead"))
+from tests.support.plain_sink import QUEUE, PlainSink, left_of, rows_in
 
 
 @pytest.fixture
