@@ -132,17 +132,17 @@ def dies():
 
 
 @pytest.mark.parametrize("fails_again", [True, False])
-def test_a_half_that_was_written_before_the_server_forgot_the_split(sink, forgetful, tmp_path, fails_again):
+def test_a_part_that_was_written_before_the_server_forgot_the_split(sink, forgetful, tmp_path, fails_again):
     ids = sink.queue.push_many(range(6))
     sink.write(lease := sink.take(6))
     lease.fail("no such airport", delay_s=0)
     lease = sink.take(6)
     forgetful.save()
     assert lease.fail("no such airport", delay_s=0) == "split"
-    sink.write(half := sink.take(6))
-    sink.end(half)
-    assert half.id.endswith(".1")
-    assert sum(rows_in(tmp_path / "late").values()) == 3
+    sink.write(part := sink.take(6))
+    sink.end(part)
+    assert part.id.endswith(".p1of6")
+    assert sum(rows_in(tmp_path / "late").values()) == 1
     forgetful.go_back()
 
     expire(sink, forgetful.connect())

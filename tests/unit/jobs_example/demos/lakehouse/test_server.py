@@ -1,0 +1,36 @@
+"""The server of the demo loses what was written behind its last sync, and nothing else."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from redis import ConnectionError as Refused
+from redis import Redis
+
+from jobs_example.demos.lakehouse.server import DemoServer
+
+
+def test_what_was_synced_is_there_and_what_came_behind_it_is_lost(tmp_path: Path) -> None:
+    with DemoServer(tmp_path / "server") as server:
+        redis: Any = Redis.from_url(server.url)
+        redis.set("synced", "yes")
+        assert redis.execute_command("WAITAOF", 1, 0, 10_000)[0] == 1
+        written = 0
+
+        def write() -> None:
+            nonlocal written
+            try:
+                while True:
+                    written = redis.incr("count")
+            except Refused:
+                return
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        lost = server.lose_the_last_second()
+        writer.join(30)
+
+        after: Any = Redis.from_url(server.url)
+        assert after.get("synced") == b"yes"
+        assert 0 < int(after.get("count")) < written
+        assert lost > 0
