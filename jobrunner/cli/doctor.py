@@ -48,7 +48,7 @@ def doctor(shared: CommonOptions, modules: tuple[str, ...], durability: str) -> 
 
 def java_check() -> Check:
     """Whether there is a Java that Spark runs on."""
-    from jobrunner.spark.session import find_java
+    from jobrunner.spark.java import find_java
 
     try:
         java = find_java(os.environ)

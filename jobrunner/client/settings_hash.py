@@ -146,7 +146,8 @@ def _name(value: Any, _: str) -> tuple[Any, ...]:
 
 def _backoff(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, Backoff):
-        raise InvalidOption(f"{name}={describe(value)}: give a Backoff(...)")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        raise InvalidOption(f"{name}={describe(value)}: say Backoff({value if is_number else 'base, factor, cap'})")
     return (msgspec.json.encode([value.base, value.factor, value.cap, value.jitter]).decode(),)
 
 

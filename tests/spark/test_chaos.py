@@ -270,7 +270,7 @@ class Cluster:
     def _run(self, name: str, *words: str) -> None:
         import pyspark
 
-        from jobrunner.spark.session import find_java, home_of
+        from jobrunner.spark.java import find_java, home_of
 
         home = Path(pyspark.__file__).parent
         with home_of(find_java(os.environ)) as java_home, (self._folder / "cluster.log").open("ab") as log:

@@ -17,7 +17,7 @@ OWN_SESSION = """
     import os, sys
     from pyspark.sql import SparkSession
     from jobrunner.spark import register, spark_session
-    from jobrunner.spark.session import find_java, home_of
+    from jobrunner.spark.java import find_java, home_of
 
     def find(spark):
         return spark.read.format("jobrunner").option("queue", "orders").load()

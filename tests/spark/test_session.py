@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
-from jobrunner.spark.session import Java, find_java, home_of, spark_session
+from jobrunner.spark.java import Java, find_java, home_of
+from jobrunner.spark.session import spark_session
 
 
 def executable(path: Path, text: str) -> Path:

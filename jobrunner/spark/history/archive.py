@@ -112,7 +112,8 @@ def archive(
 def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
     """The finished tasks that queues like this pattern keep in Redis, with the columns of an archive."""
     register(spark)
-    options = {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix, "history": like}
+    options = {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
+    options |= {"history": like, "missingQueues": "ignore"}
     return spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
 
 
@@ -257,7 +258,7 @@ class _ArchiveRun:
     def _rows(self, names: list[str], begins: float, until: float, of: tuple[str, str]) -> DataFrame:
         state, column = of
         settings = self._client.settings
-        options = {"url": endpoint_of(self._client).shared_url(), "prefix": settings.prefix}
+        options = {"url": endpoint_of(self._client).shared_url(), "prefix": settings.prefix, "missingQueues": "ignore"}
         options |= {"history": ",".join(names)} if state == "done" else {"queue": ",".join(names), "state": state}
         found = self._spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
         first, last = (F.timestamp_millis(F.lit(round(at))) for at in (begins, until))

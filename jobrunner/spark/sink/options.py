@@ -90,7 +90,9 @@ def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOp
         )
     queue = settled.queue or (definition.options.queue if definition else "")
     if not queue:
-        raise InvalidOption("the option queue is missing: name the queue, or give type, the job")
+        raise InvalidOption(
+            "the option queue is missing: name the queue, or give type, the job; in SQL: INSERT INTO t WITH (queue='…')"
+        )
     split_queue(queue)
     return replace(settled, queue=queue)
 

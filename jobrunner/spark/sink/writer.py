@@ -12,7 +12,7 @@ The rows are staged under a batch without members (docs/how-batches-work.md), an
 
 import hashlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,8 @@ from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import BatchLost, InvalidOption, SparkMissing
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.logs import SafeLogger
+from jobrunner.spark.brief_errors import brief
+from jobrunner.spark.shipping import sent
 from jobrunner.spark.sink.options import WriteOptions, WriteShape, write_options, write_shape
 from jobrunner.spark.sink.rows import RowPacker
 from jobrunner.task import new_id
@@ -63,6 +65,10 @@ class BatchWriter(DataSourceArrowWriter):
         with _batches(self._options) as batches:
             self._epoch = batches.open(lease_s=LEASE_S, batch_id=self._batch, shared=_shared(self._options)).epoch
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return sent(self)
+
+    @brief
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one Spark task."""
         with _batches(self._options) as batches:
@@ -70,6 +76,7 @@ class BatchWriter(DataSourceArrowWriter):
                 batches.resume(self._batch, self._epoch, lease_s=LEASE_S), self._options, self._shape, iterator
             )
 
+    @brief
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decides, and puts the tasks into their queue."""
         with _batches(self._options) as batches:
@@ -89,6 +96,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._shape = write_shape(schema, self._options)
         self._attempt = secrets.token_hex(8)
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return sent(self)
+
+    @brief
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one Spark task, unless this micro-batch was decided before."""
         with _batches(self._options) as batches:
@@ -99,6 +110,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 return StagedWrite(lease.id, lease.epoch, "", 0, is_over=True)
             return _stage(lease, self._options, self._shape, iterator)
 
+    @brief
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Decides the batch, or completes a batch that was decided before."""
         told = [message for message in messages if isinstance(message, StagedWrite)]

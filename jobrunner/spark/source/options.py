@@ -6,14 +6,14 @@ Options are checked before anything is read; they give the schema, and a schema 
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidOption
-from jobrunner.option_names import folded, listed, settle_names
+from jobrunner.option_names import folded, listed, nearest, settle_names
 from jobrunner.settings import client_settings
 from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
 from jobrunner.spark.payloads import check_readable
@@ -21,8 +21,12 @@ from jobrunner.spark.payloads import check_readable
 STATES = ("waiting", "scheduled", "pending", "dead")
 MODES = ("PERMISSIVE", "FAILFAST")
 _BOTH = ("history", "columns", "payloadSchema", "mode", "rowsPerPartition", "url", "prefix")
-_BATCH = ("queue", "state", *_BOTH)
+_BATCH = ("queue", "state", "missingQueues", *_BOTH)
+_MISSING = ("fail", "ignore")
 _STREAM = (*_BOTH, "maxRowsPerTrigger", "startingOffset")
+PAYLOAD = "payload"
+MISFIT = "_misfit"
+"""The column with the reason why a payload does not fit the schema; null when it fits."""
 _PATTERN = re.compile(r"[*?\[]")
 _ROWS = 100_000
 
@@ -43,6 +47,8 @@ class ReadOptions:
     rows_per_partition: int = _ROWS
     rows_per_trigger: int | None = None
     starting: str = "earliest"
+    needs_queues: bool = False
+    """Whether a queue that is not there is an error."""
 
     def select(self, registered: Sequence[str]) -> list[str]:
         """Full names of the selected queues, among those that are registered."""
@@ -51,12 +57,30 @@ class ReadOptions:
         found += [name for name in registered if any(fnmatchcase(name, one) for one in patterns)]
         return list(dict.fromkeys(found))
 
+    def check_there(self, registered: Sequence[str]) -> None:
+        """Raises InvalidOption for a queue that is not registered, and for a pattern that none fits."""
+        if not self.needs_queues:
+            return
+        there = set(registered)
+        for name in self.queues:
+            is_pattern = _PATTERN.search(name) is not None
+            if name == "*" or (any(fnmatchcase(one, name) for one in there) if is_pattern else name in there):
+                continue
+            what = f"no queue matches {name!r}" if is_pattern else f"there is no queue {name!r}"
+            remedy = nearest(name, there) if there else "the server has no queue"
+            raise InvalidOption(f"{what}; {remedy} (missingQueues=ignore reads nothing instead)")
+
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
     """Settles the options of a batch read. Raises UnknownOption and InvalidOption."""
     options = settle_names(given, _BATCH, "a read from jobrunner")
     queue, history, state = (options.get(name) for name in ("queue", "history", "state"))
-    if (queue is None) == (history is None):
+    if queue is None and history is None:
+        raise InvalidOption(
+            "queue=None and history=None: give exactly one of the two options (Spark keeps no options of a table whose "
+            "columns are listed: name them by the option payloadSchema, or CREATE TEMPORARY VIEW)"
+        )
+    if queue is not None and history is not None:
         raise InvalidOption(f"queue={queue!r} and history={history!r}: give exactly one of the two options")
     if history is not None and state is not None:
         raise InvalidOption(f"state={state!r} with history={history!r}: history is a state of its own; leave out state")
@@ -75,12 +99,15 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
     options = settle_names(given, _STREAM, "a streaming read from jobrunner")
     if "history" not in options:
         raise InvalidOption("the option history is missing: give the queue whose finished tasks to read")
-    return _settled(options, options["history"], ("done",))
+    return replace(_settled(options, options["history"], ("done",)), needs_queues=False)  # others may begin later
 
 
 def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -> ReadOptions:
     where = client_settings(options.get("url"), options.get("prefix"))
     rows = options.get("maxRowsPerTrigger")
+    missing = options.get("missingQueues", _MISSING[0]).lower()
+    if missing not in _MISSING:
+        raise InvalidOption(f"missingQueues={options['missingQueues']!r}: choose one of {', '.join(_MISSING)}")
     mode = options.get("mode", MODES[0]).upper()
     if mode not in MODES:
         raise InvalidOption(f"mode={options['mode']!r}: choose one of {', '.join(MODES)}")
@@ -89,12 +116,13 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
         prefix=where.prefix,
         queues=_queues(queues),
         states=states,
-        columns=_columns(options.get("columns")),
+        columns=_columns(options.get("columns"), "payloadSchema" in options),
         payload_schema=options.get("payloadSchema"),
         fails_fast=mode == "FAILFAST",
         rows_per_partition=_whole(options.get("rowsPerPartition", str(_ROWS)), "rowsPerPartition"),
         rows_per_trigger=None if rows is None else _whole(rows, "maxRowsPerTrigger"),
         starting=options.get("startingOffset", "earliest"),
+        needs_queues=missing == _MISSING[0],
     )
 
 
@@ -118,12 +146,14 @@ def _states(given: str | None) -> tuple[str, ...]:
     return names
 
 
-def _columns(given: str | None) -> tuple[str, ...] | None:
+def _columns(given: str | None, has_fields: bool) -> tuple[str, ...] | None:
     if given is None:
         return None
     names = listed(given)
-    known = ("payload", *ITEM_COLUMNS)
+    known = ("payload", *ITEM_COLUMNS, *((MISFIT,) if has_fields else ()))
     for name in names:
+        if name == MISFIT and not has_fields:
+            raise InvalidOption(f"columns names {MISFIT!r}, which needs the option payloadSchema; add it")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
@@ -135,11 +165,6 @@ def _whole(given: str, option: str) -> int:
     if given.isdigit() and int(given) > 0:
         return int(given)
     raise InvalidOption(f"{option}={given!r}: give a whole number from 1")
-
-
-PAYLOAD = "payload"
-MISFIT = "_misfit"
-"""The column with the reason why a payload does not fit the schema; null when it fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
+from jobrunner.spark.brief_errors import brief, brief_rows
+from jobrunner.spark.shipping import sent
 from jobrunner.spark.source.items import ItemRead
 from jobrunner.spark.source.options import ReadOptions, ReadSchema
 from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
@@ -50,7 +52,7 @@ _TO = (EqualTo, LessThan, LessThanOrEqual)
 
 
 class BatchReader(DataSourceReader):
-    """Reads queues or history once. Sent to the executors; holds no connection."""
+    """Reads queues or history once, all rows. Sent to the executors; holds no connection."""
 
     def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
         self._read = ItemRead(options=options, shape=shape)
@@ -59,12 +61,7 @@ class BatchReader(DataSourceReader):
         self._final: frozenset[str] | None = None
         self._span = ScoreSpan()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  its name in Spark
-        """Takes over filters on queue, state and type; narrows by time what Spark filters again by itself."""
-        for one in filters:
-            if not self._takes(one):
-                yield one
-
+    @brief
     def partitions(self) -> Sequence[InputPartition]:
         """Slices as the sets stand now, without reading them."""
         with broker_at(self._read.options.url) as broker:
@@ -72,18 +69,31 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The items of one slice."""
-        return self._read.batches(partition) if isinstance(partition, QueueSlice) else iter(())
+        return brief_rows(self._read.batches(partition)) if isinstance(partition, QueueSlice) else iter(())
 
     def _slices(self, broker: Broker) -> list[InputPartition]:
-        options = self._read.options
-        keys = Keys(options.prefix)
-        names = options.select(run_operation(broker, queue_names(keys)))
+        options, keys = self._read.options, Keys(self._read.options.prefix)
+        registered = run_operation(broker, queue_names(keys))
+        options.check_there(registered)
         found: list[InputPartition] = []
-        for name in names:
+        for name in options.select(registered):
             if self._queues is None or name in self._queues:
                 for state in self._states:
                     found += slices_of(broker, keys.queue(name), state, self._span, options.rows_per_partition)
         return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
+
+
+class FilteringReader(BatchReader):
+    """The same for a session that passes filters to a source in Python."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  its name in Spark
+        """Takes over filters on queue, state and type; narrows by time what Spark filters again by itself."""
+        for one in filters:
+            if not self._takes(one):
+                yield one
 
     def _takes(self, one: Filter) -> bool:
         column = getattr(one, "attribute", ("",))
@@ -143,6 +153,10 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first = _starting(options.starting)
         self._target: float | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
+
+    @brief
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  its name in Spark
         """Where a query without a checkpoint begins."""
         return _offset(self._now() if self._first is None else self._first)
@@ -152,6 +166,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._options.rows_per_trigger
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
+    @brief
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """The server's time, or the earlier instant by which `limit` rows finished; `start` when there are none."""
         begins = _instant(start)
@@ -168,6 +183,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Records the present instant as the end: tasks that finish later are left to the next run."""
         self._target = self._now()
 
+    @brief
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """Slices of the tasks that finished from `start` on and before `end`. Raises HistoryTrimmed."""
         span = ScoreSpan(first=_instant(start), end=_instant(end))
@@ -183,6 +199,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The tasks of one slice. Raises HistoryTrimmed when some were deleted meanwhile."""
+        return brief_rows(self._rows(partition))
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, QueueSlice):
             return
         whole = partition.begins > _EARLIEST

@@ -21,6 +21,7 @@ from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
+from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.members import (
     MISFITS,
     BatchConnections,
@@ -108,7 +109,7 @@ class BatchRun:
             return
         rows = rows_of(_steered(station.function(df, self._spark)), self._plan.rules, self._plan.shape)
         rules = replace(self._plan.rules, checks_payload=rows.checks_payload)
-        staging = rows.frame.mapInArrow(partial(stage_rows, place, rules), STAGED)
+        staging = rows.frame.mapInArrow(Shipped(partial(stage_rows, place, rules)), STAGED)
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
 
     def _call_sink(self, df: DataFrame, access: BatchConnections) -> None:

@@ -29,7 +29,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
 from jobrunner.spark.failures import BatchFailures
 from jobrunner.spark.payloads import check_plain
-from jobrunner.spark.session import ship_package, spark_session
+from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_run import StationPlan, plan_of
 from jobrunner.spark.station.gathering import BatchSizes, Gathering
 from jobrunner.spark.station.lane import Lane
@@ -206,13 +206,12 @@ class StationDriver:
                 return True
             try:
                 spark = spark_session(self._station.pipeline)
-                ship_package(spark)
                 self._plan = plan_of(self._station, self._client)
             except Exception as error:  # a JVM that does not start, or is gone, fails in many ways
                 self._failures.give_up(error)
                 return False
-            _put_back_left_items(self._broker, keys_of(self._client), self._keys)
             self._spark = spark
+        _put_back_left_items(self._broker, keys_of(self._client), self._keys)
         return True
 
     def _idle(self) -> float:

@@ -33,6 +33,7 @@ from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import UTC, instants, numbers, texts
 from jobrunner.spark.payloads import Check, misfit, payload_check
+from jobrunner.spark.shipping import Shipped
 
 CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
@@ -230,7 +231,7 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
             read = [read_members(access, start, CHUNK, shape.check) for start in range(0, place.size, CHUNK)]
         return _dress(spark.createDataFrame(pa.Table.from_batches(read, COLUMNS)), shape)
     chunks = spark.range(0, place.size, CHUNK)
-    return _dress(chunks.mapInArrow(partial(_read_task, place, shape.columns, CHUNK), DDL), shape)
+    return _dress(chunks.mapInArrow(Shipped(partial(_read_task, place, shape.columns, CHUNK)), DDL), shape)
 
 
 def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:

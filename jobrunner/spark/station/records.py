@@ -233,10 +233,10 @@ def _is_known(keys: QueueKeys, batch_id: str, size: int) -> Call[bool]:
     """Whether the server knows this batch with at least so many members; of one that is done it knows only the id."""
 
     def read(reply: list[bytes | None]) -> bool:
-        state, members = reply
-        return state is not None and (state == b"done" or whole(members) >= size)
+        state, members, before = reply  # one that was split into parts has its size in `whole`
+        return state is not None and (state == b"done" or whole(members or before) >= size)
 
-    return command("HMGET", keys.batch + batch_id.encode(), "state", "size", read=read)
+    return command("HMGET", keys.batch + batch_id.encode(), "state", "size", "whole", read=read)
 
 
 def _members(lease: BatchLease) -> Iterator[str]:

@@ -130,7 +130,7 @@ def test_the_doctor_finds_that_spark_has_no_java(cli: Callable[..., Any], url: s
     def nowhere(_: Any) -> Any:
         raise JavaMissing("Spark needs Java 17 or newer and there is none; pip install it")
 
-    monkeypatch.setattr("jobrunner.spark.session.find_java", nowhere)
+    monkeypatch.setattr("jobrunner.spark.java.find_java", nowhere)
     monkeypatch.setattr("jobrunner.cli.doctor.find_spec", lambda _: True)
 
     result = cli("doctor", "json", "--url", url)

@@ -41,6 +41,13 @@ def test_settings_are_read_back_as_they_were_given(queue: Any) -> None:
     assert (found.dead_ttl, found.keepalive) == (0.0, 9.0)
 
 
+def test_a_number_as_backoff_is_answered_with_what_to_write(queue: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"backoff=0\.2: say Backoff\(0\.2\)"):
+        queue.configure(backoff=0.2)
+    with pytest.raises(InvalidOption, match=r"backoff='1s': say Backoff\(base, factor, cap\)"):
+        queue.configure(backoff="1s")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -1,0 +1,85 @@
+"""The Spark session that runs in this process, whoever made it, and settings of a session that runs.
+
+PySpark's own answer is per thread under Spark Connect, and stations have threads of their own. So the session that the
+user registered is remembered. Invariant: a setting that Spark refuses is a warning that names it, not an error.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from jobrunner.errors import InvalidOption
+from jobrunner.logs import SafeLogger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_remembered: list["SparkSession"] = []
+_log = SafeLogger("jobrunner.spark")
+
+
+def remember(spark: "SparkSession") -> None:
+    """Makes a session the one of this process, for all its threads."""
+    _remembered[:] = [spark]
+
+
+def running_session() -> "SparkSession | None":
+    """The session that was registered last, unless it was stopped; else the one that PySpark knows in this thread."""
+    from pyspark.sql import SparkSession  # the extra may be absent
+
+    if _remembered and not _is_over(_remembered[0]):
+        return _remembered[0]
+    return SparkSession.getActiveSession()
+
+
+def is_classic(spark: "SparkSession") -> bool:
+    """Whether the session has its JVM beside this process; those of Spark Connect have not."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def conf_of(spark: "SparkSession", name: str) -> str | None:
+    """A setting of the session, its default included; None when it has none, or hides it."""
+    with suppress(Exception):  # an unknown one; a Connect server may hide some
+        return spark.conf.get(name)
+    return None
+
+
+def has_conf(spark: "SparkSession", name: str) -> bool:
+    """Whether somebody gave the session a value for a setting, so that the default is not in force."""
+    with suppress(Exception):  # as above
+        return spark.conf.get(name, None) is not None
+    return False
+
+
+def set_conf(spark: "SparkSession", name: str, value: str) -> bool:
+    """Sets a setting of a session that runs. Returns False, after a warning, when Spark refuses it there. Raises
+    InvalidOption for a value that Spark does not accept."""
+    try:
+        spark.conf.set(name, value)
+    except Exception as error:
+        line = first_line(error)
+        if "INVALID_CONF_VALUE" in line or type(error).__name__ == "IllegalArgumentException":
+            raise InvalidOption(f"{name}={value!r} is refused by Spark: {line}") from error
+        if conf_of(spark, name) != value:
+            _log.warning("Spark refuses a setting in a session that runs; give it where the session is made",
+                         setting=name, value=value, error=line)  # fmt: skip
+        return False
+    return True
+
+
+def set_all(spark: "SparkSession", settings: Mapping[str, str]) -> None:
+    """Sets several; see `set_conf`."""
+    for name, value in settings.items():
+        set_conf(spark, name, value)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of Spark's message, at most 300 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def _is_over(spark: "SparkSession") -> bool:
+    if is_classic(spark):
+        return spark.sparkContext._jsc is None  # noqa: SLF001  PySpark has no public answer
+    return bool(getattr(spark, "is_stopped", False))

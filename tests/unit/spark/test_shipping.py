@@ -1,0 +1,114 @@
+"""What executors are sent, and the settings of a session that is not ours: neither needs Spark."""
+
+import os
+import pickle
+import subprocess
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
+from structlog.testing import capture_logs
+
+from jobrunner.errors import InvalidOption
+from jobrunner.spark import shipping
+from jobrunner.spark.failures import error_line
+from jobrunner.spark.running import set_conf
+from jobrunner.spark.shipping import Shipped, sent, ship_package
+from jobrunner.spark.source.options import batch_options, shape_of
+from jobrunner.spark.source.readers import BatchReader, FilteringReader
+
+WITHOUT_MSGSPEC = """
+import pickle, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "msgspec":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+pickle.loads(sys.stdin.buffer.read())
+"""
+
+
+def function_of_ours(number, more):
+    return number + more
+
+
+@pytest.mark.parametrize("kind", [BatchReader, FilteringReader])
+def test_what_is_sent_comes_out_as_itself(kind):
+    assert pickle.loads(cloudpickle.dumps(Shipped(partial(function_of_ours, 1))))(2) == 3
+    from pyspark.sql.types import StructType
+
+    reader = kind(batch_options({"queue": "orders"}), shape_of(StructType([])))
+    again = pickle.loads(cloudpickle.dumps(reader))
+    assert type(again) is kind
+    assert again._read.options == reader._read.options
+
+
+def test_an_executor_that_lacks_a_module_says_so_in_one_line():
+    from pyspark.sql.types import StructType
+
+    reader = FilteringReader(batch_options({"queue": "orders"}), shape_of(StructType([])))
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MSGSPEC], input=cloudpickle.dumps(reader), capture_output=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    line = error_line(RuntimeError(ran.stderr.decode()))
+    assert line.startswith("ImportError: executors cannot import jobrunner: No module named 'msgspec' (Python 3.")
+    assert 'install "jobrunner-queue[spark]" there' in line
+    assert reader.__reduce__() == sent(reader)
+
+
+class Conf:
+    def __init__(self, refusal=None, **settings):
+        self.settings, self.refusal = settings, refusal
+
+    def get(self, name, *default):
+        return self.settings.get(name, *default) if default else self.settings[name]
+
+    def set(self, name, value):
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+        self.settings[name] = value
+
+
+def test_a_setting_that_spark_refuses_is_a_warning_that_names_it():
+    spark = SimpleNamespace(conf=Conf('[CANNOT_MODIFY_CONFIG] Cannot modify "spark.driver.memory".\nSee also …'))
+    with capture_logs() as logs:
+        assert not set_conf(spark, "spark.driver.memory", "4g")
+    (line,) = logs
+    assert line["log_level"] == "warning"
+    assert (line["setting"], line["value"]) == ("spark.driver.memory", "4g")
+    assert line["error"] == '[CANNOT_MODIFY_CONFIG] Cannot modify "spark.driver.memory".'
+    with capture_logs() as logs:
+        same = SimpleNamespace(conf=Conf("[CANNOT_MODIFY_CONFIG]", **{"spark.driver.memory": "4g"}))
+        assert not set_conf(same, "spark.driver.memory", "4g")
+    assert not logs, "it has that value"
+
+
+def test_a_value_that_spark_does_not_understand_is_an_error():
+    spark = SimpleNamespace(conf=Conf("[INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'abc' …"))
+    with pytest.raises(InvalidOption, match=r"spark\.sql\.shuffle\.partitions='abc' is refused by Spark: \[INVALID"):
+        set_conf(spark, "spark.sql.shuffle.partitions", "abc")
+
+
+def test_a_server_that_takes_no_files_is_a_warning(monkeypatch):
+    sent_files = []
+
+    def refuse(path, *, pyfile):
+        sent_files.append((path, pyfile))
+        raise RuntimeError("artifacts are disabled")
+
+    monkeypatch.setattr(shipping, "_shipped", set())
+    spark = SimpleNamespace(conf=Conf(), session_id="abc", addArtifacts=refuse)
+    with capture_logs() as logs:
+        ship_package(spark)
+        ship_package(spark)
+    assert len(sent_files) == len(logs) == 1
+    assert logs[0]["error"] == "artifacts are disabled"
+    ship_package(SimpleNamespace(conf=Conf(**{"spark.master": "local[2]"}), session_id="b", addArtifacts=refuse))
+    assert len(sent_files) == 1

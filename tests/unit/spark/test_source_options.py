@@ -1,0 +1,74 @@
+"""Options of the data source: queues that are not there, `_misfit`, and the options of a table in Spark's catalog."""
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from jobrunner.errors import InvalidOption
+from jobrunner.spark.source.options import batch_options, default_schema, stream_options
+from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
+
+THERE = ["flights/raw", "flights/late", "orders"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "message"),
+    [
+        ("ordres", "there is no queue 'ordres'; did you mean 'orders'"),
+        ("orders,flights/rew", "there is no queue 'flights/rew'; did you mean 'flights/raw'"),
+        ("fligths/*", r"no queue matches 'fligths/\*'"),
+    ],
+)
+def test_a_queue_that_is_not_there_is_an_error_that_names_the_nearest(queue, message):
+    options = batch_options({"queue": queue})
+    with pytest.raises(InvalidOption, match=message):
+        options.check_there(THERE)
+    batch_options({"queue": queue, "missing_queues": "ignore"}).check_there(THERE)
+
+
+@pytest.mark.parametrize("queue", ["orders", "flights/*,orders", "*"])
+def test_queues_that_are_there_are_no_error(queue):
+    batch_options({"queue": queue}).check_there(THERE)
+
+
+def test_an_empty_server_and_streams_need_no_queue():
+    batch_options({"queue": "*"}).check_there([])
+    stream_options({"history": "later"}).check_there([])
+    with pytest.raises(InvalidOption, match="the server has no queue"):
+        batch_options({"history": "orders"}).check_there([])
+    with pytest.raises(InvalidOption, match="missingQueues='maybe': choose one of fail, ignore"):
+        batch_options({"queue": "orders", "missingQueues": "maybe"})
+
+
+def test_the_column_for_misfits_needs_a_schema_of_payloads():
+    given = {"queue": "orders", "columns": "_id,_misfit"}
+    with pytest.raises(InvalidOption, match="'_misfit', which needs the option payloadSchema"):
+        batch_options(given)
+    assert default_schema(batch_options(given | {"payloadSchema": "n int"})) == "n int, _id string, _misfit string"
+
+
+def column(comment):
+    return StructField("_id", StringType(), True, {"comment": comment} if comment else {})
+
+
+def test_the_options_of_a_table_survive_in_the_comment_of_its_last_column():
+    given = {"provider": "jobrunner", "owner": "root", "queue": "it's \\ \"x\"", "option.queue": "it's \\ \"x\"",
+             "option.payloadschema": "n int", "x.y": "1"}  # fmt: skip
+    options = options_of_table(given)
+    assert options == {"queue": "it's \\ \"x\"", "payloadschema": "n int"}
+    ddl = storing_options("n int, _id string", options)
+    assert ddl.startswith("n int, _id string COMMENT 'jobrunner: ")
+    comment = ddl.partition(" COMMENT '")[2][:-1].replace("\\'", "'").replace("\\\\", "\\")  # as Spark reads a text
+    schema = StructType([StructField("n", IntegerType()), column(comment)])
+    assert stored_options(schema) == options
+    assert stored_options(schema, writes=True) == {"queue": options["queue"]}
+    assert stored_options(StructType([column(""), column("mine")])) == {}
+
+
+def test_what_is_no_table_keeps_its_options_and_a_table_keeps_no_password():
+    assert options_of_table({"queue": "orders", "owner": "me"}) is None
+    with pytest.raises(InvalidOption, match="set JOBRUNNER_URL") as told:
+        options_of_table({"provider": "jobrunner", "option.url": "redis://:secret@host"})
+    assert "secret" not in str(told.value)
