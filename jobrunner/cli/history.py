@@ -26,6 +26,7 @@ from jobrunner.client.client import Client, endpoint_of
 from jobrunner.client.queue import Queue
 from jobrunner.clock import perf_counter
 from jobrunner.errors import TaskGone
+from jobrunner.etl.spark_station import conf_of_options
 from jobrunner.formatting import counted, duration
 
 _EXAMPLES = """\b
@@ -107,6 +108,7 @@ Examples:
 @click.option("--replay-id", metavar="NAME",
               help="Name of this replay; a second run with it enqueues only missing tasks.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable.")
 @with_shared_options
 def replay(
     shared: CommonOptions,
@@ -117,6 +119,7 @@ def replay(
     dry_run: bool,
     replay_id: str | None,
     master: str | None,
+    conf: tuple[str, ...],
 ) -> None:
     """Enqueue finished tasks again, each as a new task.
 
@@ -131,7 +134,7 @@ def replay(
     if ids:
         raise click.UsageError("give ids or --where, not both")
     name = check_name(replay_id or f"replay-{secrets.token_hex(4)}", "replay id")
-    _replay_selected(shared, queue, where, path, dry_run, name, master)
+    _replay_selected(shared, queue, where, path, dry_run, name, master, conf)
 
 
 def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], *, may: bool) -> None:
@@ -152,11 +155,12 @@ def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], 
 
 
 def _replay_selected(
-    shared: CommonOptions, queue: str | None, where: str, path: str | None, dry_run: bool, name: str, master: str | None
-) -> None:
+    shared: CommonOptions, queue: str | None, where: str, path: str | None, dry_run: bool, name: str,
+    master: str | None, conf: tuple[str, ...],
+) -> None:  # fmt: skip
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 
-    spark = spark_session(master=master)
+    spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history import replay as spark_replay  # needs Spark
     from jobrunner.spark.history.archive import read_history
     from jobrunner.spark.history.archive_files import read_archive
@@ -227,10 +231,12 @@ Examples:
 @click.option("--lag", "lag_s", type=seconds_of, default="5s", show_default=True, metavar="S",
               help="Leaves tasks that ended within this time to the next run.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable.")
 @with_shared_options
 def archive(
-    shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None
-) -> None:
+    shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None,
+    conf: tuple[str, ...],
+) -> None:  # fmt: skip
     """Append finished and dead tasks to a Parquet archive.
 
     Writes each task exactly once, also when it is interrupted. Takes the tasks that finished since the last run, of
@@ -240,7 +246,7 @@ def archive(
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 
     began = perf_counter()
-    spark = spark_session(master=master)
+    spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive import archive as run  # needs Spark
 
     watch = partial(rising, label="Archiving", noun="rows")

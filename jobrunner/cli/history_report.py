@@ -10,6 +10,7 @@ from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
+from jobrunner.etl.spark_station import conf_of_options
 from jobrunner.formatting import counted, duration
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def _ago(text: str) -> datetime:
 @click.option("--html", "html_to", type=click.Path(path_type=Path), metavar="FILE",
               help="File to write, as one HTML page with plots.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable.")
 @with_shared_options
 def report(
     shared: CommonOptions,
@@ -79,6 +81,7 @@ def report(
     parquet_to: Path | None,
     html_to: Path | None,
     master: str | None,
+    conf: tuple[str, ...],
 ) -> None:
     """Report on an archive: throughput, times and failures.
 
@@ -88,7 +91,7 @@ def report(
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 
     began = perf_counter()
-    spark = spark_session(master=master)
+    spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive_files import read_archive  # needs Spark
     from jobrunner.spark.history.report import build_report
 

@@ -161,7 +161,7 @@ def choose(*, master: str | None = None, remote: str | None = None, conf: Iterab
     """
     if master and remote:
         raise InvalidOption("--master and --remote exclude each other; give one of them")
-    given, stored = dict(map(_pair, conf)), conf_of_environment()
+    given, stored = conf_of_options(conf), conf_of_environment()
     conf_of_file()
     variables = {MASTER: master or "", REMOTE: remote or ""} if master or remote else {}
     prepare_for(remote or (None if master else where()[1]))
@@ -205,6 +205,11 @@ def conf_of_file() -> dict[str, str]:
     """Spark's own settings in `[tool.jobrunner.spark]`. Raises InvalidOption."""
     named = {name: value for name, value in _table().items() if name not in _PLACES}
     return dict(check_setting(name, value, f"in {_TABLE}") for name, value in named.items())
+
+
+def conf_of_options(conf: Iterable[str]) -> dict[str, str]:
+    """Spark's own settings in texts `key=value` of the command line. Raises InvalidOption."""
+    return dict(map(_pair, conf))
 
 
 def conf_of_environment() -> dict[str, str]:

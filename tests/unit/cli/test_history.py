@@ -129,3 +129,15 @@ def test_the_history_is_purged_when_somebody_says_so(cli: Says, client: Client, 
 
     assert cli("history", "purge", "mail", "--yes", "--json").value == {"queue": "mail", "state": "done", "purged": 2}
     assert cli("history", "purge", "mail", "--yes").err == "Error: queue mail has no done tasks\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["archive", "--to", "x"], ["report", "--from", "x"], ["replay", "mail", "--where", "true"]],
+    ids=lambda words: words[0],
+)
+def test_commands_on_spark_take_settings_of_spark(cli: Says, words: list[str]) -> None:
+    result = cli("history", *words, "--conf", "driver.memory=4g")
+
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert "did you mean 'spark.driver.memory'?" in result.err
