@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 
 from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import Item
+from tests.spark.cluster import LOOPBACK, Cluster, command_of, descendants
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
@@ -28,7 +28,6 @@ ITEMS = int(os.environ.get("CHAOS_ITEMS", "240000"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 ROOT = Path(__file__).parents[2]
 LONG_S = 3600
-LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 class Fleet:
@@ -66,8 +65,8 @@ class Fleet:
     def processes(self) -> dict[str, list[int]]:
         """Process ids by kind: the driver, its JVMs, the Python workers of executors."""
         found: dict[str, list[int]] = {"driver": [self.process.pid], "jvm": [], "python": []}
-        for pid in _descendants(self.process.pid):
-            words = _command(pid)
+        for pid in descendants(self.process.pid):
+            words = command_of(pid)
             if "java" in words[:200]:
                 found["jvm"].append(pid)
             elif "pyspark.daemon" in words:
@@ -94,27 +93,6 @@ class Fleet:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
-
-
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, open_ = [], [pid]
-    while open_:
-        below = children.get(open_.pop(), [])
-        found += below
-        open_ += below
-    return sorted(found)
-
-
-def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
-    return ""
 
 
 @pytest.fixture
@@ -238,60 +216,6 @@ def test_a_driver_that_is_paused_beyond_its_lease(chaos, tmp_path, station, coun
         first.stop()
         if second is not None:
             second.stop()
-
-
-class Cluster:
-    """A master and two workers of Spark's own on the loopback."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
-        port = _free_port()
-        self.url = f"spark://127.0.0.1:{port}"
-        self._run("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        wait_for(lambda: _listens(port), timeout_s=60)
-        for number in range(2):
-            work = str(folder / f"work{number}")
-            self._run("worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
-                      "--work-dir", work, self.url)  # fmt: skip
-
-    def executors(self) -> list[int]:
-        """Process ids of the JVMs that run tasks."""
-        return [pid for worker in self._processes[1:] for pid in _descendants(worker.pid)
-                if "CoarseGrainedExecutorBackend" in _command(pid)]  # fmt: skip
-
-    def stop(self) -> None:
-        """Ends it with all its executors."""
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
-
-    def _run(self, name: str, *words: str) -> None:
-        import pyspark
-
-        from jobrunner.spark.java import find_java, home_of
-
-        home = Path(pyspark.__file__).parent
-        with home_of(find_java(os.environ)) as java_home, (self._folder / "cluster.log").open("ab") as log:
-            command = [str(java_home / "bin" / "java"), "-Xmx512m", "-cp", f"{home}/jars/*"]
-            own = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", "PYTHONPATH": ""}
-            environment = os.environ | LOOPBACK | own
-            full = [*command, f"org.apache.spark.deploy.{name}", *words]
-            self._processes.append(
-                subprocess.Popen(full, env=environment, stdout=log, stderr=log, start_new_session=True)
-            )
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 def test_on_a_standalone_cluster_whose_executor_is_killed(chaos, tmp_path):

@@ -11,8 +11,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan
 from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
+from jobrunner.spark.failures import error_line
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of
-from jobrunner.spark.source.readers import BatchReader
+from jobrunner.spark.source.readers import FilteringReader
 from jobrunner.spark.source.scan import QueueSlice
 
 NOW_MS = 1_700_000_000_000.0
@@ -36,7 +37,7 @@ def reader(spark, server, keys):
 
     def made(*, schema=None, **options):
         settled = batch_options({"url": server.url, "prefix": keys.prefix} | options)
-        return BatchReader(settled, shape_of(_parse_datatype_string(schema or default_schema(settled))))
+        return FilteringReader(settled, shape_of(_parse_datatype_string(schema or default_schema(settled))))
 
     return made
 
@@ -92,8 +93,7 @@ def test_several_queues_and_patterns(client, load):
 
     assert counted(queue="flights/*") == {"flights/raw": 1, "flights/clean": 1}
     assert counted(queue="mail, fly,mail") == {"mail": 1, "fly": 1}
-    assert counted(queue="none/*") == {}
-    assert counted(queue="never.used") == {}
+    assert counted(queue="none/*,never.used", missingQueues="ignore") == {}
 
 
 def test_slices_have_every_item_once_and_spark_counts_them(client, load, reader):
@@ -298,10 +298,40 @@ def test_a_column_that_cannot_be_is_refused(spark, schema, message):
 
 
 def test_spark_tells_of_a_wrong_option_before_any_job(spark, load):
-    with pytest.raises(AnalysisException, match="did you mean 'queue'"):
+    with pytest.raises(AnalysisException, match="did you mean 'queue'") as told:
         load(queeu="mail")
+    assert "Traceback" not in str(told.value)
+    assert error_line(told.value).startswith("UnknownOption: unknown option 'queeu'")
     with pytest.raises(AnalysisException, match="is timestamp, not string"):
         load(queue="mail", schema="_when string").collect()
+
+
+def test_a_queue_that_is_not_there_is_an_error(spark, client, load):
+    client.queue("mail").push("a")
+    with pytest.raises(AnalysisException, match="there is no queue 'mial'; did you mean 'mail'") as told:
+        load(queue="mial").count()
+    assert "Traceback" not in str(told.value)
+    assert load(queue="mial,mail", missingQueues="ignore").count() == 1
+
+
+def test_views_and_tables_of_sql_read_and_take_rows(spark, server, keys, client, tmp_path):
+    client.queue("mail").push_many([{"n": 1}, {"n": "two"}])
+    where = f"url '{server.url}', prefix '{keys.prefix}', queue 'mail'"
+    with_queue = f"WITH (url='{server.url}', prefix='{keys.prefix}', queue='mail')"
+    spark.sql(f"CREATE TEMPORARY VIEW mails USING jobrunner OPTIONS ({where}, payloadSchema 'n int')")
+    spark.sql(
+        f"CREATE TABLE mail_table USING jobrunner OPTIONS ({where}, payloadSchema 'n int', columns '_id') "
+        f"LOCATION '{tmp_path}'"
+    )
+    try:
+        assert [row.n for row in spark.sql("SELECT n FROM mails WHERE _misfit IS NULL").collect()] == [1]
+        spark.sql(f"INSERT INTO mail_table {with_queue} SELECT 3 AS n, 'mail-3' AS _id")
+        found = spark.sql("SELECT n FROM mail_table WHERE _id = 'mail-3'").collect()
+        assert [row.n for row in found] == [3]
+        assert [item.payload for item in client.queue("mail").pop(9)] == [{"n": 1}, {"n": "two"}, {"n": 3}]
+    finally:
+        spark.sql("DROP VIEW mails")
+        spark.sql("DROP TABLE mail_table")
 
 
 def test_a_password_is_in_no_plan_and_no_repr(spark, server, keys, capsys):

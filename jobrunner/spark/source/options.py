@@ -13,7 +13,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidOption
-from jobrunner.option_names import folded, listed, nearest, settle_names
+from jobrunner.formatting import counted
+from jobrunner.option_names import folded, listed, settle_names
 from jobrunner.settings import client_settings
 from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
 from jobrunner.spark.payloads import check_readable
@@ -67,7 +68,9 @@ class ReadOptions:
             if name == "*" or (any(fnmatchcase(one, name) for one in there) if is_pattern else name in there):
                 continue
             what = f"no queue matches {name!r}" if is_pattern else f"there is no queue {name!r}"
-            remedy = nearest(name, there) if there else "the server has no queue"
+            near = difflib.get_close_matches(name, there, n=1, cutoff=0.4)
+            others = f"the server has {counted(len(there), 'queue')}, none like it"
+            remedy = f"did you mean {near[0]!r}?" if near else others
             raise InvalidOption(f"{what}; {remedy} (missingQueues=ignore reads nothing instead)")
 
 

@@ -36,7 +36,7 @@ def test_queues_that_are_there_are_no_error(queue):
 def test_an_empty_server_and_streams_need_no_queue():
     batch_options({"queue": "*"}).check_there([])
     stream_options({"history": "later"}).check_there([])
-    with pytest.raises(InvalidOption, match="the server has no queue"):
+    with pytest.raises(InvalidOption, match="the server has 0 queues, none like it"):
         batch_options({"history": "orders"}).check_there([])
     with pytest.raises(InvalidOption, match="missingQueues='maybe': choose one of fail, ignore"):
         batch_options({"queue": "orders", "missingQueues": "maybe"})
