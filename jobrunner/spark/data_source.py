@@ -31,7 +31,8 @@ from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.running import conf_of, has_conf, remember, set_conf
 from jobrunner.spark.shipping import ship_package
-from jobrunner.spark.sink.writer import BatchWriter, StreamWriter
+from jobrunner.spark.sink.micro_batch import OncePerRun, as_options, warn_of_plain_append
+from jobrunner.spark.sink.writer import StreamWriter, batch_writer
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
 from jobrunner.spark.source.readers import BatchReader, FilteringReader, HistoryStream
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
@@ -72,7 +73,7 @@ class JobrunnerSource(DataSource):
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A write of tasks, one for each row."""
-        return BatchWriter(schema, stored_options(schema, writes=True) | self._given(), overwrite)
+        return batch_writer(schema, stored_options(schema, writes=True) | self._given(), overwrite)
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
@@ -130,11 +131,15 @@ def enqueue(
     queue: str | None = None,
     id: str | None = None,  # noqa: A002  its name everywhere
     id_from: Iterable[str] = (),
+    micro_batch: int | tuple[str, int] | None = None,
 ) -> None:
     """Adds one task of `job` (a Job class or a function) for each row: columns are parameters, all rows or none.
 
     Columns `_id`, `_priority`, `_delay` (s), `_at`, `_headers`, `_partition` steer single tasks. `id` names the column
     with the ids of the tasks, `id_from` columns to derive them from: then rows that were written before are left alone.
+    In a function of `foreachBatch`, `micro_batch` is the number that Spark passes, or (query id, number) where Spark
+    does not expose the query, as under Spark Connect: the server then knows the write for 30 days, and a repeated
+    micro-batch adds nothing.
     Goes to the server of the current client. Raises ParameterError, InvalidOption and their like, which name column and
     row; nothing was added then.
     """
@@ -156,7 +161,11 @@ def enqueue(
         "idFrom": ",".join(id_from) or None,
         "url": endpoint_of(where).shared_url(),
         "prefix": where.settings.prefix,
+        **(named := as_options(df, micro_batch)),
     }
+    once = OncePerRun(df, named, queue or definition.options.queue, definition.name)
+    if micro_batch is None and not options["id"] and not options["idFrom"] and "_id" not in df.columns:
+        warn_of_plain_append(df)
     register(df.sparkSession)
     given = {name: value for name, value in options.items() if value is not None}
     try:
@@ -164,6 +173,7 @@ def enqueue(
     except Exception as error:
         _raise_ours(error)
         raise
+    once.note()
 
 
 def _raise_ours(error: Exception) -> None:

@@ -15,8 +15,11 @@ from jobrunner.option_names import check_names, listed, settle_names
 from jobrunner.settings import client_settings, file_settings
 from jobrunner.spark.columns import NUMBER, WHOLE
 from jobrunner.spark.payloads import check_plain
+from jobrunner.spark.sink.micro_batch import MicroBatch
 
 KNOWN = ("queue", "type", "modules", "id", "idFrom", "url", "prefix")
+_OF_A_MICRO_BATCH = ("queryId", "microBatch")
+"""Options of a write in `foreachBatch`. A streaming sink reads both from Spark."""
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
 """Spark passes these on; they are not for the data source."""
 _TEXT = (spark.StringType,)
@@ -44,6 +47,8 @@ class WriteOptions:
     modules: tuple[str, ...] = ()
     id_column: str | None = None
     id_from: tuple[str, ...] = ()
+    micro_batch: MicroBatch | None = None
+    """The micro-batch of a stream that this batch write is a part of."""
 
     def definition(self) -> JobDefinition | None:
         """The job of `type`, its module imported; None for a bare queue. Raises UnknownJob, ModuleNotLoadable."""
@@ -66,7 +71,10 @@ class WriteShape:
 
 def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOptions:
     """Settles the options of a write. Raises UnknownOption, InvalidOption, InvalidName, UnknownJob."""
-    options = settle_names(given, KNOWN, "a write to jobrunner", unsaid=_OF_A_STREAM if streams else ())
+    if streams:
+        options = settle_names(given, KNOWN, "a streaming write to jobrunner", unsaid=_OF_A_STREAM)
+    else:
+        options = settle_names(given, (*KNOWN, *_OF_A_MICRO_BATCH), "a write to jobrunner")
     where = client_settings(options.get("url"), options.get("prefix"))
     check_plain(where, "a write from Spark")
     settled = WriteOptions(
@@ -78,6 +86,7 @@ def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOp
         modules=listed(options.get("modules", "")) or file_settings().modules,
         id_column=options.get("id"),
         id_from=listed(options.get("idFrom", "")),
+        micro_batch=_micro_batch(options.get("queryId"), options.get("microBatch")),
     )
     if settled.id_column is not None and settled.id_from:
         raise InvalidOption(
@@ -119,6 +128,18 @@ def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
         steering=tuple(column.name for column in steering),
         is_raw=is_raw,
     )
+
+
+def _micro_batch(query: str | None, number: str | None) -> MicroBatch | None:
+    if number is None:
+        if query is not None:
+            raise InvalidOption(f"queryId={query!r} without microBatch: give the number that foreachBatch passes, too")
+        return None
+    if not (number.isascii() and number.isdigit()):
+        raise InvalidOption(f"microBatch={number!r}: give the number that foreachBatch passes, from 0 on")
+    if query is not None and not query.strip():
+        raise InvalidOption(f"queryId={query!r}: give the id of the query, or leave it out")
+    return MicroBatch(query=query or "", number=int(number))
 
 
 def _check_steering(column: spark.StructField) -> None:

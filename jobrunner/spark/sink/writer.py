@@ -6,11 +6,10 @@ The rows are staged under a batch without members (docs/how-batches-work.md), an
    Spark counts are decided; so no row is doubled, and none needs an id of its own for that;
 2. a write that fails leaves nothing behind; a write that was decided is never undone, also when Spark, which did not
    receive the result of the decision, calls `abort`;
-3. the batch of a micro-batch is named after its query and number: when Spark writes it again after a crash, it finds
-   that the batch was decided, and writes nothing.
+3. the batch of a micro-batch is named after its query and number, in `writeStream` and, by options, in a write of
+   `foreachBatch`: when Spark writes it again after a crash, it finds that the batch was decided, and writes nothing.
 """
 
-import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -26,11 +24,12 @@ from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import BatchLost, InvalidOption, SparkMissing
+from jobrunner.errors import BatchLost, InvalidOption
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.brief_errors import brief
 from jobrunner.spark.shipping import sent
+from jobrunner.spark.sink.micro_batch import of_this_task
 from jobrunner.spark.sink.options import WriteOptions, WriteShape, write_options, write_shape
 from jobrunner.spark.sink.rows import RowPacker
 from jobrunner.task import new_id
@@ -40,7 +39,6 @@ LEASE_S = 86_400.0
 _RENEW_S = 600.0
 _PACKED_AT_ONCE = 2_000
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
-_QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _log = SafeLogger("jobrunner.spark")
 
 
@@ -88,13 +86,12 @@ class BatchWriter(DataSourceArrowWriter):
             batches.resume(self._batch, self._epoch, lease_s=LEASE_S).dissolve()
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: made anew for each micro-batch, whose number the executors alone know: they open its batch."""
+class MicroBatchWriter(DataSourceArrowWriter):
+    """`df.write` of one micro-batch in `foreachBatch`: its Spark tasks open the batch that is named after it."""
 
     def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
-        self._options = _append_only(write_options(given, streams=True), overwrite)
-        self._shape = write_shape(schema, self._options)
-        self._attempt = secrets.token_hex(8)
+        options = _append_only(write_options(given), overwrite)
+        self._write = _NamedWrite(options, write_shape(schema, options))
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         return sent(self)
@@ -102,42 +99,89 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @brief
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one Spark task, unless this micro-batch was decided before."""
+        return self._write.stage(iterator)
+
+    @brief
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decides the batch, or completes a batch that was decided before."""
+        self._write.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Removes staged rows; a batch that was decided stays decided."""
+        self._write.abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: made anew for each micro-batch, whose number the executors alone know: they open its batch."""
+
+    def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
+        options = _append_only(write_options(given, streams=True), overwrite)
+        self._write = _NamedWrite(options, write_shape(schema, options))
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return sent(self)
+
+    @brief
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of one Spark task, unless this micro-batch was decided before."""
+        return self._write.stage(iterator)
+
+    @brief
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Decides the batch, or completes a batch that was decided before."""
+        self._write.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Removes staged rows; a batch that was decided stays decided."""
+        self._write.abort(messages)
+
+
+def batch_writer(schema: StructType, given: Any, overwrite: bool) -> DataSourceArrowWriter:
+    """The writer of `df.write` with these options."""
+    named = write_options(given).micro_batch is not None
+    return (MicroBatchWriter if named else BatchWriter)(schema, given, overwrite)
+
+
+class _NamedWrite:
+    """A write whose batch is named after its micro-batch. Its tasks share the batch by the name of their attempt."""
+
+    def __init__(self, options: WriteOptions, shape: WriteShape) -> None:
+        self._options, self._shape = options, shape
+        self._attempt = secrets.token_hex(8)
+
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedWrite:
+        micro_batch = self._options.micro_batch or of_this_task()
+        batch_id = micro_batch.batch_id(*_target_of(self._options))
         with _batches(self._options) as batches:
             lease = batches.open(
-                lease_s=LEASE_S, batch_id=self._name(), shared=_shared(self._options), attempt=self._attempt
+                lease_s=LEASE_S, batch_id=batch_id, shared=_shared(self._options), attempt=self._attempt
             )
             if lease.state != "open":
                 return StagedWrite(lease.id, lease.epoch, "", 0, is_over=True)
             return _stage(lease, self._options, self._shape, iterator)
 
-    @brief
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Decides the batch, or completes a batch that was decided before."""
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         told = [message for message in messages if isinstance(message, StagedWrite)]
         if not told:
             return
         with _batches(self._options) as batches:
             if any(message.is_over for message in told):
+                _log.info("the micro-batch was written before; nothing is added", queue=self._options.queue)
                 _roll_forward(batches.open(lease_s=LEASE_S, batch_id=told[0].batch, attempt=self._attempt))
             else:
                 _decide(batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S), messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Removes staged rows; a batch that was decided stays decided."""
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         told = [message for message in messages if isinstance(message, StagedWrite) and not message.is_over]
         if told:
             with _batches(self._options) as batches, suppress(BatchLost):
                 batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S).dissolve()
 
-    def _name(self) -> str:
-        context = TaskContext.get()
-        query, number = (context and context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
-        if not query or number is None:
-            raise SparkMissing(
-                "this version of Spark gives its tasks no micro-batch number; install PySpark 4.1 or newer"
-            )
-        digest = hashlib.sha256(f"{query}\0{number}\0{self._options.queue}".encode()).hexdigest()
-        return f"stream-{digest[:32]}"
+
+def _target_of(options: WriteOptions) -> tuple[str, ...]:
+    """What tells the writes of one micro-batch apart. A stream has one sink; `foreachBatch` may write several jobs."""
+    is_one_of_several = options.micro_batch is not None and options.type
+    return (options.queue, options.type) if is_one_of_several else (options.queue,)
 
 
 def _stage(

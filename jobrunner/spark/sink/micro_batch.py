@@ -1,0 +1,126 @@
+"""The identity of a micro-batch of a stream: a write that has one is named after it, and adds nothing when it is
+repeated.
+
+Spark repeats the last micro-batch when a query restarts from its checkpoint, under the same query id and number. It
+sets both as local properties of the jobs of a micro-batch, so that the tasks of a streaming sink and of a batch write
+inside `foreachBatch` see them; the driver's functions see them too, except under Spark Connect.
+"""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from jobrunner.errors import InvalidOption, SparkMissing
+from jobrunner.formatting import describe
+from jobrunner.logs import SafeLogger
+
+_QUERY, _MICRO_BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+_RUNS_KEPT = 1_000
+_written: OrderedDict[tuple[str, ...], int] = OrderedDict()
+_warned_of: set[str] = set()
+_log = SafeLogger("jobrunner.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """A micro-batch: the id of its query, or "" for the query whose task asks, and its number."""
+
+    query: str
+    number: int
+
+    def batch_id(self, *target: str) -> str:
+        """The id of the write into `target`, by which the server knows it. With an empty `query`, of a Spark task."""
+        query = self.query or _of_this_task(_QUERY)
+        if not query:
+            raise InvalidOption(
+                f"microBatch={self.number} without queryId: this write is not part of a streaming query that Spark "
+                "names to its tasks; give queryId, the id of the query (under Spark Connect, always)"
+            )
+        digest = hashlib.sha256("\0".join([query, str(self.number), *target]).encode()).hexdigest()
+        return f"stream-{digest[:32]}"
+
+
+def of_this_task() -> MicroBatch:
+    """The micro-batch that the Spark task belongs to in which this is called. Raises SparkMissing."""
+    query, number = _of_this_task(_QUERY), _of_this_task(_MICRO_BATCH)
+    if not query or number is None:
+        raise SparkMissing("this version of Spark gives its tasks no micro-batch number; install PySpark 4.1 or newer")
+    return MicroBatch(query=query, number=int(number))
+
+
+def as_options(df: DataFrame, given: int | tuple[str, int] | None) -> dict[str, str]:
+    """The options of a write for `micro_batch=` of `enqueue`. Raises InvalidOption."""
+    if given is None:
+        return {}
+    query, number = given if isinstance(given, tuple) and len(given) == 2 else ("", given)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0 or not isinstance(query, str | UUID):
+        raise InvalidOption(
+            f"micro_batch={describe(given)}: give the number that foreachBatch passes, or (query id, number)"
+        )
+    query = str(query) or _of_driver(df, _QUERY) or ""
+    if not query:
+        raise InvalidOption(
+            f"micro_batch={number}: the id of the query is not known here, outside of foreachBatch or under Spark "
+            f"Connect; give micro_batch=(query id, {number})"
+        )
+    return {"queryId": query, "microBatch": str(number)}
+
+
+class OncePerRun:
+    """Refuses a second write of one micro-batch into the same target by the same run of its query: the server would
+    take it for the first one, repeated, and its rows would be lost."""
+
+    def __init__(self, df: DataFrame, options: dict[str, str], *target: str) -> None:
+        run = _of_driver(df, _RUN) if options else None  # Spark names the job group after the run
+        self._key = (run, options["queryId"], *target) if run is not None and _is_uuid(run) else None
+        self._number = int(options.get("microBatch", -1))
+        if self._key is not None and _written.get(self._key) == self._number:
+            raise InvalidOption(
+                f"micro_batch={self._number} was written to {' as '.join(one for one in target if one)} before in this "
+                "run of the query; a second write would be taken for a repetition: union the frames"
+            )
+
+    def note(self) -> None:
+        """The write succeeded."""
+        if self._key is not None:
+            _written[self._key] = self._number
+            _written.move_to_end(self._key)
+            while len(_written) > _RUNS_KEPT:
+                _written.popitem(last=False)
+
+
+def warn_of_plain_append(df: DataFrame) -> None:
+    """Logs once per query that its micro-batches are doubled when they are repeated."""
+    query = _of_driver(df, _QUERY)
+    if query and query not in _warned_of:
+        _warned_of.add(query)
+        _log.warning(
+            "a repeated micro-batch of this query adds its rows again",
+            query=query, remedy="enqueue(..., micro_batch=number), or ids of the rows",
+        )  # fmt: skip
+
+
+def _of_driver(df: DataFrame, name: str) -> str | None:
+    session: Any = df.sparkSession
+    if not hasattr(session, "_jsparkSession"):  # Spark Connect
+        return None
+    found: str | None = session.sparkContext.getLocalProperty(name)
+    return found
+
+
+def _of_this_task(name: str) -> str | None:
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
