@@ -8,11 +8,13 @@ from jobrunner.spark.session import spark_session
 if TYPE_CHECKING:
     from jobrunner.spark.data_source import enqueue, register
     from jobrunner.spark.row_errors import checked, fold_errors, guarded
+    from jobrunner.spark.sql_sink import sql_transaction, write_sql
     from jobrunner.spark.station.exactly_once import write_batch
     from jobrunner.spark.station.sink_batch import SinkBatch
 
 __all__ = [
-    "SinkBatch", "checked", "enqueue", "fold_errors", "guarded", "register", "spark_session", "write_batch",
+    "SinkBatch", "checked", "enqueue", "fold_errors", "guarded", "register", "spark_session", "sql_transaction",
+    "write_batch", "write_sql",
 ]  # fmt: skip
 
 _LATE = {  # these need Spark, and `spark_session` tells in better words what is missing
@@ -22,7 +24,9 @@ _LATE = {  # these need Spark, and `spark_session` tells in better words what is
     "fold_errors": "jobrunner.spark.row_errors",
     "guarded": "jobrunner.spark.row_errors",
     "register": "jobrunner.spark.data_source",
+    "sql_transaction": "jobrunner.spark.sql_sink",
     "write_batch": "jobrunner.spark.station.exactly_once",
+    "write_sql": "jobrunner.spark.sql_sink",
 }
 
 

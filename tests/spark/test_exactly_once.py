@@ -1,5 +1,6 @@
 """Sinks that use `write_batch` write each row once, also when batches fail after their writes and are halved."""
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.errors import BatchLost, PipelineError
 from jobrunner.retry import Backoff
-from jobrunner.spark import write_batch
+from jobrunner.spark import write_batch, write_sql
 from jobrunner.spark.station import exactly_once
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import HadoopFolders, LocalFolders, folders_in
@@ -30,6 +31,29 @@ def test_halves_take_the_place_of_what_the_whole_wrote(columns, flights, drive, 
 
     assert sizes == [4, 4, 2, 2, 1, 1, 1, 1]
     assert sorted(row._id for row in spark.read.parquet(folder).collect()) == ids
+    assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
+
+
+def test_rows_in_a_sql_table_are_there_once_though_the_whole_batch_wrote_them_before_its_parts(
+    flights, drive, spark, tmp_path, audit
+):
+    database, wrote = tmp_path / "late.sqlite", []
+    with sqlite3.connect(database) as made:
+        made.execute("create table late (id text, n integer, batch_id text)")
+
+    @flights.spark_sink("late", schema="n long", max_wait=0, backoff=Backoff(base=0))
+    def store(df, spark, batch):
+        rows = df.select(F.col("_id").alias("id"), "n")
+        write_sql(rows, batch, lambda: sqlite3.connect(database), "late")
+        wrote.append(batch.id)
+        if batch.size > 1:
+            raise ValueError("the catalogue is away")
+
+    ids = flights.push_many("late", [{"n": n} for n in range(2)])
+    drive("late")
+
+    assert len(wrote) > len(set(wrote)), "the whole wrote twice"
+    assert sqlite3.connect(database).execute("select id from late order by n").fetchall() == [(one,) for one in ids]
     assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
 
 

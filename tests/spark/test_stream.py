@@ -4,7 +4,6 @@ import math
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -12,12 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.broker.calls import queues
-from jobrunner.client.current import pinned
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime, UnknownOption
-from jobrunner.spark import enqueue
 from jobrunner.spark.source.options import shape_of, stream_options
 from jobrunner.spark.source.readers import HistoryStream
-from jobs_example.jobs import QuoteFare
 
 NOW_MS = 1_700_000_000_000.0
 ALL = ReadAllAvailable()
@@ -108,38 +104,6 @@ def test_a_gap_ends_the_query(orders, run, raw, keys):
     finish(orders, "c")
     with pytest.raises(StreamingQueryException, match=r"history of queue 'orders' was trimmed up to .* begin anew"):
         run(history="orders")
-
-
-def test_a_micro_batch_that_foreach_batch_repeats_is_in_each_queue_once(client, orders, spark, server, keys, tmp_path):
-    """It is repeated under another maxRowsPerTrigger; a second write of it into the same queue is an error."""
-    told, checkpoint = [], tmp_path / "checkpoint"
-
-    def store(frame, number):
-        enqueue(frame.selectExpr("_id as route", "'http://p' as partner", "'/tmp' as folder"), QuoteFare,
-                micro_batch=number)  # fmt: skip
-        mails = frame.select("_id").withColumnRenamed("_id", "order_id").write.format("jobrunner").mode("append")
-        mails.options(url=server.url, prefix=keys.prefix, queue="mails", microBatch=number).save()
-        with pytest.raises(InvalidOption, match="was written to partner as QuoteFare before"):
-            enqueue(frame, QuoteFare, micro_batch=number)
-        told.append(number)
-
-    def run(rows):
-        frame = spark.readStream.format("jobrunner").options(url=server.url, prefix=keys.prefix, history="orders")
-        query = frame.option("maxRowsPerTrigger", rows).option("columns", "_id").load().writeStream.foreachBatch(store)
-        query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
-
-    with pinned(client):
-        finish(orders, "a", "b")
-        run(100)
-        for note in (checkpoint / "commits").glob("*0*"):  # as if the driver had died before Spark noted the commit
-            note.unlink()
-        finish(orders, "c")
-        run(1)
-
-    assert told == [0, 0, 1]
-    assert sorted(item.payload["order_id"] for item in client.queue("mails").pop(100)) == ["a", "b", "c"]
-    quotes = client.queue("partner").tasks("waiting", limit=100)
-    assert sorted(msgspec.json.decode(task.raw_payload)["route"] for task in quotes) == ["a", "b", "c"]
 
 
 def test_all_queues_of_a_pattern_are_read_by_one_offset(client, stream):

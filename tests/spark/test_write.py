@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobrunner.client.current import pinned
-from jobrunner.errors import ParameterError
+from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.spark import enqueue
 from jobs_example.jobs import QuoteFare
 
@@ -121,3 +122,33 @@ def test_a_micro_batch_that_is_written_again_adds_nothing(
     assert numbers() == list(range(150))
     assert leftovers(raw, keys) == set()
     shutil.rmtree(checkpoint)
+
+
+def test_a_micro_batch_that_foreach_batch_repeats_is_in_each_queue_once(
+    spark: Any, options: Any, client: Any, numbers: Any, tmp_path: Path
+) -> None:
+    """A second write of it into the same queue is an error, because the server would take it for the repetition."""
+    source, checkpoint, ran = tmp_path / "source", tmp_path / "checkpoint", []
+
+    def store(frame: Any, number: int) -> None:
+        enqueue(frame.selectExpr("string(id) as route", "'' as partner", "'' as folder"), QuoteFare, micro_batch=number)
+        frame.write.format("jobrunner").options(**options, microBatch=number).mode("append").save()
+        with pytest.raises(InvalidOption, match="was written to partner as QuoteFare before"):
+            enqueue(frame, QuoteFare, micro_batch=number)
+        ran.append(number)
+
+    def stream() -> None:
+        query = spark.readStream.schema("id long").parquet(str(source)).writeStream.foreachBatch(store)
+        query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    spark.range(0, 5).write.parquet(str(source))
+    with pinned(client):
+        stream()
+        for note in (checkpoint / "commits").glob("*0*"):  # as if the driver had died before Spark noted the commit
+            note.unlink()
+        stream()
+
+    assert ran == [0, 0]
+    assert numbers() == list(range(5))
+    quotes = client.queue("partner").tasks("waiting", limit=100)
+    assert sorted(msgspec.json.decode(task.raw_payload)["route"] for task in quotes) == list("01234")

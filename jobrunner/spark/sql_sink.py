@@ -1,0 +1,210 @@
+"""Writing the batch of a sink into tables of a SQL database, each row once, in one transaction that records the batch.
+
+For any driver of the DB-API: PostgreSQL, SQLite, MySQL, Oracle and others. The table `jobrunner_batches` of the same
+database has the epoch under which each batch was written into each table. Invariants:
+
+1. rows and record are committed together; an attempt whose epoch is below the recorded one changes nothing;
+2. a later attempt replaces the rows of an earlier one, and a part of a failed batch removes the rows of the whole and
+   records it as superseded, so that a late attempt at the whole is refused, too.
+
+The record is locked from its update to the commit, so of two attempts at once the second waits for the first.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobrunner.errors import BatchLost, InvalidOption
+from jobrunner.formatting import describe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from jobrunner.spark.station.sink_batch import SinkBatch
+
+_CREATE = """create table jobrunner_batches (
+  target varchar(200) not null, batch varchar(200) not null, epoch bigint not null,
+  written_at timestamp default current_timestamp not null, primary key (target, batch)
+)"""
+_RAISE_EPOCH = (
+    "update jobrunner_batches set epoch = ?, written_at = current_timestamp "
+    "where target = ? and batch = ? and epoch <= ?"
+)
+_READ_EPOCH = "select epoch from jobrunner_batches where target = ? and batch = ?"
+_FIRST_EPOCH = "insert into jobrunner_batches (target, batch, epoch) values (?, ?, ?)"
+_SUPERSEDED = 2**62
+"""The epoch of a batch whose parts are written: no attempt at it has a later one."""
+_AT_ONCE = 1_000
+_TRIES = 5
+_PART = r'(\w[\w$]*|"[^"?%]+")'
+_NAME = re.compile(rf"{_PART}(\.{_PART}){{0,2}}")
+
+
+def write_sql(
+    rows: "DataFrame | pa.Table",
+    batch: "SinkBatch",
+    connect: Callable[[], Any],
+    table: str,
+    *,
+    batch_column: str = "batch_id",
+) -> None:
+    """Inserts the rows of a sink's batch into a table of a SQL database, replacing the rows of an earlier attempt.
+
+    `connect` returns a new connection of a DB-API driver. The columns of the rows are columns of `table`, which has
+    one more for the id of the batch, a text: `batch_column`. The driver collects the rows and inserts them in one
+    transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in its memory, let Spark write
+    them into a staging table, and insert from that.
+    """
+    found = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    names = [*found.column_names, batch_column]
+    if batch_column in found.column_names:
+        raise InvalidOption(f"the rows have a column {batch_column!r}, which is that of the batch's id; rename it")
+    with _transaction(connect, batch, (table,), batch_column) as (cursor, statements):
+        statement = statements.insert(table, names)
+        for piece in found.to_batches(max_chunksize=_AT_ONCE):
+            columns = [column.to_pylist(maps_as_pydicts="strict") for column in piece.columns]
+            cursor.executemany(statement, list(zip(*columns, [batch.id] * piece.num_rows, strict=True)))
+
+
+@contextmanager
+def sql_transaction(
+    connect: Callable[[], Any], batch: "SinkBatch", *tables: str, batch_column: str = "batch_id"
+) -> Iterator[Any]:
+    """A transaction for the batch of a sink: a cursor to insert its rows by, with `batch.id` in `batch_column`.
+
+    Rows of earlier attempts at this batch, and of batches that it supersedes, are deleted from the `tables` first. At
+    the end it renews the lease of the batch and commits. The table jobrunner_batches is created when it is missing.
+    Raises BatchLost when a later attempt has written, InvalidOption, and the errors of the database; then nothing was
+    changed.
+    """
+    with _transaction(connect, batch, tables, batch_column) as (cursor, _):
+        yield cursor
+
+
+@contextmanager
+def _transaction(
+    connect: Callable[[], Any], batch: "SinkBatch", tables: tuple[str, ...], column: str
+) -> Iterator[tuple[Any, "_Statements"]]:
+    for name in (*tables, column):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidOption(f"{describe(name)} is no name of a table or column: give one like late, or sales.late")
+    if not tables:
+        raise InvalidOption("sql_transaction without a table: name each one that it writes to")
+    with closing(connect()) as connection:
+        statements = _Statements(connection)
+        try:
+            with closing(connection.cursor()) as cursor:
+                _create_record(connection, cursor, statements)
+                _begin(connection, cursor, statements, batch, tables, column)
+                yield cursor, statements
+                batch.renew()
+            connection.commit()
+        except statements.error as error:
+            _roll_back(connection)
+            reason = str(error).partition("\n")[0]
+            if column in reason:
+                raise InvalidOption(
+                    f"the database refused column {column!r} ({reason}): add a text column of that name to "
+                    f"{' and '.join(tables)}, or name another by batch_column"
+                ) from error
+            raise
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+
+def _roll_back(connection: Any) -> None:
+    with suppress(Exception):  # report the first error; a connection that is lost was rolled back by the server
+        connection.rollback()
+
+
+class _Statements:
+    """Statements in the parameter style of a connection's driver."""
+
+    def __init__(self, connection: Any) -> None:
+        module = _module_of(connection)
+        self.error: type[Exception] = module.Error
+        self.clash: type[Exception] = module.IntegrityError
+        self._style: str = module.paramstyle
+
+    def insert(self, table: str, names: list[str]) -> str:
+        columns = ", ".join(self._quoted(name) for name in names)
+        return self.of(f"insert into {table} ({columns}) values ({', '.join('?' * len(names))})")  # noqa: S608  checked
+
+    def of(self, statement: str) -> str:
+        """The statement, written with `?` for parameters."""
+        if self._style == "qmark":
+            return statement
+        if self._style in ("format", "pyformat"):
+            return statement.replace("?", "%s")
+        first, *others = statement.split("?")  # numeric, and named, whose drivers take positions as well
+        return first + "".join(f":{number}{text}" for number, text in enumerate(others, 1))
+
+    def _quoted(self, name: str) -> str:
+        if '"' in name or "?" in name:
+            raise InvalidOption(f"column {name!r} has a quote or a question mark in its name; rename it")
+        name = name.replace("%", "%%") if self._style in ("format", "pyformat") else name
+        return f'"{name}"'
+
+
+def _module_of(connection: Any) -> Any:
+    """The DB-API module that a connection belongs to."""
+    name = type(connection).__module__
+    while name:
+        module = sys.modules.get(name)
+        if hasattr(module, "paramstyle"):
+            return module
+        name = name.rpartition(".")[0]
+    raise InvalidOption(
+        f"connect() returned {type(connection).__qualname__}, which is of no DB-API module: return a connection of the "
+        "driver itself, such as psycopg.connect(...) or sqlite3.connect(...)"
+    )
+
+
+def _create_record(connection: Any, cursor: Any, statements: _Statements) -> None:
+    """Creates the table of records when it is missing. Another process may create it at the same time."""
+    missing = "select 1 from jobrunner_batches where 1 = 0"
+    try:
+        cursor.execute(missing)
+    except statements.error:
+        connection.rollback()
+        try:
+            cursor.execute(_CREATE)
+        except statements.error:
+            connection.rollback()
+            cursor.execute(missing)
+    connection.commit()
+
+
+def _begin(
+    connection: Any, cursor: Any, statements: _Statements, batch: "SinkBatch", tables: tuple[str, ...], column: str
+) -> None:
+    for tried in range(1, _TRIES + 1):
+        try:
+            for table in tables:
+                for larger in batch.supersedes:
+                    _replace(cursor, statements, table, column, larger, _SUPERSEDED)
+                _replace(cursor, statements, table, column, batch.id, batch.epoch)
+            break
+        except statements.clash:  # another part of the same batch inserted the record of the whole meanwhile
+            connection.rollback()
+            if tried == _TRIES:
+                raise
+    if getattr(connection, "autocommit", False) is True or getattr(connection, "in_transaction", True) is False:
+        raise InvalidOption("connect() returned a connection in autocommit mode, which cannot write a batch as a whole")
+
+
+def _replace(cursor: Any, statements: _Statements, table: str, column: str, batch_id: str, epoch: int) -> None:
+    cursor.execute(statements.of(_RAISE_EPOCH), (epoch, table, batch_id, epoch))
+    if cursor.rowcount:
+        cursor.execute(statements.of(f"delete from {table} where {column} = ?"), (batch_id,))  # noqa: S608  checked
+        return
+    cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
+    if found := cursor.fetchone():
+        by = "its parts" if found[0] == _SUPERSEDED else f"attempt {found[0]}"
+        raise BatchLost(f"batch {batch_id} was written to {table} by {by}; attempt {epoch} changed nothing")
+    cursor.execute(statements.of(_FIRST_EPOCH), (table, batch_id, epoch))

@@ -1,0 +1,264 @@
+"""Batches of a sink in tables of SQLite and of PostgreSQL: each row once, whichever attempt comes when."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from types import SimpleNamespace
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from jobrunner.errors import BatchLost, InvalidOption
+from jobrunner.spark import SinkBatch, sql_transaction, write_sql
+from tests.support.postgres import binaries, postgres
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.xdist_group("postgres")
+
+
+@pytest.fixture(scope="module")
+def postgres_server():
+    found = binaries()
+    if found is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with postgres(found) as where:
+        yield where
+
+
+def on_sqlite(request):
+    path = request.getfixturevalue("tmp_path") / "sink.sqlite"
+    return f"import sqlite3; connect = lambda: sqlite3.connect({str(path)!r})"
+
+
+def on_postgres(request):
+    where = request.getfixturevalue("postgres_server")
+    with psycopg.connect(where, autocommit=True) as made:
+        made.execute("drop table if exists late, sums, bare, jobrunner_batches")
+    return f"import psycopg; connect = lambda: psycopg.connect({where!r})"
+
+
+@pytest.fixture(params=[on_sqlite, on_postgres])
+def database(request):
+    """`connect` returns a new connection, `rows(sql)` reads; `code` defines `connect` in a program."""
+    names = {}
+    exec(code := request.param(request), names)
+    connect = names["connect"]
+
+    def rows(statement="select n, batch_id from late order by 1, 2"):
+        connection = connect()
+        try:
+            return [tuple(row) for row in connection.cursor().execute(statement).fetchall()]
+        finally:
+            connection.close()
+
+    def run(statement):
+        connection = connect()
+        connection.cursor().execute(statement)
+        connection.commit()
+        connection.close()
+
+    run("create table late (n bigint, batch_id varchar(100))")
+    return SimpleNamespace(connect=connect, rows=rows, run=run, code=code, is_sqlite="sqlite" in code)
+
+
+def batch(name, epoch=1, renew=lambda: None):
+    parts = name.split(".")
+    supersedes = tuple(".".join(parts[:n]) for n in range(1, len(parts)))
+    return SinkBatch(id=name, epoch=epoch, supersedes=supersedes, size=0, renew=renew)
+
+
+def numbers(*found):
+    return pa.table({"n": pa.array(found, pa.int64())})
+
+
+def test_a_repeated_batch_replaces_its_rows_and_an_earlier_attempt_changes_nothing(database):
+    write_sql(numbers(9), batch("other"), database.connect, "late")
+    write_sql(numbers(1, 2), batch("a"), database.connect, "late")
+    write_sql(numbers(1, 2, 3), batch("a", 3), database.connect, "late")
+    with pytest.raises(BatchLost, match="batch a was written to late by attempt 3; attempt 2 changed nothing"):
+        write_sql(numbers(7), batch("a", 2), database.connect, "late")
+    assert database.rows() == [(1, "a"), (2, "a"), (3, "a"), (9, "other")]
+    assert database.rows("select target, batch, epoch from jobrunner_batches order by 2") == [
+        ("late", "a", 3),
+        ("late", "other", 1),
+    ]
+
+
+@pytest.mark.parametrize("whole_wrote", [True, False])
+def test_parts_replace_the_whole_which_can_write_no_more(database, whole_wrote):
+    if whole_wrote:
+        write_sql(numbers(1, 2, 3, 4), batch("a", 2), database.connect, "late")
+    write_sql(numbers(1), batch("a.1.1"), database.connect, "late")
+    with pytest.raises(BatchLost, match="batch a was written to late by its parts"):
+        write_sql(numbers(1, 2, 3, 4), batch("a", 9), database.connect, "late")
+    write_sql(numbers(3, 4), batch("a.2"), database.connect, "late")
+    write_sql(numbers(2), batch("a.1.2"), database.connect, "late")
+    write_sql(numbers(1), batch("a.1.1", 2), database.connect, "late")
+    with pytest.raises(BatchLost):
+        write_sql(numbers(1, 2), batch("a.1", 5), database.connect, "late")
+    assert database.rows() == [(1, "a.1.1"), (2, "a.1.2"), (3, "a.2"), (4, "a.2")]
+
+
+def test_an_attempt_that_lost_its_lease_changes_nothing(database):
+    def lost():
+        raise BatchLost("another attempt may have begun")
+
+    write_sql(numbers(1), batch("a", 1), database.connect, "late")
+    with pytest.raises(BatchLost, match="may have begun"):
+        write_sql(numbers(2), batch("a", 2, lost), database.connect, "late")
+    assert database.rows() == [(1, "a")]
+    assert database.rows("select epoch from jobrunner_batches") == [(1,)]
+
+
+def test_several_tables_in_one_transaction(database):
+    database.run("create table sums (total bigint, batch_id varchar(100))")
+    marker = "?" if database.is_sqlite else "%s"
+
+    def store(epoch, total):
+        with sql_transaction(database.connect, batch("a", epoch), "late", "sums") as cursor:
+            cursor.execute(f"insert into late values ({marker}, {marker})", (total, "a"))
+            cursor.execute(f"insert into sums values ({marker}, {marker})", (total, "a"))
+            if total == 2:
+                raise RuntimeError("the function failed")
+
+    store(1, 1)
+    with pytest.raises(RuntimeError, match="the function failed"):
+        store(2, 2)
+    store(3, 3)
+    assert database.rows() == database.rows("select * from sums") == [(3, "a")]
+
+
+def test_of_two_attempts_at_once_the_later_epoch_counts(database):
+    """The zombie has written and not committed when the next attempt begins; then the other way round."""
+    for name, first, second in (("a", 1, 2), ("b", 2, 1)):
+        entered, go_on, ended = threading.Event(), threading.Event(), []
+
+        def held(entered=entered, go_on=go_on):
+            entered.set()
+            assert go_on.wait(60)
+
+        def write(epoch, renew, name=name, ended=ended):
+            try:
+                write_sql(numbers(epoch), batch(name, epoch, renew), database.connect, "late")
+            except BatchLost:
+                ended.append(epoch)
+
+        slow = threading.Thread(target=write, args=(first, held))
+        slow.start()
+        assert entered.wait(60)
+        other = threading.Thread(target=write, args=(second, lambda: None))
+        other.start()
+        if not database.is_sqlite:
+            waits = "select count(*) from pg_locks where not granted"
+            wait_for(lambda: database.rows(waits) != [(0,)])  # noqa: B023  called in this turn
+        go_on.set()
+        slow.join(60), other.join(60)
+        assert ended == ([] if second > first else [second])
+    assert database.rows() == [(2, "a"), (2, "b")]
+
+
+def test_halves_that_supersede_the_same_whole_at_once_both_write(database):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def held():
+        entered.set()
+        assert go_on.wait(60)
+
+    errors = []
+
+    def write(name, n, renew):
+        try:
+            write_sql(numbers(n), batch(name, 1, renew), database.connect, "late")
+        except Exception as error:
+            errors.append(error)
+
+    write_sql(numbers(0), batch("first"), database.connect, "late")  # so that the table of records exists
+    slow = threading.Thread(target=write, args=("a.1", 1, held))
+    slow.start()
+    assert entered.wait(60)
+    other = threading.Thread(target=write, args=("a.2", 2, lambda: None))
+    other.start()
+    if not database.is_sqlite:
+        wait_for(lambda: database.rows("select count(*) from pg_locks where not granted") != [(0,)])
+    go_on.set()
+    slow.join(60), other.join(60)
+    assert errors == []
+    assert database.rows() == [(0, "first"), (1, "a.1"), (2, "a.2")]
+
+
+KILLED = """
+import os, signal
+import pyarrow as pa
+from jobrunner.spark import SinkBatch, write_sql
+{code}
+rows = pa.table({{"n": list(range(3000))}})
+write_sql(rows, SinkBatch(id="a", epoch=1, supersedes=(), size=0, renew=lambda: os.kill(os.getpid(), signal.SIGKILL)),
+          connect, "late")
+"""
+
+
+def test_a_driver_that_is_killed_before_the_commit_leaves_nothing(database):
+    done = subprocess.run([sys.executable, "-c", KILLED.format(code=database.code)], timeout=60, check=False,
+                          env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    assert database.rows() == []
+    write_sql(numbers(*range(3000)), batch("a", 2), database.connect, "late")
+    assert database.rows("select count(*), count(distinct n) from late") == [(3000, 3000)]
+
+
+def test_values_and_names_that_need_care(database):
+    kind = "double precision" if database.is_sqlite else "numeric"
+    database.run("drop table late")
+    database.run(f'create table late ("order" bigint, "50%" {kind}, "a b" text, batch_id text)')
+    price = 0.5 if database.is_sqlite else Decimal("0.5")
+    table = pa.table({"order": [1, None], "50%": [price, None], "a b": ["50% ?", "'"]})
+    write_sql(table, batch("x:1"), database.connect, "late")
+    assert database.rows('select * from late order by "a b"') == [
+        (None, None, "'", "x:1"),
+        (1, price, "50% ?", "x:1"),
+    ]
+    write_sql(table[:0], batch("x:1", 2), database.connect, "late")
+    assert database.rows("select * from late") == []
+
+
+def test_errors_name_what_to_do_and_change_nothing(database):
+    database.run("create table bare (n bigint)")
+    for epoch in (1, 2):
+        with pytest.raises(InvalidOption, match=r"refused column 'batch_id' .*add a text column of that name to bare"):
+            write_sql(numbers(1), batch("a", epoch), database.connect, "bare")
+    with pytest.raises(InvalidOption, match="the rows have a column 'n', which is that of the batch's id"):
+        write_sql(numbers(1), batch("a"), database.connect, "late", batch_column="n")
+    with pytest.raises(InvalidOption, match="'late; drop table late' is no name of a table"):
+        write_sql(numbers(1), batch("a"), database.connect, "late; drop table late")
+    with pytest.raises(InvalidOption, match="connect\\(\\) returned SimpleNamespace, which is of no DB-API module"):
+        write_sql(numbers(1), batch("a"), lambda: SimpleNamespace(close=lambda: None), "late")
+    with pytest.raises(InvalidOption, match=r"column 'a\"b' has a quote"):
+        write_sql(pa.table({'a"b': [1]}), batch("a"), database.connect, "late")
+    with (
+        pytest.raises(InvalidOption, match="sql_transaction without a table"),
+        sql_transaction(database.connect, batch("a")),
+    ):
+        pass
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="missing"):
+        write_sql(numbers(1), batch("a"), database.connect, "missing")
+    assert database.rows() == database.rows("select * from bare") == []
+    assert database.rows("select * from jobrunner_batches") == []
+
+
+def test_a_connection_in_autocommit_mode_is_refused(database):
+    def connect():
+        connection = database.connect()
+        if database.is_sqlite:
+            connection.isolation_level = None
+        else:
+            connection.autocommit = True
+        return connection
+
+    with pytest.raises(InvalidOption, match="autocommit"):
+        write_sql(numbers(1), batch("a"), connect, "late")
+    assert database.rows() == []
