@@ -31,9 +31,9 @@ def postgres(folder_of_binaries: Path) -> Iterator[str]:
         os.chown(folder, owner.pw_uid, owner.pw_gid)
         user = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": ()}
     data = folder / "data"
-    init = [folder_of_binaries / "initdb", "-D", data, "-U", "tests", "-A", "trust", "--no-sync", "-E", "UTF8"]
+    init: list[str | Path] = [folder_of_binaries / "initdb", "-D", data, "-U", "tests", "-A", "trust", "--no-sync"]
     subprocess.run(init, cwd=folder, check=True, capture_output=True, **user)
-    command = [folder_of_binaries / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"]
+    command: list[str | Path] = [folder_of_binaries / "postgres", "-D", data, "-k", folder, "-h", "", "-F"]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **user)
     try:

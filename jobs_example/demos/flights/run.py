@@ -17,7 +17,7 @@ from typing import TextIO
 
 from jobrunner import configure
 from jobrunner.etl.progress import Progress
-from jobrunner.spark.session import find_java
+from jobrunner.spark.java import find_java
 from jobs_example.demos.checks import Check
 from jobs_example.demos.fleet import Fleet, WorkerProcess
 from jobs_example.demos.flights import verdict

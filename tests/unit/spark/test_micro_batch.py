@@ -100,6 +100,20 @@ def test_a_failed_write_may_be_repeated(writer, client, raw, keys):
     assert numbers(client) == [1, 2, 3, 4]
 
 
+def test_a_full_queue_takes_the_rest_later_and_a_repetition_adds_nothing(writer, client, raw, keys, monkeypatch):
+    monkeypatch.setattr("jobrunner.spark.sink.writer._WAITED_FOR_ROOM_S", 0.0)
+    client.queue("orders").configure(max_size=3)
+    for _ in range(2):
+        made = writer(microBatch="0")
+        made.commit(stage(made))
+        assert numbers(client) == [1, 2, 3]
+    client.queue("orders").pop(3)
+    again = writer(microBatch="0")
+    again.commit(stage(again))  # or any worker's sweep
+    assert numbers(client) == [4]
+    assert leftovers(raw, keys) == set()
+
+
 def test_a_micro_batch_without_rows_is_nothing_and_without_options_a_plain_append(writer):
     writer(microBatch="0").commit([])
     assert isinstance(writer(microBatch="0"), MicroBatchWriter)
