@@ -84,11 +84,11 @@ def number(value: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """A number with three significant digits, or with all digits before the point when there are more."""
+    """A number with three significant digits, or with all digits before the point when there are more: `1,234`."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
     return f"{value:.{digits}f}"
 

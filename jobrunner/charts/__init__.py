@@ -9,7 +9,7 @@ Invariant: every text is escaped, so names from outside cannot break out of the 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
 from types import MappingProxyType
@@ -23,6 +23,7 @@ _STEPS_S = (
 )  # fmt: skip
 _LOG_FROM = 50
 """Values whose largest is this many times the smallest get a logarithmic axis."""
+_ZERO_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,19 @@ class ChartScale:
     end: float
     ticks: tuple[float, ...] = ()
     is_log: bool = False
+    zero_share: float = 0.0
+    """The part of a logarithmic axis that runs linearly from zero to `low`; 0: the axis begins at `low`."""
 
     def at(self, value: float) -> float:
         """The coordinate of a value, clamped to the axis."""
-        bend = math.log10 if self.is_log else float
-        low, high = bend(self.low), bend(self.high)
-        share = (bend(max(value, self.low)) - low) / ((high - low) or 1.0)
-        return self.start + min(share, 1.0) * (self.end - self.start)
+        if self.zero_share and value < self.low:
+            share = self.zero_share * max(value, 0.0) / self.low
+        else:
+            bend = math.log10 if self.is_log else float
+            low, high = bend(self.low), bend(self.high)
+            above = (bend(max(value, self.low)) - low) / ((high - low) or 1.0)
+            share = self.zero_share + (1 - self.zero_share) * min(above, 1.0)
+        return self.start + share * (self.end - self.start)
 
 
 def quarters(most: float, start: float, end: float) -> ChartScale:
@@ -64,18 +71,22 @@ def logarithmic(low: float, high: float, start: float, end: float) -> ChartScale
 
 
 def fitting(values: Sequence[float], start: float, end: float) -> ChartScale:
-    """Logarithmic over whole powers of ten when the largest value is 50 times the smallest or more, else linear."""
+    """Logarithmic over whole powers of ten when the largest value is 50 times the smallest above zero or more, else
+    linear. Where a value is zero, the first tenth of a logarithmic axis leads from zero to its lowest power of ten."""
     above = [value for value in values if value > 0]
     if not above or max(above) / min(above) < _LOG_FROM:
         return quarters(max(above, default=1.0), start, end)
     low, high = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
-    return logarithmic(10.0**low, 10.0 ** max(high, low + 1), start, end)
+    scale = logarithmic(10.0**low, 10.0 ** max(high, low + 1), start, end)
+    if min(values) > 0:
+        return scale
+    return replace(scale, ticks=(0.0, *scale.ticks), zero_share=_ZERO_SHARE)
 
 
-def times(first: datetime, last: datetime, start: float, end: float) -> ChartScale:
-    """A scale of Unix seconds with at most ten ticks, at round times."""
+def times(first: datetime, last: datetime, start: float, end: float, steps: int = 9) -> ChartScale:
+    """A scale of Unix seconds with at most so many steps between its ticks, which are at round times."""
     low, high = first.timestamp(), last.timestamp()
-    step = round_step(high - low, 9)
+    step = round_step(high - low, steps)
     ticks = tuple(float(at) for at in range(math.ceil(low / step) * step, int(high) + 1, step))
     return ChartScale(low, high, start, end, ticks)
 

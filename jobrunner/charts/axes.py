@@ -3,6 +3,7 @@
 Every mark carries its value as a `<title>`, which browsers show under the pointer.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,11 +12,14 @@ from html import escape
 from jobrunner.charts import ChartScale, ChartSeries, curve, dot, fitting, quarters, rect, rule, runs, text, times
 from jobrunner.formatting import rounded
 
-WIDTH, HEIGHT = 960, 300
+WIDTH, HEIGHT = 500, 220
+"""Two charts beside each other fill a page on a desk; on a phone, texts keep two thirds of their size."""
 _ROW = 26
 _BOTTOM = 46
+_TIME_STEPS = 5
+_LABEL_WIDTH, _MOST_LABEL_WIDTH = 7.5, 180
 _DAY_S = 86_400
-_LONGEST_LABEL = 34
+_LONGEST_LABEL = 22
 
 
 def plain(value: float) -> str:
@@ -59,7 +63,7 @@ class PlotArea:
         return text("axis", (self.left + self.right) / 2, self.floor + 36, title)
 
 
-_AREA = PlotArea(left=64, right=WIDTH - 16, top=14, floor=HEIGHT - _BOTTOM)
+_AREA = PlotArea(left=62, right=WIDTH - 22, top=14, floor=HEIGHT - _BOTTOM)
 
 
 def stacked_bars(
@@ -85,11 +89,14 @@ def stacked_bars(
 
 
 def lines(
-    starts: Sequence[datetime], bucket_s: int, series: Sequence[ChartSeries], y_title: str, mark: datetime | None = None
-) -> str:
-    """Lines over time, with gaps where there is no value; logarithmic when the values are of different magnitudes."""
+    starts: Sequence[datetime], bucket_s: int, series: Sequence[ChartSeries], y_title: str,
+    mark: datetime | None = None, *, is_linear: bool = False,
+) -> str:  # fmt: skip
+    """Lines over time, with gaps where there is no value; logarithmic when the values are of different magnitudes,
+    except with `is_linear`, as for shares."""
     found = [value for one in series for value in one.values if value is not None]
-    y, x = fitting(found, _AREA.floor, _AREA.top), _times(starts, bucket_s)
+    scale = quarters(max(found, default=1.0), _AREA.floor, _AREA.top) if is_linear else None
+    y, x = scale or fitting(found, _AREA.floor, _AREA.top), _times(starts, bucket_s)
     parts = [_AREA.y_axis(y, title=y_title), _time_axis(x)]
     middles = [x.at(start.timestamp() + bucket_s / 2) for start in starts]
     for one in series:
@@ -109,7 +116,8 @@ def columns(labels: Sequence[str], series: Sequence[ChartSeries], x_title: str, 
     parts = [_AREA.y_axis(y, title=y_title), _AREA.x_title(x_title)]
     for at, label in enumerate(labels):
         middle = _AREA.left + step * (at + 0.5)
-        parts.append(text("tick", middle, _AREA.floor + 16, label))
+        if at % math.ceil(_LABEL_WIDTH * (len(label) + 1) / step) == 0:  # labels side by side must not touch
+            parts.append(text("tick", middle, _AREA.floor + 16, label))
         for nth, one in enumerate(series):
             value = one.values[at] or 0.0
             left, top = middle + (nth - len(series) / 2) * width, y.at(value)
@@ -121,7 +129,7 @@ def columns(labels: Sequence[str], series: Sequence[ChartSeries], x_title: str, 
 def spans(labels: Sequence[str], series: Sequence[ChartSeries], x_title: str) -> str:
     """One row for each label: a dot for each series (p50, p95, p99), a line from the first to the last."""
     found = [value for one in series for value in one.values if value is not None]
-    left = min(max((len(label) for label in labels), default=1) * 7 + 24, 260)
+    left = min(max((len(label) for label in labels), default=1) * _LABEL_WIDTH + 20, _MOST_LABEL_WIDTH)
     plot = PlotArea(left=left, right=_AREA.right, top=_AREA.top, floor=_AREA.top + _ROW * len(labels))
     x = fitting(found, left, _AREA.right - 10)
     parts = [plot.x_axis(x, title=x_title)]
@@ -151,7 +159,8 @@ def _svg(parts: Sequence[str], title: str, height: float = HEIGHT) -> str:
 
 
 def _times(starts: Sequence[datetime], bucket_s: int) -> ChartScale:
-    return times(starts[0], starts[-1] + timedelta(seconds=bucket_s), _AREA.left, _AREA.right)
+    end = starts[-1] + timedelta(seconds=bucket_s)
+    return times(starts[0], end, _AREA.left, _AREA.right, _TIME_STEPS)
 
 
 def _time_axis(x: ChartScale) -> str:

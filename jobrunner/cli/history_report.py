@@ -110,7 +110,8 @@ def report(
 
 
 def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to: Path | None) -> list[Path]:
-    from jobrunner.spark.history.report_output import write_csv, write_page, write_parquet  # needs Spark's extra
+    from jobrunner.spark.history.report_html import write_page
+    from jobrunner.spark.history.report_output import write_csv, write_parquet  # needs Spark's extra
 
     written = [] if csv_to is None else write_csv(made, csv_to)
     written += [] if parquet_to is None else write_parquet(made, parquet_to)
@@ -118,10 +119,10 @@ def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to
 
 
 def _text(made: "Report") -> str:
-    from jobrunner.spark.history.report_output import shown  # needs Spark's extra
+    from jobrunner.spark.history.report_output import presented, shown  # needs Spark's extra
 
     parts = []
-    for one in made.tables:
+    for one in presented(made):
         headings, rows = shown(one)
         note = f"  ({one.note})" if one.note else ""
         body = table([heading.upper() for heading in headings], rows[:_MOST_LINES]) if rows else "none"

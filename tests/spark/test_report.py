@@ -14,7 +14,8 @@ import pytest
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.report import Report, build_report
-from jobrunner.spark.history.report_output import write_csv, write_page, write_parquet
+from jobrunner.spark.history.report_html import write_page
+from jobrunner.spark.history.report_output import presented, write_csv, write_parquet
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 SPLIT = START + timedelta(seconds=300)
@@ -91,6 +92,13 @@ def test_each_group_has_the_figures_that_a_plain_count_has(made: Report) -> None
             for share, told in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99")):
                 assert row[f"run_{told}"] == pytest.approx(rank([run_s(one) for one in alike], share), rel=0.02)
                 assert row[f"wait_{told}"] == pytest.approx(rank(waits, share), abs=0.011)
+
+
+def test_queues_are_told_apart_from_jobs_only_where_they_differ(spark: Any, archive: str, made: Report) -> None:
+    assert made.queue_of_job == {}  # two jobs share a queue
+    paired = build_report(read_archive(spark, archive, jobs=["Slow"]), source=archive)
+    assert paired.queue_of_job == {"Slow": "mail"}
+    assert "queues" not in [one.name for one in presented(paired)]
 
 
 def test_throughput_adds_up_and_hours_are_those_of_the_clock(made: Report) -> None:

@@ -59,7 +59,7 @@ def test_figures_are_short(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (1234.5, "1234"), (12.34, "12.3"), (1.234, "1.23"), (0.5, "0.500")]
+    ("value", "text"), [(0, "0"), (1234.5, "1,234"), (12.34, "12.3"), (1.234, "1.23"), (0.5, "0.500")]
 )
 def test_values_have_three_digits(value, text):
     assert rounded(value) == text

@@ -59,6 +59,8 @@ class Report:
     split_at: datetime | None = None
     selected: dict[str, str] = field(default_factory=dict)
     """The filters, for people."""
+    queue_of_job: dict[str, str] = field(default_factory=dict)
+    """The queue of each job where every job has a queue of its own and no queue has two; else empty."""
 
     def table(self, name: str) -> Table:
         """The table of that name."""
@@ -119,6 +121,7 @@ def build_report(
         bucket_s=found.bucket_s,
         split_at=split_at,
         selected=dict(selected or {}),
+        queue_of_job=aggregates.queues_of_jobs(groups["job"], groups["queue"]),
     )
 
 

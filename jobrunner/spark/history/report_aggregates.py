@@ -4,7 +4,7 @@ Rows are finished tasks, prepared by `measured`. Percentiles are Spark's `percen
 most a thousandth (Greenwald and Khanna, "Space-Efficient Online Computation of Quantile Summaries", SIGMOD 2001).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -80,10 +80,11 @@ def by_group(runs: DataFrame, bucket_s: int) -> dict[str, list[Row]]:
     """Figures of all ('all'), and by each of GROUPS, ordered by the group; the group is the field `by`."""
     keyed = runs.withColumn("bucket", F.floor(F.unix_seconds("ended") / bucket_s) * bucket_s)
     keyed = keyed.withColumn("hour", F.date_format("ended", "HH"))
+    keyed = keyed.withColumns({"its_queue": F.col("queue"), "its_job": F.col("job")})
     sets = [[], *([F.col(name)] for name in GROUPS)]
     found = (
         keyed.groupingSets(sets, *GROUPS)
-        .agg(F.grouping_id().alias("level"), *_figures())
+        .agg(F.grouping_id().alias("level"), *_figures(), *_neighbours())
         .withColumn("by", F.coalesce(*(F.col(name).cast("string") for name in GROUPS)))
         .collect()
     )
@@ -95,6 +96,13 @@ def by_group(runs: DataFrame, bucket_s: int) -> dict[str, list[Row]]:
     for name, rows in grouped.items():
         rows.sort(key=_by_number if name == "bucket" else _by_text)
     return grouped
+
+
+def queues_of_jobs(by_job: Sequence[Row], by_queue: Sequence[Row]) -> dict[str, str]:
+    """The queue of each job where every job has a queue of its own and no queue has two; else empty."""
+    is_paired = all(row.queues[0] == row.queues[1] for row in by_job)
+    is_paired = is_paired and all(row.jobs[0] == row.jobs[1] for row in by_queue)
+    return {row.by: row.queues[0] for row in by_job} if is_paired else {}
 
 
 def errors(runs: DataFrame, most: int) -> list[Row]:
@@ -181,6 +189,13 @@ def _figures() -> Iterable[Column]:
         _percentiles("wait_s").alias("wait"),
         _percentiles("run_s").alias("run"),
     )
+
+
+def _neighbours() -> Iterable[Column]:
+    """The first and the last by name of a group's queues, and of its jobs: the same when it has one."""
+    for name in ("queue", "job"):
+        own = f"its_{name}"
+        yield F.array(F.min(own), F.max(own)).alias(f"{name}s")
 
 
 def _percentiles(name: str) -> Column:

@@ -40,6 +40,28 @@ def test_values_of_different_magnitudes_get_a_logarithmic_axis():
     assert wide.at(0.1) == wide.start
 
 
+def test_zero_has_a_place_of_its_own_on_a_logarithmic_axis():
+    scale = fitting([0, 3, 150], 0, 100)
+    assert (scale.is_log, scale.ticks) == (True, (0, 1, 10, 100, 1000))
+    assert (scale.at(0), scale.at(0.5), scale.at(1), scale.at(10), scale.at(1000)) == pytest.approx((0, 5, 10, 40, 100))
+
+
+def test_shares_are_drawn_linearly_from_zero():
+    drawn = lines(STARTS, 60, [series(0, 0.01, 0.02, 5, 0)], "% of tasks", is_linear=True)
+
+    heights = [float(mark.get("cy")) for mark in marks(drawn, "circle", "s1")]
+    assert heights[0] == heights[-1] == max(heights)
+    ticks = [mark.text for mark in marks(drawn, "text", "tick")]
+    assert ticks[0] == "0"
+    assert "0.01" not in ticks
+
+
+def test_labels_of_columns_do_not_touch():
+    hours = [f"{hour:02}" for hour in range(24)]
+    shown = [mark.text for mark in marks(columns(hours, [series(*[1.0] * 24)], "hour", "%"), "text", "tick")]
+    assert [label for label in shown if label in hours] == hours[::2]
+
+
 def test_a_logarithmic_axis_has_ticks_at_powers_of_ten_within_it():
     assert logarithmic(5, 20_000, 0, 1).ticks == (10, 100, 1000, 10_000)
 
