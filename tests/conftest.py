@@ -76,6 +76,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has groups of tests (`xdist_group`) run in one process each, which xdist up to 3.8 fails to with pytest 9.2.
+
+    xdist adds the name of the group to `_nodeid`, by which the processes agree on who runs a test. There pytest makes
+    the id of `_id` instead, so xdist sees tests without a group and spreads them.
+    """
+    for item in items:
+        named: Any = item
+        marked = getattr(named, "_nodeid", item.nodeid)
+        if marked != item.nodeid and hasattr(named, "_id"):
+            named._id = type(named._id).parse(marked)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips folders that -m deselects as a whole, unless one is named: to import pandas and PySpark takes seconds."""
     mark = collection_path.name

@@ -1,5 +1,6 @@
 """One Spark session for all tests of Spark in this process, and pipelines whose stations are stepped by hand."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,16 +17,16 @@ from jobrunner.spark.station.batch_run import BatchRun, plan_of
 from jobrunner.spark.station.driver import build_driver
 
 HERE = Path(__file__).parent
-SMALL = {
-    "spark.sql.shuffle.partitions": 2,
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a JVM that lives for minutes
-}
+SMALL = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
+# Every JVM of these tests, also those of processes that they start, lives for seconds or minutes: the optimising
+# compiler would cost it as much processor time as all of its work.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test here as a Spark test, in one process, because a session is costly, and with a longer timeout.
+    """Marks every test here as a Spark test, with a longer timeout; those of a file that share the session, and so
+    their fixtures of the module, are run by one process.
 
     A session needs seconds to start, and minutes on a machine under load. The usual timeout would interrupt py4j in the
     middle of an answer, and with it the session that all later tests share.
@@ -33,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(f"spark {item.path.stem}"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
 

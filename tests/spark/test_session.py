@@ -133,6 +133,7 @@ def test_a_session_works_on_a_machine_without_java(tmp_path):
         if found is not None:
             (tools / name).symlink_to(found)
     environment = {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
+    environment["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_SUBMIT_OPTS"]
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(WITHOUT_JAVA), str(tmp_path / "twice")],
         env=environment, capture_output=True, text=True, timeout=280,
