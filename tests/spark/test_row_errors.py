@@ -9,8 +9,8 @@ from pyspark.sql.types import DoubleType, IntegerType
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.spark.row_errors import checked, fold_errors, guarded
-from jobrunner.spark.station.batch_run import SinkBatch
 from jobrunner.spark.station.exactly_once import write_batch
+from jobrunner.spark.station.sink_batch import SinkBatch
 
 SCHEMA = "n int, text string, day string"
 
