@@ -38,7 +38,7 @@ from jobrunner.settings import Duration, check_whole
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=StationFunction)
 Targets = str | tuple[str, ...] | list[str]
-_BATCHES = ("queue", "batch", "min_rows", "max_wait", "parallel", "schema", "lease", "name")
+_BATCHES = ("queue", "batch", "min_rows", "max_wait", "parallel", "schema", "lease", "quarantine", "name")
 _OPTIONS = {
     "station": ("queue", "to", "fan_out"),
     "sink": ("queue",),
@@ -116,6 +116,7 @@ class Pipeline:
         fan_out: bool = False,
         emits_new: bool = False,
         lease: Duration = 60.0,
+        quarantine: bool = False,
         name: str | None = None,
         **options: Unpack[QueueOptions],
     ) -> Callable[[F], F]:
@@ -123,14 +124,15 @@ class Pipeline:
 
         A batch that is not full waits `max_wait` for more, but with `min_rows` items no longer than something is on its
         way to this queue. Up to `parallel` batches run at once, in threads. `schema` names the payload's columns;
-        `missing` says what an item without a row means. Raises as `station`.
+        `missing` says what an item without a row means. With `quarantine` an item that fails alone is dead at once.
+        Raises as `station`.
         """
         own = full_name(self.name, queue)
         settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
         link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing=missing,
-            lease=lease,
+            lease=lease, quarantine=quarantine,
         )  # fmt: skip
         return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
 
@@ -144,6 +146,7 @@ class Pipeline:
         parallel: int = 2,
         schema: str | None = None,
         lease: Duration = 60.0,
+        quarantine: bool = False,
         name: str | None = None,
         **options: Unpack[QueueOptions],
     ) -> Callable[[F], F]:
@@ -152,7 +155,7 @@ class Pipeline:
         link = _link(self, own, (), is_sink=True)
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing="drop",
-            lease=lease,
+            lease=lease, quarantine=quarantine,
         )  # fmt: skip
         return self._declare_spark(own, link, name, dict(options), batches)
 

@@ -67,6 +67,8 @@ class SparkStation:
     """Rows are new items, whatever came in."""
     lease: float = 60.0
     """Seconds; the driver renews it."""
+    quarantine: bool = False
+    """Whether an item that fails alone by an error of its row is dead at once, without further attempts."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """For `Queue.configure`: only what was given."""
 
@@ -115,6 +117,7 @@ def settle_batches(
     schema: str | None,
     missing: str,
     lease: Duration,
+    quarantine: bool,
 ) -> dict[str, Any]:
     """These options, checked. Raises InvalidOption."""
     if batch != AUTO:
@@ -127,6 +130,8 @@ def settle_batches(
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
         raise InvalidOption(f"schema={schema!r} of queue {queue!r}: give columns like 'id int, name string'")
     lease_s = seconds(lease, option="lease")
+    if not isinstance(quarantine, bool):
+        raise InvalidOption(f"quarantine={quarantine!r} of queue {queue!r}: give True or False")
     if lease_s <= 0:
         raise InvalidOption(f"lease={lease!r} of queue {queue!r}: give more than 0")
     return {
@@ -137,6 +142,7 @@ def settle_batches(
         "schema": schema,
         "missing": missing,
         "lease": lease_s,
+        "quarantine": quarantine,
     }
 
 

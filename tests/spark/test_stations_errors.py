@@ -180,7 +180,7 @@ def test_bad_items_among_many_die_with_the_error_and_the_others_move_on(flights,
     errors = [raw.hget(keys.queue("flights/clean").tasks + one, "error") for one in dead]
     assert errors == [b"ValueError: 1 bad ones"] * len(bad)
     print(f"{len(tries)} runs for {len(bad)} bad ones among {many}")
-    assert len(tries) <= 2 + len(bad) * (2 * math.ceil(math.log2(many)) + 2) + 2, "not logarithmic"
+    assert len(tries) <= 2 + 16 + len(bad) * 4 * (math.ceil(math.log(many, 4)) + 4), "not logarithmic"
 
 
 def test_a_schema_that_is_none_is_told_when_the_station_starts(spark):
@@ -215,19 +215,23 @@ def test_errors_of_the_code_are_not_counted_against_items(flights, driver_of, wa
     assert (record.state, record.retry_count) == ("pending", 0)
 
 
-def test_an_error_of_planning_counts_against_the_items_once_the_function_has_worked(flights, driver_of, warm, client):
-    """A function may plan by what it collected: then one bad item must not come back for ever."""
+def test_an_error_of_planning_splits_its_batch_and_dies_with_the_item_that_it_comes_from(
+    flights, driver_of, warm, client, clock
+):
+    """A function may plan by what it collected: then one bad item must not hold up others."""
 
     def pick(df, spark):
-        (row, *_) = df.select("n").collect()
-        return df.withColumn("m", F.col("n" if row["n"] < 5 else "missing"))
+        bad = df.where("n = 9").count()
+        return df.withColumn("m", F.col("missing" if bad else "n"))
 
-    station(flights, pick, backoff=NO_PAUSE, batch=1)
+    station(flights, pick, backoff=NO_PAUSE, batch=4)
     client.queue("flights/clean").configure(max_attempts=2)
-    flights.push_many("clean", [{"n": 9}, {"n": 2}])
     driver = driver_of("clean")
+    driver.step(warm)  # the function has worked
+    (bad, *_) = flights.push_many("clean", [{"n": n} for n in (9, 2, 3, 4)])
     for _ in range(6):
         driver.step(warm)
     driver.stop(20)
-    assert client.queue("flights/clean").counts()["dead"] == 1
-    assert client.queue("flights/late").counts()["waiting"] == 2
+    assert client.queue("flights/late").counts()["waiting"] == 4
+    assert client.queue("flights/clean").counts()["pending"] + client.queue("flights/clean").counts()["dead"] == 1
+    assert client.task(bad).record().retry_count <= 2

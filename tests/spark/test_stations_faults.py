@@ -12,8 +12,8 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
-from jobrunner.spark import failures
-from jobrunner.spark.failures import Cause, CircuitBreaker, cause_of, error_line, is_alive
+from jobrunner.spark.failures import Cause, cause_of, error_line, is_alive
+from jobrunner.spark.station import batch_failures
 from jobrunner.spark.station import driver as station_driver
 from jobrunner.spark.station import lane as station_lane
 from jobrunner.spark.station.background import LeaseRenewal, SparkJobs
@@ -285,15 +285,6 @@ def test_a_stop_while_a_decided_batch_is_rolled_forward_ends_quietly(flights, dr
     assert audit("flights/late")["pending"] == 2, "others finish it"
 
 
-def test_when_everything_fails_the_driver_pauses_longer_and_longer():
-    breaker = CircuitBreaker()
-    pauses = [breaker.failed() for _ in range(30)]
-    assert pauses[:9] == [0, 0, 0, 0, 0, 1, 2, 4, 8]
-    assert max(pauses) == 60
-    breaker.succeeded()
-    assert breaker.failed() == 0
-
-
 def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_of, audit, wait_until, raw, keys):
     @flights.spark_station("clean", to="late", max_wait=0)
     def slow(df, spark):
@@ -322,7 +313,7 @@ def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_
 def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     leave, driver_of, spark, monkeypatch, audit
 ):
-    monkeypatch.setattr(failures, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(batch_failures, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
     refused = ConnectionRefusedError("no JVM")
     monkeypatch.setattr(station_lane.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
@@ -349,7 +340,7 @@ def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
     leave, driver_of, spark, monkeypatch, raw, keys, audit
 ):
     monkeypatch.setattr(SparkJobs, "__enter__", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
-    monkeypatch.setattr(failures, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(batch_failures, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
 
     assert driver.step(spark)

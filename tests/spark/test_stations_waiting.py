@@ -3,7 +3,9 @@
 Each item ends once, where it should, and nothing is left over.
 """
 
+import os
 import threading
+from time import monotonic, sleep
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
@@ -115,6 +117,41 @@ def test_two_drivers_with_a_record_that_raises_a_misfit_deaths_and_lost_leases(
     assert (books["waiting"], books["pending"], books["dead"]) == (0, 0, 2)
     for driver in drivers:
         driver.stop(20)
+    assert leftovers(raw, keys, "late") == []
+
+
+@pytest.mark.timeout(900)
+def test_a_row_that_fails_is_tried_once_by_spark_and_one_that_kills_its_python_as_often_as_spark_is_set_to(
+    flights, drive, spark, raw, keys, audit, tmp_path
+):
+    """Of two bad ones among 40: the first raises, the second ends its process. Each row is written once."""
+    tries = tmp_path / "tries"
+
+    @F.udf(IntegerType())
+    def check(n):
+        if n in (3, 38):
+            with tries.open("a") as file:
+                file.write(f"{n} ")
+        if n == 3:
+            began = monotonic()
+            while monotonic() < began + 2:  # longer than an interval of the polls
+                sleep(0.05)
+            raise ValueError(n)
+        if n == 38:
+            os._exit(1)
+        return n
+
+    @flights.spark_sink("late", batch=40, max_wait=0.05, schema="n int", backoff=AT_ONCE, quarantine=True)
+    def store(df, spark, batch):
+        write_batch(df.repartition(1).withColumn("n", check("n")), batch, str(tmp_path / "late"))
+
+    flights.push_many("late", [{"n": n} for n in range(40)])
+    drive("late", at_most=1)
+    assert tries.read_text().count("3 ") <= 2, "the job goes on after the first failure"
+    drive("late", at_most=100)
+
+    assert written(spark, tmp_path / "late") == [n for n in range(40) if n not in (3, 38)]
+    assert audit("flights/late")["dead"] == 2
     assert leftovers(raw, keys, "late") == []
 
 

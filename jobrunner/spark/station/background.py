@@ -11,6 +11,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Self
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Advance, BatchLease
@@ -18,6 +19,8 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ClientClosed, JobrunnerError, ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
+from jobrunner.spark.failures import SparkTaskError
+from jobrunner.spark.station.task_watch import TaskWatch
 
 _RENEWALS_IN_A_LEASE = 3
 _AGAIN_S = 0.5
@@ -26,6 +29,7 @@ _log = SafeLogger("jobrunner.spark")
 
 class SparkJobs:
     """The Spark jobs that the thread in its `with` block starts, under a tag by which another thread cancels them.
+    Raises SparkTaskError when a task failed by an error that comes again.
 
     A classic session's tags belong to threads, those of a session of Spark Connect to the session.
     """
@@ -33,14 +37,19 @@ class SparkJobs:
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
         self._tag = tag
+        self._watch = TaskWatch(spark, tag)
 
     def __enter__(self) -> Self:
         self._tags.addJobTag(self._tag) if self._is_classic else self._spark.addTag(self._tag)
+        self._watch.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self._watch.stop()
         with suppress(Exception):  # the engine is gone, and its tags with it
             self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
+        if isinstance(error, PySparkException) and self._watch.error is not None:
+            raise SparkTaskError(self._watch.error) from error
 
     def cancel_until(self, over: threading.Event, timeout_s: float | None = None) -> None:
         """Cancels the jobs, also those that start later, until `over` is set; the thread that waits for them gets an

@@ -1,6 +1,6 @@
 """The driver of a station on Spark: its lanes take batch after batch from the queue and run them beside each other.
 
-What happens to one batch is in `lane`, when a new one begins in `gathering`; failed ones are handled in `failures`.
+What happens to one batch is in `lane`, when a new one begins in `gathering`; `batch_failures` handles failed ones.
 """
 
 import threading
@@ -27,9 +27,9 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.registry import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
-from jobrunner.spark.failures import BatchFailures
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.session import spark_session
+from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_run import StationPlan, plan_of
 from jobrunner.spark.station.gathering import BatchSizes, Gathering
 from jobrunner.spark.station.lane import Lane
@@ -168,6 +168,7 @@ class StationDriver:
         if not self.takes() or (self._spark is None and not self._begin()):
             return _IDLE_S
         assert self._spark is not None
+        self._failures.wait_out_pause()
         if self._taking.acquire(timeout=_DUE_S if self._gathering.is_busy else _IDLE_S):
             with _released(self._taking):
                 if not self.takes():

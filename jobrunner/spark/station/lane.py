@@ -19,8 +19,8 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.registry import BatchEnd, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch
-from jobrunner.spark.failures import BatchFailures
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
+from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
 
@@ -95,11 +95,9 @@ class Lane:
                     self._failures.set_back(spark, lease, made, run_s)
                 return
             rows = made
-            self._failures.has_worked = True
+            self._failures.succeeded()
             self._sizes.saw(lease.size, run_s)
             self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
-        if self._failures.in_a_row:
-            self._failures.succeeded()
         self.closing.hand(lease, partial(_log_done, lease, rows, began, monotonic()), self._count)
 
     def _count(self, step: Advance) -> None:

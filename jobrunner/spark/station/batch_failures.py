@@ -1,0 +1,247 @@
+"""The cost of an error for a batch: it fails, is split, or is handed back while its items are not to blame.
+
+Invariant: an item dies only of an error that others do not have. While everything fails with the same error, no batch
+counts as failed, and the station stops with the reason until a batch succeeds.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.client.batches import BatchLease
+from jobrunner.client.settings_hash import read_settings
+from jobrunner.clock import monotonic
+from jobrunner.errors import ServerError
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.registry import BatchEnd, Seen
+from jobrunner.logs import SafeLogger
+from jobrunner.outcome import Retry, Snooze
+from jobrunner.spark.failures import Cause, cause_of, error_line, is_never_of_items
+
+_PATIENT_WITH = 5
+"""Failures in a row that a few bad items make among many good ones, as parts that succeed come between."""
+_SEARCHED = 32
+"""Failures in a row up to which a batch is split to find out whether any item works: the parts of one path from a large
+batch to single items."""
+_PROVEN_IN_A_ROW = 64
+"""Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be neighbours, but
+many failures without a success may have another cause by now."""
+_REMEMBERED = 10_000
+_FIRST_S = 1.0
+_LONGEST_S = 60.0
+_AGAIN_S = 0.2
+"""Pause before a report is sent again that met an outage."""
+_BEHIND_PAUSE = 1.5
+"""A batch that is handed back is due so many pauses later, so that another one runs in between."""
+_log = SafeLogger("jobrunner.spark")
+T = TypeVar("T")
+
+
+class CircuitBreaker:
+    """Counts failures in a row; the first `patient_with` of them cost no pause, later ones a growing one.
+
+    While everything fails, the items are not to blame, and splitting their batches until they are dead would lose good
+    items.
+    """
+
+    def __init__(self, patient_with: int = _PATIENT_WITH) -> None:
+        self.in_a_row = 0
+        self.patient_with = patient_with
+
+    def succeeded(self) -> None:
+        """Ends the row of failures."""
+        self.in_a_row = 0
+
+    def failed(self) -> float:
+        """Counts a failure. Returns the seconds to wait before the next attempt: 0 for the first few."""
+        self.in_a_row += 1
+        beyond = self.in_a_row - self.patient_with
+        return 0.0 if beyond <= 0 else min(_FIRST_S * 2.0 ** min(beyond - 1, 10), _LONGEST_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Results of other batches that say whether a failed one is to blame."""
+
+    others_worked: bool
+    """Whether any batch succeeded since this one, or one of which it is a part, first failed with this class of error.
+    """
+    in_a_row: int
+    """Batches that failed since the last success, each counted once."""
+    is_one_error: bool
+    """Whether those failed with the same error."""
+
+
+class FailureHistory:
+    """The successes and failures of one station in this process. Not safe in several threads at once."""
+
+    def __init__(self) -> None:
+        self.successes = 0
+        self._failed_at: dict[tuple[str, str], int] = {}
+        self._in_a_row: dict[str, str] = {}
+        self._since_success = 0
+
+    def succeeded(self) -> None:
+        """Counts a batch whose function made its rows."""
+        self.successes += 1
+        self._in_a_row.clear()
+        self._since_success = 0
+
+    def failed(self, batch_id: str, root: str, line: str, *, may_pass: bool = False) -> Evidence:
+        """Counts a failure with this error. One that `may_pass`, such as an outage behind a sink, says as little of the
+        items after a success as before it."""
+        kind = line.partition(":")[0]
+        first = min(self._failed_at.get((one, kind), self.successes) for one in _with_larger(batch_id, root))
+        self._failed_at.setdefault((batch_id, kind), self.successes)
+        if len(self._failed_at) > _REMEMBERED:
+            del self._failed_at[next(iter(self._failed_at))]
+        self._since_success += 1
+        others_worked = self.successes > first and self._since_success <= _PROVEN_IN_A_ROW and not may_pass
+        if not others_worked:
+            self._in_a_row[batch_id] = line
+        return Evidence(others_worked, len(self._in_a_row), len(set(self._in_a_row.values())) <= 1)
+
+
+def _with_larger(batch_id: str, root: str) -> list[str]:
+    found = [batch_id]
+    while found[-1] != root and "." in found[-1]:
+        found.append(found[-1].rpartition(".")[0])
+    return found
+
+
+class BatchFailures:
+    """Reports the failed batches of one station, and pauses the station while batch after batch fails. Safe in several
+    threads, which run batches of the station beside each other.
+
+    `stopping` cuts pauses short and hands batches back uncounted; `over` ends reports that wait for the server.
+    `failure` is set when this process cannot go on: the worker replaces it.
+    """
+
+    def __init__(
+        self, station: SparkStation, broker: Broker, keys: QueueKeys, seen: Seen, *,
+        stopping: threading.Event, over: threading.Event,
+    ) -> None:  # fmt: skip
+        self.failure: BaseException | None = None
+        self.reason: str | None = None
+        """The error for which the station stops, as no item is to blame; None while it works."""
+        self._station = station
+        self._broker = broker
+        self._keys = keys
+        self._seen = seen
+        self.stopping = stopping
+        self._over = over
+        self._lock = threading.Lock()
+        self._history = FailureHistory()
+        self._breaker = CircuitBreaker()
+        self._paused_until = 0.0
+
+    def succeeded(self) -> None:
+        """The function made the rows of a batch, which was decided: failures are no longer in a row."""
+        with self._lock:
+            self._history.succeeded()
+            self._breaker.succeeded()
+            self._paused_until = 0.0
+            reason, self.reason = self.reason, None
+        if reason is not None:
+            _log.info("station goes on", queue=self._station.queue)
+
+    def report(self, send: Callable[[], T]) -> T:
+        """Returns what `send` returns. It is called again while there is an outage and the lease may last: a lease that
+        ends without a report counts against the items."""
+        ends = monotonic() + self._station.lease
+        while True:
+            try:
+                return send()
+            except ServerError:
+                if monotonic() >= ends or self._over.wait(_AGAIN_S):
+                    raise
+
+    def set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float) -> None:
+        """Reports a batch whose attempt raised `error` after `run_s` seconds: handed back, or counted as failed."""
+        if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
+            self.report(partial(lease.release, delay_s=delay_s))
+            return
+        cause = cause_of(error, spark)
+        line = error_line(error)
+        if cause is Cause.LOST:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
+        elif cause in (Cause.OUTAGE, Cause.ENGINE) or self.stopping.is_set():
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
+            if cause is Cause.ENGINE and not self.stopping.is_set():
+                self.give_up(error)
+            self.report(lease.release)
+        else:
+            self._judge(lease, error, line, cause, run_s)
+
+    def give_up(self, error: BaseException) -> None:
+        """Notes an error that this process does not survive."""
+        _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
+        self.failure = error
+
+    def wait_out_pause(self) -> None:
+        """Waits until the pause of the station is over, which the failure of another batch began."""
+        if (left := self._paused_until - monotonic()) > 0:
+            self.stopping.wait(left)
+
+    def _judge(self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float) -> None:
+        with self._lock:
+            has_worked = self._history.successes > 0
+            found = self._history.failed(lease.id, lease.root, line, may_pass=cause is Cause.ITEMS)
+            is_last_part = cause is Cause.ROWS and lease.size == 1 and lease.root != lease.id
+            is_everything = found.is_one_error and (found.in_a_row > _PATIENT_WITH or is_last_part)
+            is_code = cause is Cause.CODE and (not found.others_worked or is_never_of_items(error))
+            pause_s = 0.0
+            is_lone = has_worked and found.in_a_row <= 1  # it comes back later and later, and others go on meanwhile
+            if not found.others_worked and (found.in_a_row > 1 or is_code):
+                self._breaker.patient_with = _PATIENT_WITH if has_worked or not is_code else 0
+                pause_s = self._breaker.failed() if is_lone else self._pause(monotonic() - run_s)
+        if is_code or (is_everything and not found.others_worked):
+            # Parts may show that some items work. A function that never has is mended first.
+            divides = has_worked or not is_code
+            divides = divides and found.in_a_row <= _SEARCHED
+            self._hand_back(lease, line, pause_s, divides=divides, stops=not is_lone)
+        else:
+            self._failed(lease, line, cause, run_s)
+        if pause_s and not is_lone:
+            self.stopping.wait(pause_s)
+
+    def _pause(self, began: float) -> float:
+        """Seconds to pause. Batches that ran beside the one whose failure began the pause do not make it longer."""
+        now = monotonic()
+        if began < self._paused_until and now < self._paused_until:
+            return self._paused_until - now
+        pause_s = self._breaker.failed()
+        self._paused_until = now + pause_s
+        return pause_s
+
+    def _failed(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> None:
+        how = "failed" if cause is Cause.ITEMS else "poison" if self._station.quarantine else "blamed"
+        delay_s = self.report(partial(self._delay_s, lease.failures + 1))
+        fate = self.report(partial(lease.fail, line, delay_s=delay_s, fate=how))
+        _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=line)
+        counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
+        self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
+
+    def _hand_back(self, lease: BatchLease, line: str, pause_s: float, *, divides: bool, stops: bool) -> None:
+        """Hands a batch back whose items are not to blame, or its parts. It is due again behind the pause, so another
+        one runs in between: when that succeeds the function works, and the next error counts."""
+        if pause_s and stops and self.reason != line:
+            self.reason = line
+            _log.error("station stops: the error is no item's", queue=lease.queue, batch=lease.id, items=lease.size,
+                       error=line, pauses_s=pause_s)  # fmt: skip
+        else:
+            _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
+        if divides and lease.size > 1:
+            self.report(partial(lease.fail, line, delay_s=0, fate="divided"))
+        else:
+            self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * max(pause_s, _FIRST_S)))
+
+    def _delay_s(self, failures: int) -> float:
+        return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)

@@ -1,0 +1,264 @@
+"""The cost of errors for batches: real batches on a stopped clock, and a function whose errors the test decides."""
+
+import threading
+
+import pytest
+
+from jobrunner.client.batches import Batches
+from jobrunner.errors import PipelineError, StationError
+from jobrunner.etl import Pipeline
+from jobrunner.spark import failures
+from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
+from jobrunner.spark.station import batch_failures
+from jobrunner.spark.station.batch_failures import BatchFailures, CircuitBreaker
+
+QUEUE = "flights/clean"
+LEASE_S = 60.0
+
+
+def of_python(words):
+    text = f"org.apache.spark.SparkException: no\nTraceback (most recent call last):\n  File x\n{words}\n"
+    return SparkTaskError(text)
+
+
+class Stopping:
+    """Pauses pass at once."""
+
+    def __init__(self, clock):
+        self.paused = []
+        self._clock = clock
+
+    def wait(self, seconds):
+        self.paused.append(seconds)
+        self._clock.advance(seconds * 1000)
+        return False
+
+    def is_set(self):
+        return False
+
+
+class Station:
+    """A driver without Spark: `errors(members)` is what the function raises for them, or None."""
+
+    def __init__(self, client, broker, keys, clock, **options):
+        pipeline = Pipeline("flights", client)
+        pipeline.spark_station("clean", to="late", **options)(lambda df, spark: df)
+        self.batches = Batches(broker, keys.queue(QUEUE))
+        self.stopping, self.clock, self.seen, self.runs = Stopping(clock), clock, [], []
+        self.failures = BatchFailures(
+            pipeline.spark_stations[QUEUE], broker, keys.queue(QUEUE), self.seen.append,
+            stopping=self.stopping, over=threading.Event(),
+        )  # fmt: skip
+
+    def step(self, errors, n=1000):
+        lease = self.batches.take(n, lease_s=LEASE_S)
+        if lease is None:
+            return False
+        members = lease.members(0, lease.size)
+        self.runs.append(len(members))
+        if (error := errors(members)) is not None:
+            self.failures.set_back(None, lease, error, 0.0)
+            return True
+        lease.stage_all("n", [word for one in members for word in (one, "late", b"1", "")], after=0)
+        lease.decide(["n"], rest="dropped")
+        self.failures.succeeded()
+        while not lease.advance().done:
+            pass
+        return True
+
+    def run(self, errors, n=1000, most=1000):
+        """Until nothing is open, passing the time when nothing is due."""
+        for _ in range(most):
+            if not self.step(errors, n):
+                if not self.batches.broker.run(_open(self.batches.keys)):
+                    return
+                self.clock.advance(60_000)
+        raise AssertionError(f"not done after {most} steps: {self.runs[-20:]}")
+
+
+def _open(keys):
+    from jobrunner.broker.call import command
+
+    return command("ZCARD", keys.batches, read=int)
+
+
+@pytest.fixture
+def station(client, broker, keys, clock, monkeypatch):
+    clock.set()
+    monkeypatch.setattr(failures, "is_alive", lambda session: True)
+    monkeypatch.setattr(batch_failures, "monotonic", lambda: clock.ms / 1000)
+    return lambda **options: Station(client, broker, keys, clock, **options)
+
+
+def raises_for(bad, error=None):
+    bad = set(bad)
+    return lambda members: None if bad.isdisjoint(members) else error or of_python("ValueError: bad")
+
+
+def test_three_bad_rows_of_many_are_isolated_in_few_runs_without_a_pause(station, client, audit):
+    served = station(batch=12_000)
+    ids = client.queue(QUEUE).push_many(range(13_000))
+    bad = [ids[17], ids[9_000], ids[11_999]]
+
+    served.run(raises_for(bad), n=12_000)
+
+    assert sorted(client.queue(QUEUE).ids("dead")) == bad
+    assert client.queue("flights/late").counts()["waiting"] == 12_997
+    assert len(served.runs) < 100
+    assert served.runs[:2] == [12_000, 750], "it waits for no backoff"
+    assert served.stopping.paused == []
+    audit(QUEUE)
+
+
+def test_bad_rows_in_a_row_pause_nothing_once_other_parts_have_worked(station, client):
+    served = station()
+    ids = client.queue(QUEUE).push_many(range(1000))
+
+    served.run(raises_for(ids[500:540]))
+
+    assert sorted(client.queue(QUEUE).ids("dead")) == ids[500:540]
+    assert served.stopping.paused == []
+
+
+@pytest.mark.parametrize("error", [of_python("KeyError: 'price'"), StationError("typo"), ConnectionError("down")])
+def test_an_error_that_begins_in_the_middle_kills_no_item_and_stops_the_station(station, client, keys, raw, error):
+    """A table that was altered, a bad value in a file that the function reads, a database that is down."""
+    served = station(max_attempts=3)
+    client.queue(QUEUE).configure(max_attempts=3)
+    client.queue(QUEUE).push_many(range(6_000))
+    works = raises_for([])
+    for _ in range(3):
+        served.step(works, n=500)
+
+    for _ in range(200):
+        if not served.step(lambda members: error, n=500):
+            served.clock.advance(60_000)
+
+    counts = client.queue(QUEUE).counts()
+    assert (counts["dead"], counts["waiting"] + counts["pending"]) == (0, 4_500)
+    assert max(served.stopping.paused) == 60
+    assert served.failures.reason == failures.error_line(error)
+
+    served.run(works, n=500)
+
+    assert served.failures.reason is None
+    assert client.queue("flights/late").counts()["waiting"] == 6_000
+    assert client.queue(QUEUE).counts()["dead"] == 0
+
+
+def test_dense_bad_rows_with_one_error_are_isolated_all_the_same(station, client):
+    """All larger parts fail as if no item worked. So one path of parts is followed down to items that do."""
+    served = station()
+    ids = client.queue(QUEUE).push_many(range(600))
+    bad = ids[::3]
+
+    served.run(raises_for(bad, of_python("KeyError: 'price'")), most=3000)
+
+    assert sorted(client.queue(QUEUE).ids("dead", limit=1000)) == bad
+    assert client.queue("flights/late").counts()["waiting"] == 400
+
+
+@pytest.mark.parametrize(("quarantine", "attempts"), [(True, 1), (False, 4)])
+def test_an_item_alone_dies_when_its_attempts_are_spent_or_at_once_in_quarantine(station, client, quarantine, attempts):
+    served = station(quarantine=quarantine)
+    client.queue(QUEUE).configure(max_attempts=4)
+    ids = client.queue(QUEUE).push_many([1])
+    served.run(raises_for(ids))
+    assert client.task(ids[0]).record().retry_count == attempts == len(served.runs)
+    assert client.task(ids[0]).record().error == "ValueError: bad"
+    assert sum(end.counts["dead"] for end in served.seen) == 1
+
+
+def test_an_error_of_planning_counts_when_others_have_worked_since(station, client):
+    """A function may plan by what it collected: then parts without the bad item work."""
+    served = station(max_attempts=2)
+    client.queue(QUEUE).configure(max_attempts=2)
+    ids = client.queue(QUEUE).push_many(range(400))
+
+    served.run(raises_for([ids[200]], StationError("no column m")), n=100)
+
+    assert client.queue(QUEUE).ids("dead") == [ids[200]]
+    assert client.queue("flights/late").counts()["waiting"] == 399
+    assert served.stopping.paused == []
+
+
+def test_an_item_alone_of_whose_kind_nothing_worked_since_waits_and_holds_nothing_up(station, client):
+    served = station()
+    client.queue(QUEUE).configure(max_attempts=1)
+    served.run(raises_for([]))
+    client.queue(QUEUE).push_many(range(3))
+    served.run(raises_for([]), n=1)
+    (bad,) = client.queue(QUEUE).push_many([4])
+    errors = raises_for([bad], StationError("no column m"))
+    for _ in range(30):
+        served.clock.advance(60_000)
+        served.step(errors)
+    assert client.task(bad).record().retry_count == 0
+    assert served.stopping.paused == []
+
+    client.queue(QUEUE).push_many([5])
+    served.step(errors, n=1)
+    served.run(errors)
+
+    assert client.queue(QUEUE).ids("dead") == [bad]
+
+
+@pytest.mark.parametrize("error", [SparkTaskError("the Python worker crashed"), ConnectionError("down")])
+def test_an_item_whose_error_may_pass_is_isolated_by_repeated_failures(station, client, error):
+    """One that kills its Python worker, or that a database refuses."""
+    served = station()
+    ids = client.queue(QUEUE).push_many(range(300))
+    served.run(raises_for([ids[7]], error))
+    assert client.queue(QUEUE).ids("dead") == [ids[7]]
+    assert client.queue("flights/late").counts()["waiting"] == 299
+    assert served.runs[:3] == [300, 300, 75]
+
+
+def test_a_function_that_never_worked_is_not_searched_for_items_that_do(station, client):
+    served = station()
+    client.queue(QUEUE).push_many(range(100))
+    for _ in range(8):
+        served.step(lambda members: StationError("typo"), n=100)
+        served.clock.advance(60_000)
+    assert set(served.runs) == {100}
+    assert served.stopping.paused[:4] == [1, 2, 4, 8]
+
+
+def test_batches_that_fail_beside_each_other_make_one_pause(station, client):
+    served = station()
+    client.queue(QUEUE).push_many(range(100))
+    held = [served.batches.take(1, lease_s=LEASE_S) for _ in range(40)]
+    served.stopping.wait = served.stopping.paused.append
+    for n, lease in enumerate(held):
+        served.failures.set_back(None, lease, ConnectionError(f"down {n}"), served.clock.ms / 1000)
+    assert max(served.stopping.paused) <= 1
+
+
+CAUSES = {
+    Cause.ROWS: [of_python("ValueError: x"), of_python("pkg.BadRow: x"), PipelineError("item a")],
+    Cause.CODE: [of_python("ModuleNotFoundError: No module named 'x'"), of_python("NameError: x"), StationError("x")],
+    Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
+                  of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed")],
+    Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x")],
+    Cause.LOST: [of_python("jobrunner.errors.BatchLost: x")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_causes_of_errors(monkeypatch, cause):
+    monkeypatch.setattr(failures, "is_alive", lambda session: True)
+    assert {error: cause_of(error, None) for error in CAUSES[cause]} == dict.fromkeys(CAUSES[cause], cause)
+
+
+def test_only_errors_that_come_again_end_a_task_at_its_first_try():
+    again = {str(error) for errors in CAUSES.values() for error in errors if comes_again(str(error))}
+    assert again == {str(error) for error in CAUSES[Cause.ROWS][:2] + CAUSES[Cause.CODE][:2]}
+
+
+def test_when_everything_fails_the_driver_pauses_longer_and_longer():
+    breaker = CircuitBreaker()
+    pauses = [breaker.failed() for _ in range(30)]
+    assert pauses[:9] == [0, 0, 0, 0, 0, 1, 2, 4, 8]
+    assert max(pauses) == 60
+    breaker.succeeded()
+    assert breaker.failed() == 0
