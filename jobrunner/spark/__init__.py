@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.spark.session import spark_session
+from jobrunner.spark.session import spark_missing, spark_session
 
 if TYPE_CHECKING:
     from jobrunner.spark.data_source import enqueue, register
@@ -33,5 +33,8 @@ _LATE = {  # these need Spark, and `spark_session` tells in better words what is
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(_LATE[name]), name)
+    try:
+        globals()[name] = found = getattr(import_module(_LATE[name]), name)
+    except ImportError as error:
+        raise (spark_missing(error) or error) from error.__cause__
     return found

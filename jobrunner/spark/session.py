@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,16 +57,30 @@ def spark_session(
     master, remote = _where(master, remote)
     settings = dict(check_setting(name, value, "given to spark_session") for name, value in conf.items())
     prepare_for(remote)
-    running = _running(master, remote)
+    try:
+        from jobrunner.spark.data_source import register  # needs Spark
+
+        running = _running(master, remote)
+    except ImportError as error:
+        raise (spark_missing(error) or error) from error
     if running is None:
         settings = conf_of_file() | conf_of_environment() | settings
         running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
     else:
         set_all(running, settings)
-    from jobrunner.spark.data_source import register  # needs Spark
-
     register(running)
     return running
+
+
+def spark_missing(error: ImportError) -> SparkMissing | None:
+    """The error for a PySpark that is absent or too old; None when something else could not be imported."""
+    if not (error.name or "").startswith("pyspark"):
+        return None
+    if error.name in ("pyspark", "pyspark.sql"):
+        return SparkMissing(f"PySpark is not installed; {install_command('spark')}")
+    return SparkMissing(
+        f"PySpark {version('pyspark')} is older than 4.2, or damaged: {error}; {install_command('spark')}"
+    )
 
 
 def _where(master: str | None, remote: str | None) -> tuple[str | None, str | None]:
@@ -86,10 +101,7 @@ def _cores() -> int:
 
 
 def _running(master: str | None, remote: str | None) -> "SparkSession | None":
-    try:
-        running = running_session()
-    except ImportError as error:
-        raise SparkMissing(f"PySpark is not installed; {install_command('spark')}") from error
+    running = running_session()
     if running is None or remote:
         return running
     at = conf_of(running, "spark.master")

@@ -55,6 +55,7 @@ def run(server, client, tmp_path):
     return ran
 
 
+@pytest.mark.timeout(900)
 def test_in_a_program_with_a_session_as_a_notebook_has_it(run):
     result, log = run("local[2]")
     assert result == EXPECTED

@@ -12,11 +12,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 from structlog.testing import capture_logs
 
 from jobrunner.errors import InvalidOption
 from jobrunner.spark import shipping
-from jobrunner.spark.failures import error_line
+from jobrunner.spark.data_source import JobrunnerSource
+from jobrunner.spark.failures import error_line, is_never_of_items
 from jobrunner.spark.running import set_conf
 from jobrunner.spark.shipping import Shipped, sent, ship_package
 from jobrunner.spark.source.options import batch_options, shape_of
@@ -40,26 +42,29 @@ def function_of_ours(number, more):
 @pytest.mark.parametrize("kind", [BatchReader, FilteringReader])
 def test_what_is_sent_comes_out_as_itself(kind):
     assert pickle.loads(cloudpickle.dumps(Shipped(partial(function_of_ours, 1))))(2) == 3
-    from pyspark.sql.types import StructType
-
     reader = kind(batch_options({"queue": "orders"}), shape_of(StructType([])))
     again = pickle.loads(cloudpickle.dumps(reader))
     assert type(again) is kind
     assert again._read.options == reader._read.options
+    source = pickle.loads(cloudpickle.dumps(JobrunnerSource({"queue": "orders"})))
+    assert (type(source), source.options) == (JobrunnerSource, {"queue": "orders"})
 
 
 def test_an_executor_that_lacks_a_module_says_so_in_one_line():
-    from pyspark.sql.types import StructType
-
     reader = FilteringReader(batch_options({"queue": "orders"}), shape_of(StructType([])))
+    both = cloudpickle.dumps((reader, JobrunnerSource({"queue": "orders"})))  # as Spark sends them for a read
     ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_MSGSPEC], input=cloudpickle.dumps(reader), capture_output=True,
+        [sys.executable, "-c", WITHOUT_MSGSPEC], input=both, capture_output=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     assert ran.returncode == 1
     line = error_line(RuntimeError(ran.stderr.decode()))
     assert line.startswith("ImportError: executors cannot import jobrunner: No module named 'msgspec' (Python 3.")
     assert 'install "jobrunner-queue[spark]" there' in line
+    assert is_never_of_items(RuntimeError(ran.stderr.decode()))
+    head = "Traceback (most recent call last):\n"
+    assert is_never_of_items(RuntimeError(f"{head}ModuleNotFoundError: No module named 'my'"))
+    assert not is_never_of_items(RuntimeError(f"{head}ImportError: of the function's own"))
     assert reader.__reduce__() == sent(reader)
 
 
