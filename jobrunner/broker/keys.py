@@ -36,6 +36,8 @@ key                                  type   content
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
 ``P:{tag}:Q:capacity``               zset   one member when a full queue may have capacity: producers block on it
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
+``P:{tag}:Q:batch_log``              list   how the last 100 attempts at batches ended, JSON, newest first; expires
+                                            after a week (see broker/calls/batch_log.py)
 ``P:{tag}:Q:deaths``                 list   tasks that died since the last scan, for events: id, type, attempts,
                                             whether it was kept, error; the first 1 000, a day at most
 ``P:{tag}:Q:errors``                 zset   id of a group of errors → when it was last seen, to half an hour, Unix ms
@@ -88,6 +90,7 @@ key                                  type   content
 ``P:{/stats}:h:<hour>``              hash   the same of one (Unix) hour; kept 32 days
 ``P:{/stats}:total``                 hash   the same since the prefix exists (see broker/calls/stats.py)
 ``P:{/stats}:sampled``               hash   queue → its totals at the last sample of the leader
+``P:{/stats}:streams``               hash   name of a streaming query of Spark → its last progress, JSON; expires
 ``P:events``                         stream events for people (see events.py); the last 10 000
 ``P:events:cursor``                    hash   queue → how many of its deaths have events
 ``P:releases``                       zset   release → when a worker first ran it, Unix ms; the last 100
@@ -181,6 +184,7 @@ class QueueKeys:
     wake: bytes
     capacity: bytes
     batches: bytes
+    batch_log: bytes
     finishing: bytes
     batch: bytes
     """Prefix of the hashes of batches."""
@@ -246,6 +250,7 @@ class Keys:
         self.events_cursor = self._root + b"events:cursor"
         self.releases = self._root + b"releases"
         self.stats_sampled = self._root + b"{/stats}:sampled"
+        self.streams = self._root + b"{/stats}:streams"
         self.stats_total = self._root + b"{/stats}:total"
         self.queue: Callable[[str], QueueKeys] = lru_cache(maxsize=4096)(self._queue)
         """The keys of a queue by its full name. Raises InvalidName."""
@@ -279,6 +284,7 @@ class Keys:
             wake=own + b"wake",
             capacity=own + b"capacity",
             batches=own + b"batches",
+            batch_log=own + b"batch_log",
             finishing=own + b"finishing",
             batch=base + b"batch:",
         )

@@ -18,6 +18,7 @@ from jobrunner.cli.options import (
     with_shared_options,
 )
 from jobrunner.cli.output import answer_json, echo, table, talk
+from jobrunner.cli.pipeline_lag import lag
 from jobrunner.cli.pipeline_push import push
 from jobrunner.cli.pipeline_show import loaded_pipeline, show
 from jobrunner.cli.signals import Restart
@@ -88,6 +89,7 @@ def diagram(shared: CommonOptions, name: str, modules: tuple[str, ...], form: st
 
 pipeline.add_command(show)
 pipeline.add_command(push)
+pipeline.add_command(lag)
 
 
 def _rows(declared: dict[str, Pipeline], stats: dict[str, QueueCounts]) -> list[dict[str, object]]:

@@ -8,8 +8,8 @@ last writer wins. Readers skip a graph that they cannot read: another version ma
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -50,6 +50,8 @@ class QueueNode:
     dead_letter_queue: str | None = None
     """Full name of the queue that gets what would be dead here."""
     origin: str = ""
+    batches: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Of a station on Spark: batch, max_wait, schema and the like, as declared."""
 
     @property
     def short(self) -> str:
@@ -260,19 +262,18 @@ def _shown(node: QueueNode) -> str:
     return f"{node.short}: {function}"
 
 
-class _StoredQueue(msgspec.Struct, kw_only=True):
+class _StoredQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
     queue: str
     kind: str
     targets: tuple[str, ...] = ()
     dead_letter_queue: str | None = None
+    batches: Mapping[str, Any] = {}
 
 
 def publish(keys: Keys, graph: Graph) -> Call[int]:
     """Writes a graph."""
-    told = [
-        _StoredQueue(queue=node.queue, kind=node.kind, targets=node.targets, dead_letter_queue=node.dead_letter_queue)
-        for node in graph.nodes
-    ]
+    fields = _StoredQueue.__struct_fields__
+    told = [_StoredQueue(**{name: getattr(node, name) for name in fields}) for node in graph.nodes]
     return command("HSET", keys.pipelines, graph.pipeline, msgspec.json.encode(told), read=int)
 
 
@@ -297,9 +298,7 @@ def _graph(name: str, text: bytes) -> Graph | None:
     try:
         told: Any = msgspec.json.decode(text, type=list[_StoredQueue])
         for one in told:
-            graph.add(
-                QueueNode(queue=one.queue, kind=one.kind, targets=one.targets, dead_letter_queue=one.dead_letter_queue)
-            )
+            graph.add(QueueNode(**msgspec.structs.asdict(one)))
     except (msgspec.MsgspecError, PipelineError):
         return None
     return graph

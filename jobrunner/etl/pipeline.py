@@ -16,7 +16,7 @@ from jobrunner.client.settings_hash import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
 from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish
-from jobrunner.etl.spark_station import SparkStation, driver_of, settle_batches
+from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, settle_batches
 from jobrunner.etl.station import (
     QueueOptions,
     StationFunction,
@@ -241,16 +241,20 @@ class Pipeline:
                 pipeline=self.name, queue=queue, name=name or name_of(function, queue.partition("/")[2]),
                 origin=origin_of(function), function=function, link=link, settings=settings, **batches,
             )  # fmt: skip
-            self._add(queue, kind, link.targets, settings, declared.origin)
+            self._add(queue, kind, link.targets, settings, declared.origin, batches_of(declared))
             self.spark_stations[queue] = declared
             register_driver(queue, driver_of(declared), origin=declared.origin)
             return function
 
         return declare
 
-    def _add(self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str) -> None:
+    def _add(
+        self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str,
+        batches: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         dead_queue = settings.get("dead_letter_queue")
-        self.graph.add(QueueNode(queue=queue, kind=kind, targets=targets, dead_letter_queue=dead_queue, origin=origin))
+        self.graph.add(QueueNode(queue=queue, kind=kind, targets=targets, dead_letter_queue=dead_queue, origin=origin,
+                                 batches=batches or {}))  # fmt: skip
         if dead_queue is not None:
             allow_forward(queue, dead_queue)
         forget_station(queue)  # the same function declared again, in a notebook

@@ -93,6 +93,14 @@ class SparkStation:
         return "succeeded" if self.is_sink or self.fan_out or self.emits_new else "dropped"
 
 
+def batches_of(declared: SparkStation) -> dict[str, Any]:
+    """What a reader of the published graph learns about its batches."""
+    found = {name: getattr(declared, name) for name in ("batch", "max_wait", "lease", "schema")}
+    if not declared.is_sink:
+        found |= {name: getattr(declared, name) for name in ("missing", "fan_out", "emits_new")}
+    return found
+
+
 def driver_of(declared: SparkStation) -> MakeDriver:
     """A function that makes the driver of a declared station: it writes the queue's settings and imports
     jobrunner.spark."""

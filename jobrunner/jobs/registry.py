@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
+from jobrunner.jobs.batch_record import BatchRecord
 from jobrunner.jobs.enqueue_options import own_result_ttl, own_timeout
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import JobParameters
@@ -113,6 +114,8 @@ class BatchEnd:
     """How long the whole batch ran; its items share that alike."""
     waits_ms: Sequence[tuple[float, int]] = ()
     """How long items were due before it ran, each with how many items it stands for."""
+    record: BatchRecord | None = None
+    """For the batch log: the attempt is over."""
 
 
 class Driver(Protocol):

@@ -19,6 +19,7 @@ from jobrunner.errors import ServerError
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import Timings
 from jobrunner.metrics.reading import MetricsReading, take
+from jobrunner.metrics.station_families import of_stations, of_streams
 
 OTHERS = "(others)"
 """Label of the queues without a series of their own. No queue can have this name."""
@@ -42,6 +43,8 @@ def families(reading: MetricsReading) -> Iterator[Metric]:
     yield from _of_tasks(reading)
     yield from _of_times(reading)
     yield from _of_queues(reading)
+    yield from of_stations(reading)
+    yield from of_streams(reading)
     yield from _of_workers(reading)
     yield from _of_periodics(reading)
     yield from _of_the_server(reading)

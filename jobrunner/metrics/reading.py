@@ -8,9 +8,11 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
+from jobrunner.inspector.lag import StationLag, lags_of
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
 from jobrunner.inspector.stats import StatsTotal, each, whole
 from jobrunner.inspector.stats_types import Timings
+from jobrunner.inspector.streams import StreamProgress, read_streams
 
 UNKNOWN = "unknown"
 """The type of what there are too many types for."""
@@ -19,6 +21,8 @@ _MOST = 100
 MOST_QUEUES = 2000
 """Queues that have series of their own; those that workers serve come first, then by name."""
 _AT_ONCE = 500
+_MOST_LAGS = 200
+"""Queues of pipelines up to which a scrape has suggestions for autoscaling: they read five minutes of figures."""
 _MOST_ZEROS = 500
 """Queues and types that have series before anything happened to them."""
 
@@ -34,6 +38,12 @@ class MetricsReading:
     """By queue, type and outcome; of type '' is what is of no type, or not known by it."""
     measured: Mapping[tuple[str, str], StatsTotal]
     """Counts and times that workers reported since the prefix exists, by queue and type."""
+    stations: Mapping[str, StatsTotal]
+    """What the drivers of stations counted of their batches since the prefix exists, by queue."""
+    lags: list[StationLag]
+    """Of queues of pipelines; empty when there are more than 200 of them."""
+    streams: list[StreamProgress]
+    """Streaming queries that programs watch."""
     round_trip: Timings
     workers: list[WorkerRecord]
     leader: str | None
@@ -58,6 +68,7 @@ def take(client: Client) -> MetricsReading:
     others = [one for one in views if one.name not in by_type]
     known = {one.name: _known(workers, one.name) for one in queues}
     measured, round_trip = _measured(_totals(client, {one.name for one in others}), known)
+    stations = {queue: measured.pop((queue, type_)) for queue, type_ in list(measured) if type_ == "-"}
     begins = sum(map(len, known.values())) <= _MOST_ZEROS
     ended = [_ended(one, by_type[one.name], known[one.name], begins=begins) for one in queues]
     return MetricsReading(
@@ -65,12 +76,21 @@ def take(client: Client) -> MetricsReading:
         others=others,
         ended={key: by for some in ended for key, by in some.items()},
         measured=measured,
+        stations=stations,
+        lags=_lags(client, [one for one in queues if "/" in one.name], workers),
+        streams=read_streams(client),
         round_trip=round_trip,
         workers=workers,
         leader=leader(client),
         periodics=client.periodics(),
         server=server_facts(client),
     )
+
+
+def _lags(client: Client, views: list[QueueView], workers: list[WorkerRecord]) -> list[StationLag]:
+    if not 0 < len(views) <= _MOST_LAGS:
+        return []
+    return lags_of(client, views, workers)
 
 
 def _typed(client: Client, names: list[str]) -> list[dict[str, str]]:

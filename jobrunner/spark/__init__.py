@@ -7,6 +7,7 @@ from jobrunner.spark.session import spark_missing, spark_session
 
 if TYPE_CHECKING:
     from jobrunner.spark.data_source import enqueue, register
+    from jobrunner.spark.query_listener import watch_queries
     from jobrunner.spark.row_errors import checked, fold_errors, guarded
     from jobrunner.spark.sql_sink import sql_transaction, write_sql
     from jobrunner.spark.station.exactly_once import write_batch
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SinkBatch", "checked", "enqueue", "fold_errors", "guarded", "register", "spark_session", "sql_transaction",
-    "write_batch", "write_sql",
+    "watch_queries", "write_batch", "write_sql",
 ]  # fmt: skip
 
 _LATE = {  # these need Spark, and `spark_session` tells in better words what is missing
@@ -25,6 +26,7 @@ _LATE = {  # these need Spark, and `spark_session` tells in better words what is
     "guarded": "jobrunner.spark.row_errors",
     "register": "jobrunner.spark.data_source",
     "sql_transaction": "jobrunner.spark.sql_sink",
+    "watch_queries": "jobrunner.spark.query_listener",
     "write_batch": "jobrunner.spark.station.exactly_once",
     "write_sql": "jobrunner.spark.sql_sink",
 }

@@ -161,10 +161,11 @@ def _connect(app: str, remote: str, settings: Mapping[str, str]) -> "SparkSessio
 def _environment(java_home: Path, *, local: bool) -> Iterator[None]:
     """The environment that Java and its Python processes inherit; this process keeps only the name of the interpreter.
     """
-    stood = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYTHONPATH")}
+    stood = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYTHONPATH", "SPARK_LOCAL_IP")}
     os.environ["JAVA_HOME"] = str(java_home)
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the web UI, when it is on, listens there
         os.environ["PYTHONPATH"] = os.pathsep.join(_own_paths())
     try:
         yield

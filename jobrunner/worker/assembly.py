@@ -90,6 +90,11 @@ class WorkerParts:
         """Tasks reserved and not yet reported."""
         return self.fetcher.in_hand + self.drivers.in_hand
 
+    @property
+    def finished_total(self) -> int:
+        """Attempts that ended, and items that left their queue in batches of drivers."""
+        return self.fetcher.finished_total + self.tasks.stats.batch_items
+
     def lost(self) -> WorkerBroken | None:
         """The error of a worker whose job closed its descriptors or ended its threads. It would stand still, with all
         that it holds."""

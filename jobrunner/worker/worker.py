@@ -120,7 +120,7 @@ class Worker:
             raise
         finally:
             self.stop(self.settings.grace)
-        return WorkerSummary(parts.fetcher.finished_total, self._released, monotonic() - began)
+        return WorkerSummary(parts.finished_total, self._released, monotonic() - began)
 
     def start(self) -> None:
         """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
@@ -162,7 +162,7 @@ class Worker:
             shutdown = Shutdown(parts, self._state)
             shutdown.run(monotonic() + (self.settings.grace if grace is None else grace))
             self._released += shutdown.released
-        finished = parts.fetcher.finished_total
+        finished = parts.finished_total
         _log.info("worker stopped", worker=self.id, finished=finished, released=self._released)
 
     @property

@@ -151,7 +151,8 @@ def test_an_item_that_fails_alone_is_dead_with_the_error(flights, drive, client,
     task_id = station(flights, fail, max_attempts=2, backoff=NO_PAUSE)
     assert drive("clean") == 2
     assert audit("flights/clean")["dead"] == 1
-    assert client.task(task_id).record().error == "ValueError: no such"
+    error = client.task(task_id).record().error
+    assert error == f"ValueError: no such (test_stations_errors.py:{fail.__code__.co_firstlineno + 1} fail)"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ one, Spark with the other.
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import inf
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
 from jobrunner.spark.failures import SparkTaskError
 from jobrunner.spark.station.task_watch import TaskWatch
+from jobrunner.spark.station.ui_names import SparkUsage, job_names, usage_of
 
 _RENEWALS_IN_A_LEASE = 3
 _AGAIN_S = 0.5
@@ -31,21 +32,26 @@ class SparkJobs:
     """The Spark jobs that the thread in its `with` block starts, under a tag by which another thread cancels them.
     Raises SparkTaskError when a task failed by an error that comes again.
 
-    A classic session's tags belong to threads, those of a session of Spark Connect to the session.
+    A classic session's tags belong to threads, those of a session of Spark Connect to the session. `title` names the
+    jobs in Spark's web UI.
     """
 
-    def __init__(self, spark: SparkSession, tag: str) -> None:
+    def __init__(self, spark: SparkSession, tag: str, title: str = "") -> None:
         self._spark = spark
         self._tag = tag
+        self._title = title
+        self._named = ExitStack()
         self._watch = TaskWatch(spark, tag)
 
     def __enter__(self) -> Self:
         self._tags.addJobTag(self._tag) if self._is_classic else self._spark.addTag(self._tag)
+        self._named.enter_context(job_names(self._spark, self._title or self._tag, self._tag))
         self._watch.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         self._watch.stop()
+        self._named.close()
         with suppress(Exception):  # the engine is gone, and its tags with it
             self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
         if isinstance(error, PySparkException) and self._watch.error is not None:
@@ -65,6 +71,10 @@ class SparkJobs:
     def _cancel(self) -> None:
         with suppress(Exception):
             self._tags.cancelJobsWithTag(self._tag) if self._is_classic else self._spark.interruptTag(self._tag)
+
+    def usage(self) -> SparkUsage:
+        """What the jobs cost, as far as they have ended."""
+        return usage_of(self._spark, self._tag)
 
     @property
     def _is_classic(self) -> bool:

@@ -5,7 +5,7 @@ counts as failed, and the station stops with the reason until a batch succeeds.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -20,10 +20,12 @@ from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, error_line, is_never_of_items
+from jobrunner.spark.user_frame import with_user_frame
 
 _PATIENT_WITH = 5
 """Failures in a row that a few bad items make among many good ones, as parts that succeed come between."""
@@ -42,6 +44,14 @@ _BEHIND_PAUSE = 1.5
 """A batch that is handed back is due so many pauses later, so that another one runs in between."""
 _log = SafeLogger("jobrunner.spark")
 T = TypeVar("T")
+Ended = Callable[[BatchOutcome, str], None]
+"""Notes how an attempt ended: the outcome, and the cause in one line."""
+_OUTCOMES: Mapping[str, BatchOutcome] = {"again": "failed", "split": "split", "dead": "dead"}
+"""By what `BatchLease.fail` answers."""
+
+
+def _unnoted(_outcome: BatchOutcome, _cause: str) -> None:
+    """Where nothing keeps a batch log."""
 
 
 class CircuitBreaker:
@@ -163,22 +173,28 @@ class BatchFailures:
                 if monotonic() >= ends or self._over.wait(_AGAIN_S):
                     raise
 
-    def set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float) -> None:
-        """Reports a batch whose attempt raised `error` after `run_s` seconds: handed back, or counted as failed."""
+    def set_back(
+        self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float, ended: Ended = _unnoted
+    ) -> None:
+        """Reports a batch whose attempt raised `error` after `run_s` seconds: handed back, or counted as failed.
+        `ended` is called with the outcome and the cause, before any pause."""
         if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
             self.report(partial(lease.release, delay_s=delay_s))
+            ended("released", error_line(error))
             return
         cause = cause_of(error, spark)
         line = error_line(error)
         if cause is Cause.LOST:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
+            ended("lost", line)
         elif cause in (Cause.OUTAGE, Cause.ENGINE) or self.stopping.is_set():
             _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
             if cause is Cause.ENGINE and not self.stopping.is_set():
                 self.give_up(error)
             self.report(lease.release)
+            ended("released", line)
         else:
-            self._judge(lease, error, line, cause, run_s)
+            self._judge(lease, error, line, cause, run_s, ended)
 
     def give_up(self, error: BaseException) -> None:
         """Notes an error that this process does not survive."""
@@ -190,7 +206,9 @@ class BatchFailures:
         if (left := self._paused_until - monotonic()) > 0:
             self.stopping.wait(left)
 
-    def _judge(self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float) -> None:
+    def _judge(
+        self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float, ended: Ended
+    ) -> None:
         with self._lock:
             has_worked = self._history.successes > 0
             found = self._history.failed(lease.id, lease.root, line, may_pass=cause is Cause.ITEMS)
@@ -202,13 +220,14 @@ class BatchFailures:
             if not found.others_worked and (found.in_a_row > 1 or is_code):
                 self._breaker.patient_with = _PATIENT_WITH if has_worked or not is_code else 0
                 pause_s = self._breaker.failed() if is_lone else self._pause(monotonic() - run_s)
+        told = with_user_frame(line, error)
         if is_code or (is_everything and not found.others_worked):
             # Parts may show that some items work. A function that never has is mended first.
             divides = has_worked or not is_code
             divides = divides and found.in_a_row <= _SEARCHED
-            self._hand_back(lease, line, pause_s, divides=divides, stops=not is_lone)
+            ended(self._hand_back(lease, told, pause_s, divides=divides, stops=not is_lone), told)
         else:
-            self._failed(lease, line, cause, run_s)
+            ended(self._failed(lease, told, cause, run_s), told)
         if pause_s and not is_lone:
             self.stopping.wait(pause_s)
 
@@ -221,15 +240,18 @@ class BatchFailures:
         self._paused_until = now + pause_s
         return pause_s
 
-    def _failed(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> None:
+    def _failed(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> BatchOutcome:
         how = "failed" if cause is Cause.ITEMS else "poison" if self._station.quarantine else "blamed"
         delay_s = self.report(partial(self._delay_s, lease.failures + 1))
         fate = self.report(partial(lease.fail, line, delay_s=delay_s, fate=how))
         _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=line)
         counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
         self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
+        return _OUTCOMES[fate]
 
-    def _hand_back(self, lease: BatchLease, line: str, pause_s: float, *, divides: bool, stops: bool) -> None:
+    def _hand_back(
+        self, lease: BatchLease, line: str, pause_s: float, *, divides: bool, stops: bool
+    ) -> BatchOutcome:
         """Hands a batch back whose items are not to blame, or its parts. It is due again behind the pause, so another
         one runs in between: when that succeeds the function works, and the next error counts."""
         if pause_s and stops and self.reason != line:
@@ -239,9 +261,9 @@ class BatchFailures:
         else:
             _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
         if divides and lease.size > 1:
-            self.report(partial(lease.fail, line, delay_s=0, fate="divided"))
-        else:
-            self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * max(pause_s, _FIRST_S)))
+            return _OUTCOMES[self.report(partial(lease.fail, line, delay_s=0, fate="divided"))]
+        self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * max(pause_s, _FIRST_S)))
+        return "released"
 
     def _delay_s(self, failures: int) -> float:
         return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client, endpoint_of, keys_of
+from jobrunner.clock import monotonic
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
@@ -84,6 +85,8 @@ class BatchRun:
     def __init__(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
         self.lease = lease
         self.staged: list[StagedRows] = []
+        self.commit_s = 0.0
+        """How long the decision took."""
         self._spark = spark
         self._plan = plan
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
@@ -92,7 +95,9 @@ class BatchRun:
         """All steps; returns how many rows were staged. Raises what the function raised, and what Spark did."""
         self.stage()
         self.check()
+        began = monotonic()
         self.decide()
+        self.commit_s = monotonic() - began
         return sum(one.rows for one in self.staged)
 
     def stage(self) -> None:

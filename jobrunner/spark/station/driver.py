@@ -30,9 +30,11 @@ from jobrunner.loop import Complaints, Loop
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_log import BatchLog
 from jobrunner.spark.station.batch_run import StationPlan, plan_of
 from jobrunner.spark.station.gathering import BatchSizes, Gathering
 from jobrunner.spark.station.lane import Lane
+from jobrunner.spark.station.ui_names import log_web_ui
 
 _IDLE_S = 1.0
 """Longest pause between two polls of an idle queue; a wake-up ends it."""
@@ -84,6 +86,7 @@ class StationDriver:
         self._failures = BatchFailures(
             station, self._broker, self._keys, seen, stopping=self._stopping, over=self._over
         )
+        self._notes = BatchLog(station, client, seen)
         self._sizes = BatchSizes(station)
         above = [keys.queue(name) for name in station.link.above()]
         self._gathering = Gathering(station, self._batches, above, self._sizes, lambda: not self.takes())
@@ -91,7 +94,8 @@ class StationDriver:
         self._spark: SparkSession | None = None
         self._plan: StationPlan | None = None
         complaints = Complaints()
-        self._lanes = [Lane(station, client, self._failures, self._sizes, seen) for _ in range(station.parallel)]
+        make = partial(Lane, station, client, self._failures, self._notes, self._sizes, seen)
+        self._lanes = [make() for _ in range(station.parallel)]
         self._loops = [
             Loop(f"spark-{station.queue}-{number}", partial(self._turn, lane), complaints)
             for number, lane in enumerate(self._lanes)
@@ -155,6 +159,7 @@ class StationDriver:
         self._broker.close()
         for lane in self._lanes:
             lane.closing.wait(_SLICE_S)
+        self._notes.close()
 
     def step(self, spark: SparkSession) -> bool:
         """Runs one batch, if there is one. Raises ServerError when the server cannot be asked for one."""
@@ -212,6 +217,7 @@ class StationDriver:
                 self._failures.give_up(error)
                 return False
             self._spark = spark
+        log_web_ui(spark)
         _put_back_left_items(self._broker, keys_of(self._client), self._keys)
         return True
 

@@ -19,10 +19,13 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.registry import BatchEnd, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch
+from jobrunner.spark.failures import error_line
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_log import BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
+from jobrunner.spark.station.ui_names import title_of_batch
 
 _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
@@ -39,12 +42,14 @@ class Lane:
     """
 
     def __init__(
-        self, station: SparkStation, client: Client, failures: BatchFailures, sizes: BatchSizes, seen: Seen
-    ) -> None:
+        self, station: SparkStation, client: Client, failures: BatchFailures, notes: BatchLog, sizes: BatchSizes,
+        seen: Seen,
+    ) -> None:  # fmt: skip
         self._station = station
         self._durability = client.settings.durability
         self._middleware = middleware_of(client)
         self._failures = failures
+        self._notes = notes
         self._sizes = sizes
         self._seen = seen
         self.lease: BatchLease | None = None
@@ -82,23 +87,29 @@ class Lane:
             self._idle_now.set()
 
     def _handle(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
-        began, rows = monotonic(), 0
+        note = self._notes.begin(lease)
         if lease.state == "open":
             waits_ms = _waits_ms(lease)
-            jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
+            title = title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)
+            jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}", title)
+            self._notes.filled(note, jobs)
+            run = BatchRun(spark, plan, lease)
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
-                made = self._attempt(BatchRun(spark, plan, lease), jobs)
+                made = self._attempt(run, jobs)
             self._jobs = None
-            run_s = monotonic() - began
             if isinstance(made, BaseException):
-                if not keeping.lost:
-                    self._failures.set_back(spark, lease, made, run_s)
+                ended = partial(self._notes.failed, note)
+                if keeping.lost:
+                    ended("lost", error_line(made))
+                else:
+                    self._failures.set_back(spark, lease, made, monotonic() - note.filled_s, ended)
                 return
-            rows = made
+            note.rows, note.commit_s, note.decided_s = made, run.commit_s, monotonic()
+            run_s = note.decided_s - note.filled_s
             self._failures.succeeded()
             self._sizes.saw(lease.size, run_s)
             self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
-        self.closing.hand(lease, partial(_log_done, lease, rows, began, monotonic()), self._count)
+        self.closing.hand(lease, partial(self._notes.done, note), self._count)
 
     def _count(self, step: Advance) -> None:
         """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""
@@ -132,12 +143,3 @@ def _waits_ms(lease: BatchLease) -> list[tuple[float, int]]:
         with suppress(ServerError):  # statistics hold nothing up
             return lease.waits_ms(_TIMED)
     return []  # the time at which a batch that comes back was due is not kept
-
-
-def _log_done(lease: BatchLease, rows: int, began: float, decided: float) -> None:
-    now = monotonic()
-    seconds = {"take_s": began - lease.taken_s, "run_s": decided - began, "advance_s": now - decided}
-    lengths = {name: round(value, 3) for name, value in seconds.items()}
-    per_s = round(lease.size / max(now - lease.taken_s, 0.001))
-    _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
-              per_s=per_s, **lengths)  # fmt: skip

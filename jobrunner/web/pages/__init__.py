@@ -15,13 +15,17 @@ from jobrunner.web.pages import (
     queues,
     redis,
     sessions,
+    station,
     task,
     tasks,
     workers,
 )
 from jobrunner.web.routing import Action, Page
 
-_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, flows, redis, events, audit, operation, sessions)
+_PAGES = (
+    *(overview, queues, tasks, task, workers, periodic, pipelines, station, flows, redis, events, audit, operation),
+    sessions,
+)
 _ACTIONS = (queues, tasks, task, periodic, workers, operation)
 
 

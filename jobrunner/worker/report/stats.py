@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
+from jobrunner.broker.calls import batch_log
 from jobrunner.broker.calls.stats import BUCKETS, bucket, field_of, observe
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic, perf_counter, unix_ms
+from jobrunner.jobs.batch_record import BatchRecord, batch_figures, write_record
 from jobrunner.jobs.registry import BatchEnd, find
 from jobrunner.outcome import (
     Acknowledged,
@@ -46,6 +48,7 @@ COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
 TOO_LATE = ("gone", "not_reserved", "lost")
 """Answers to a report that changed nothing."""
 _ROUND_TRIP = ("-", "-")
+_LEFT = ("succeeded", "moved", "dropped", "cancelled", "dead")
 
 
 class StatsRecorder:
@@ -62,6 +65,9 @@ class StatsRecorder:
         self._reports = 0
         self._server_ahead_ms: float | None = None
         self._sent_at = -LONE_EVERY_S
+        self._records: dict[str, deque[BatchRecord]] = {}
+        self.batch_items = 0
+        """Items that left their queue in batches, for the worker's last line."""
         self.late_ticks: deque[tuple[str, str, float]] = deque(maxlen=_MOST_LATE)
         """Queue, job and lateness in ms of the ticks of periodic jobs; the leader appends to it."""
 
@@ -111,6 +117,10 @@ class StatsRecorder:
             line = self._line(queue, "")
             for what, by in end.counts.items():
                 line.add(what, by)
+            self.batch_items += sum(by for what, by in end.counts.items() if what in _LEFT)
+            if end.record is not None:
+                self._records.setdefault(queue, deque(maxlen=batch_log.MOST)).append(end.record)
+                self._line(queue, "-").add_record(end.record)
             if end.items:
                 line.run.note(end.run_s * 1000 / end.items, end.items)
             for ms, items in end.waits_ms:
@@ -128,6 +138,7 @@ class StatsRecorder:
             self._send()
             self._unsent = self._take()
             self._send()
+            self._send_records()
             self._sent_at = monotonic()
 
     def _can_wait(self) -> bool:
@@ -139,6 +150,17 @@ class StatsRecorder:
         while self._unsent:
             self._broker.run(self._unsent[0])
             self._unsent.pop(0)
+
+    def _send_records(self) -> None:
+        with self._lock:
+            records, self._records = self._records, {}
+        calls = [
+            call
+            for queue, some in records.items()
+            for call in batch_log.note(self._keys.queue(queue), [write_record(one) for one in some])
+        ]
+        if calls:
+            self._broker.run_many(calls)  # lost when the server is away: it is a log, and bounded
 
     def _take(self) -> list[Call[int]]:
         with self._lock:
@@ -217,6 +239,11 @@ class _TypeStats:
     def add(self, what: str, by: int) -> None:
         """Counts something."""
         self._counts[what] = self._counts.get(what, 0) + by
+
+    def add_record(self, record: BatchRecord) -> None:
+        """Counts an attempt at a batch."""
+        for what, by in batch_figures(record).items():
+            self.add(what, by)
 
     def note(self, ran_ms: list[float], waited_ms: list[float]) -> None:
         """Takes in what attempts ran and waited, and empties the lists."""

@@ -1,0 +1,147 @@
+"""How far the stations of pipelines are behind, and how many workers would keep up. Reads only.
+
+The suggestion, for people and autoscalers: items come at the rate at which they left plus that at which the queue grew,
+and what waits shall be gone within a target time. Each item keeps a worker busy for the mean run time that workers
+measured; on Spark for its share of a batch, as the larger ones in the batch log have it. So with arrivals a, waiting w,
+target t, run time r and s items at once in one worker,
+
+    workers = ceil((a + w / t) * r / s)
+
+A driver of a Spark station runs one batch at a time, so s is 1 there. Nothing waiting and nothing coming is 0 workers;
+anything that waits and was never timed is 1.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobrunner.broker.calls import stats as stats_calls
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.stats import SAMPLED
+from jobrunner.client.client import Client, broker_of
+from jobrunner.client.records import WorkerRecord
+from jobrunner.inspector.batches import batches_of
+from jobrunner.inspector.snapshot import QueueView, queue_views
+from jobrunner.inspector.stats import StatsTotal, added_up, read_window, whole
+from jobrunner.inspector.stats_types import LEFT
+from jobrunner.jobs.batch_record import BatchRecord
+
+OVER = timedelta(minutes=5)
+"""The time over which rates are measured."""
+WITHIN_S = 60.0
+"""The target: what waits shall be gone within this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StationLag:
+    """How far one station is behind."""
+
+    queue: str
+    """Full name."""
+    waiting: int
+    """Items that are due and wait."""
+    pending: int
+    oldest_s: float
+    """How long the oldest waiting item has been due; 0: none waits."""
+    arrivals_per_s: float
+    throughput_per_s: float
+    """Items that left the queue, however, over the last minutes."""
+    drain_s: float | None
+    """Seconds until nothing waits, at the throughput of the last minutes and without arrivals; None: nothing left."""
+    run_s: float | None
+    """Mean time that an item keeps a slot of a worker busy; None: not measured."""
+    workers: int
+    """Workers that serve it now."""
+    slots: int
+    """Items that one of them runs at once; 1 for a station on Spark, whose driver runs one batch."""
+    suggested_workers: int
+    paused: bool
+
+
+def read_lags(client: Client, pipeline: str | None = None, *, within_s: float = WITHIN_S) -> list[StationLag]:
+    """The lag of every queue of a pipeline, or of all pipelines, by name: a handful of round trips. Raises ServerError.
+    """
+    names = [name for name in client.queues() if name.startswith(f"{pipeline}/" if pipeline else "") and "/" in name]
+    workers = client.workers()
+    views = queue_views(client, workers, names)
+    return lags_of(client, views, workers, within_s=within_s)
+
+
+def lags_of(
+    client: Client, views: Sequence[QueueView], workers: Sequence[WorkerRecord], *, within_s: float = WITHIN_S
+) -> list[StationLag]:
+    """The lag of each of these queues, in three round trips. Raises ServerError."""
+    now_ms, window = broker_of(client).run(server_time()), read_window(client, OVER, "minute")
+    first = next((at for at, hash_ in enumerate(window.hashes) if hash_), len(window.hashes) - 1)
+    elapsed_s = max((now_ms - window.starts[first]) / 1000, 1.0)
+    sums: dict[str, StatsTotal] = {}
+    for (queue, _, what), by in added_up(window.figures).items():
+        sums.setdefault(queue, StatsTotal()).add(what, by)
+    batches = batches_of(client, [view.name for view in views])
+    before = next((hash_ for hash_ in window.hashes if SAMPLED in hash_), {})
+    return [
+        _lag(
+            view, sums.get(view.name, StatsTotal()), batches[view.name], elapsed_s,
+            growth_per_s=_growth_per_s(view, before, now_ms), slots=_slots(view.name, workers), within_s=within_s,
+        )
+        for view in views
+        if not view.problem
+    ]  # fmt: skip
+
+
+def _lag(
+    view: QueueView, sums: StatsTotal, batches: Sequence[BatchRecord], elapsed_s: float, *,
+    growth_per_s: float, slots: int, within_s: float,
+) -> StationLag:  # fmt: skip
+    throughput = sum(sums.counts.get(outcome, 0) for outcome in LEFT) / elapsed_s
+    run = sums.times("run")
+    run_s = run.total_ms / 1000 / run.count if run.count else None
+    if batches:
+        run_s, slots = run_s_of(batches), 1
+    arrivals = max(throughput + growth_per_s, 0.0)
+    return StationLag(
+        queue=view.name,
+        waiting=view.waiting,
+        pending=view.pending,
+        oldest_s=view.oldest_s or 0.0,
+        arrivals_per_s=arrivals,
+        throughput_per_s=throughput,
+        drain_s=0.0 if not view.waiting else view.waiting / throughput if throughput else None,
+        run_s=run_s,
+        workers=view.workers,
+        slots=slots,
+        suggested_workers=0 if view.paused else suggested_workers(view, arrivals, run_s, slots, within_s),
+        paused=view.paused,
+    )
+
+
+def suggested_workers(
+    view: QueueView, arrivals_per_s: float, run_s: float | None, slots: int, within_s: float
+) -> int:
+    """The number of workers that keep up and clear what waits within `within_s` seconds."""
+    if not (view.waiting or view.pending or arrivals_per_s):
+        return 0
+    needed_per_s = arrivals_per_s + view.waiting / within_s
+    return max(math.ceil(needed_per_s * (run_s or 0.0) / slots - 1e-9), 1)
+
+
+def run_s_of(batches: Sequence[BatchRecord]) -> float | None:
+    """The time that an item costs a driver, of the batches that have at least half as many items as the largest: small
+    ones, such as the parts of a batch that failed, are nearly all overhead."""
+    large = [one for one in batches if 2 * one.items >= max(other.items for other in batches)]
+    items = sum(one.items for one in large)
+    return sum(one.run_s for one in large) / items if items else None
+
+
+def _slots(queue: str, workers: Sequence[WorkerRecord]) -> int:
+    found = [worker.slots for worker in workers if queue in worker.queues]
+    return max(round(sum(found) / len(found)), 1) if found else 1
+
+
+def _growth_per_s(view: QueueView, before: Mapping[str, str], now_ms: float) -> float:
+    """By how much more waits now than at the first sample of the window, which the leader takes once a minute."""
+    if (elapsed_s := (now_ms - whole(before.get(SAMPLED, "0"))) / 1000) < 1 or not before:
+        return 0.0
+    depth = before.get(stats_calls.field_of(view.name, "-", "depth"), "0").split()
+    return (view.waiting - whole(depth[0])) / elapsed_s

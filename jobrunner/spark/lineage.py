@@ -1,0 +1,172 @@
+"""OpenLineage events of batches: which queue and tables each attempt read and wrote.
+
+Off unless the environment names a receiver, by the variables of OpenLineage's own Python client: OPENLINEAGE_URL (with
+OPENLINEAGE_ENDPOINT and OPENLINEAGE_API_KEY), or OPENLINEAGE__TRANSPORT__TYPE `http`, `file` or `console`. An attempt
+at a batch is a run: START when its function begins, then COMPLETE, FAIL, or ABORT when it was handed back or lost.
+
+Invariant: events are sent from a thread of their own; a receiver that is away delays and fails nothing.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import Request, urlopen
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+
+from jobrunner.client.client import Client, keys_of
+from jobrunner.clock import utc_now
+from jobrunner.errors import InvalidOption
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.formatting import DISTRIBUTION, describe
+from jobrunner.inspector.snapshot import shown_url
+from jobrunner.jobs.batch_record import BatchOutcome, BatchRecord
+from jobrunner.logs import SafeLogger
+from jobrunner.spark.background_sender import BackgroundSender
+
+PRODUCER = f"https://pypi.org/project/{DISTRIBUTION}"
+_SPEC = "https://openlineage.io/spec"
+_SCHEMA = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
+_TYPES: Mapping[BatchOutcome, str] = {
+    "decided": "COMPLETE", "failed": "FAIL", "split": "FAIL", "dead": "FAIL", "released": "ABORT", "lost": "ABORT",
+}  # fmt: skip
+_ENDPOINT = "api/v1/lineage"
+_TIMEOUT_S = 5.0
+_FLUSH_S = 2.0
+_TRANSPORTS = ("http", "file", "console")
+_TRANSPORT = "OPENLINEAGE__TRANSPORT__"
+Event = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+_log = SafeLogger("jobrunner.spark")
+
+
+class Lineage:
+    """Sends the events of one station."""
+
+    def __init__(self, station: SparkStation, client: Client, send: Callable[[Event], None], namespace: str) -> None:
+        self._station = station
+        self._prefix = keys_of(client).prefix
+        self._server = _without_database(shown_url(client))
+        self._namespace = namespace or self._prefix
+        self._sender: BackgroundSender[Event] = BackgroundSender("openlineage events", send)
+
+    def started(self, batch: str, attempt: int) -> None:
+        """The function of a batch begins."""
+        self._sender.put(self._event("START", utc_now(), batch, attempt))
+
+    def ended(self, record: BatchRecord) -> None:
+        """An attempt is over."""
+        event = self._event(_TYPES[record.outcome], utc_now(), record.id, record.attempt)
+        event["inputs"][0]["inputFacets"] = {
+            "inputStatistics": _facet("1-0-0", "InputStatisticsInputDatasetFacet", rowCount=record.items)
+        }
+        if record.outcome == "decided" and len(event["outputs"]) == 1 and record.rows:
+            event["outputs"][0]["outputFacets"] = {
+                "outputStatistics": _facet("1-0-2", "OutputStatisticsOutputDatasetFacet", rowCount=record.rows)
+            }
+        if record.cause:
+            event["run"]["facets"]["errorMessage"] = _facet(
+                "1-0-1", "ErrorMessageRunFacet", message=record.cause, programmingLanguage="PYTHON"
+            )
+        self._sender.put(event)
+
+    def close(self) -> None:
+        """Sends what is left, for two seconds at most."""
+        self._sender.close(_FLUSH_S)
+
+    def _event(self, kind: str, at: datetime, batch: str, attempt: int) -> Event:
+        queue = self._station.queue
+        named = {"processingType": "BATCH", "integration": "JOBRUNNER", "jobType": "STATION"}
+        job_type = _facet("2-0-3", "JobTypeJobFacet", **named)
+        return {
+            "eventType": kind,
+            "eventTime": at.astimezone(UTC).isoformat(timespec="milliseconds"),
+            "run": {"runId": run_id(self._prefix, queue, batch, attempt), "facets": {}},
+            "job": {"namespace": self._namespace, "name": queue, "facets": {"jobType": job_type}},
+            "inputs": [self._queue(queue)],
+            "outputs": self._outputs(),
+            "producer": PRODUCER,
+            "schemaURL": _SCHEMA,
+        }
+
+    def _outputs(self) -> list[Event]:
+        """The queues that a station leads to, or the table of a sink that names one. What a function of your own writes
+        is not known."""
+        if table := getattr(self._station, "table", None):
+            kind, _, name = str(table).partition(":")
+            return [{"namespace": "file" if name.startswith("/") else kind, "name": name, "facets": {}}]
+        return [self._queue(to) for to in self._station.targets]
+
+    def _queue(self, name: str) -> Event:
+        return {"namespace": self._server, "name": f"{self._prefix}:{name}", "facets": {}}
+
+
+def run_id(prefix: str, queue: str, batch: str, attempt: int) -> str:
+    """The id of a run: the same for START and end, whichever process sends them."""
+    return str(uuid5(NAMESPACE_URL, f"jobrunner:{prefix}:{queue}:{batch}:{attempt}"))
+
+
+def lineage_of(
+    station: SparkStation, client: Client, environment: Mapping[str, str] = os.environ
+) -> Lineage | None:
+    """What sends the events of a station; None when the environment names no receiver. Raises InvalidOption."""
+    if environment.get("OPENLINEAGE_DISABLED", "").lower() in ("true", "1"):
+        return None
+    url = environment.get(f"{_TRANSPORT}URL") or environment.get("OPENLINEAGE_URL") or ""
+    kind = (environment.get(f"{_TRANSPORT}TYPE") or ("http" if url else "")).lower()
+    if not kind:
+        return None
+    if kind not in _TRANSPORTS:
+        raise InvalidOption(f"{_TRANSPORT}TYPE={describe(kind)}: choose one of {', '.join(_TRANSPORTS)}")
+    send = {"http": _http, "file": _file, "console": _console}[kind](url, environment)
+    return Lineage(station, client, send, environment.get("OPENLINEAGE_NAMESPACE", ""))
+
+
+def _http(url: str, environment: Mapping[str, str]) -> Callable[[Event], None]:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise InvalidOption(f"OPENLINEAGE_URL={describe(url)} is no URL; write http://marquez:5000")
+    endpoint = environment.get(f"{_TRANSPORT}ENDPOINT") or environment.get("OPENLINEAGE_ENDPOINT") or _ENDPOINT
+    key = environment.get("OPENLINEAGE_API_KEY", "")
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    target = f"{url.rstrip('/')}/{endpoint.lstrip('/')}"
+
+    def send(event: Event) -> None:
+        try:
+            with urlopen(Request(target, _encode(event), headers), timeout=_TIMEOUT_S):  # noqa: S310 - checked above
+                return
+        except HTTPError as error:
+            with error:  # it holds the connection
+                raise ConnectionError(f"{target} answers {error.code} {error.reason}") from None
+
+    return send
+
+
+def _file(_url: str, environment: Mapping[str, str]) -> Callable[[Event], None]:
+    path = environment.get(f"{_TRANSPORT}LOG_FILE_PATH", "")
+    if not path:
+        raise InvalidOption(f"{_TRANSPORT}TYPE=file needs {_TRANSPORT}LOG_FILE_PATH, the file that events are added to")
+
+    def send(event: Event) -> None:
+        with Path(path).open("ab") as file:
+            file.write(_encode(event) + b"\n")
+
+    return send
+
+
+def _console(_url: str, _environment: Mapping[str, str]) -> Callable[[Event], None]:
+    return lambda event: _log.info("openlineage event", content=_encode(event).decode())
+
+
+def _facet(version: str, name: str, **fields: Any) -> Event:
+    return {"_producer": PRODUCER, "_schemaURL": f"{_SPEC}/facets/{version}/{name}.json#/$defs/{name}", **fields}
+
+
+def _without_database(url: str) -> str:
+    """The server alone: the namespace of its queues."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, "", "", "")) if parts.netloc else url

@@ -1,0 +1,86 @@
+"""What a driver notes of its batches: an entry for the batch log, the station's figures, events for lineage.
+
+Invariant: none of it delays a batch or fails one. Entries go to the worker's statistics, which write them with their
+next report; lineage has a thread of its own.
+"""
+
+from dataclasses import dataclass
+
+from jobrunner.client.batches import BatchLease
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic, unix_ms
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.batch_record import LONGEST_CAUSE, BatchOutcome, BatchRecord
+from jobrunner.jobs.registry import BatchEnd, Seen
+from jobrunner.logs import SafeLogger
+from jobrunner.spark.lineage import lineage_of
+from jobrunner.spark.station.background import SparkJobs
+from jobrunner.spark.station.ui_names import SparkUsage
+
+_log = SafeLogger("jobrunner.spark")
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchNote:
+    """One attempt at a batch, while it lasts. The driver sets the instants (monotonic clock) as they come."""
+
+    lease: BatchLease
+    jobs: SparkJobs | None = None
+    """None: it was decided by another driver, and is only rolled forward."""
+    filled_s: float = 0.0
+    decided_s: float = 0.0
+    commit_s: float = 0.0
+    rows: int = 0
+
+
+class BatchLog:
+    """Notes the batches of one station. Safe in several threads, each with notes of its own."""
+
+    def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
+        self._seen = seen
+        self._lineage = lineage_of(station, client)
+
+    def begin(self, lease: BatchLease) -> BatchNote:
+        """A batch was taken."""
+        return BatchNote(lease=lease, filled_s=lease.taken_s, decided_s=lease.taken_s)
+
+    def filled(self, note: BatchNote, jobs: SparkJobs) -> None:
+        """Its function begins."""
+        note.filled_s, note.jobs = monotonic(), jobs
+        if self._lineage is not None:
+            self._lineage.started(note.lease.id, note.lease.epoch)
+
+    def close(self) -> None:
+        """The driver ends."""
+        if self._lineage is not None:
+            self._lineage.close()
+
+    def failed(self, note: BatchNote, outcome: BatchOutcome, cause: str) -> None:
+        """An attempt ended without a decision."""
+        self._write(note, outcome, cause, run_s=monotonic() - note.filled_s, advance_s=0.0)
+
+    def done(self, note: BatchNote) -> None:
+        """Its last row was applied."""
+        run_s, advance_s = note.decided_s - note.filled_s, monotonic() - note.decided_s
+        record = self._write(note, "decided", "", run_s=run_s, advance_s=advance_s)
+        seconds = {"take_s": record.fill_s, "run_s": run_s, "commit_s": record.commit_s, "advance_s": advance_s}
+        lengths = {name: round(value, 3) for name, value in seconds.items()}
+        per_s = round(record.items / max(record.took_s, 0.001))
+        _log.info("batch done", queue=note.lease.queue, batch=record.id, epoch=record.attempt, items=record.items,
+                  rows=record.rows, per_s=per_s, **lengths)  # fmt: skip
+
+    def _write(
+        self, note: BatchNote, outcome: BatchOutcome, cause: str, *, run_s: float, advance_s: float
+    ) -> BatchRecord:
+        lease = note.lease
+        usage = note.jobs.usage() if note.jobs is not None else SparkUsage()
+        record = BatchRecord(
+            id=lease.id, outcome=outcome, attempt=lease.epoch, items=lease.size, rows=note.rows,
+            began_ms=unix_ms() - (monotonic() - lease.taken_s) * 1000, failures=lease.failures,
+            cause=cause[:LONGEST_CAUSE], fill_s=note.filled_s - lease.taken_s, run_s=run_s, commit_s=note.commit_s,
+            advance_s=advance_s, spilled_bytes=usage.spilled_bytes, shuffle_bytes=usage.shuffle_bytes,
+        )  # fmt: skip
+        self._seen(BatchEnd(record=record))
+        if self._lineage is not None:
+            self._lineage.ended(record)
+        return record

@@ -1,0 +1,63 @@
+"""The place in the user's code where an error on Spark came from.
+
+The traceback of a Python worker reaches the driver as text inside a Java exception, below dozens of frames of Spark and
+its libraries. The innermost frame that is neither of those, nor of this package, is where the user looks.
+"""
+
+import os
+import re
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from traceback import extract_tb
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)$', re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+_LIBRARY_ELSEWHERE = re.compile(r"/lib(64)?/python3\.\d+/")
+_SPARK = ("/pyspark/", "pyspark.zip/", "/py4j/", "/cloudpickle/", "-packages/jobrunner/", "jobrunner.zip/")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+"""Parts of paths, also of other machines: of what runs the user's code, and of what is installed beside it."""
+
+
+def with_user_frame(line: str, error: BaseException) -> str:
+    """An error in one line, followed by ` (orders.py:12 parse)`, where the user's code is in its traceback."""
+    frame = user_frame(error)
+    return f"{line} ({frame})" if frame else line
+
+
+def user_frame(error: BaseException) -> str:
+    """`file:line function` of the innermost frame of the user's own code; '' when there is none.
+
+    A traceback of a Python worker in the text of the error comes before that of the driver: there the error began.
+    """
+    text = str(error)
+    if _TRACEBACK in text:
+        found = [(match["file"], match["line"], match["function"])
+                 for match in _FRAME.finditer(text[text.rindex(_TRACEBACK) :])]  # fmt: skip
+        if frame := _innermost(found):
+            return frame
+    return _innermost([(at.filename, str(at.lineno), at.name) for at in extract_tb(error.__traceback__)])
+
+
+def _innermost(frames: Sequence[tuple[str, str, str]]) -> str:
+    """An application that is installed as a package is the user's code, when no other frame is."""
+    known = [frame for frame in frames if not _is_known(frame[0])]
+    own = [frame for frame in known if not any(part in _plain(frame[0]) for part in _INSTALLED)] or known
+    if not own:
+        return ""
+    file, line, function = own[-1]
+    return f"{Path(file).name}:{line} {function.strip()}"
+
+
+def _is_known(file: str) -> bool:
+    """Whether it is of Python itself, of Spark, or of this package."""
+    if file.startswith(("<frozen", "<string>", _PACKAGE)) or any(part in _plain(file) for part in _SPARK):
+        return True
+    is_library = file.startswith(_LIBRARIES) or _LIBRARY_ELSEWHERE.search(file) is not None
+    return is_library and not any(part in _plain(file) for part in _INSTALLED)
+
+
+def _plain(file: str) -> str:
+    return file.replace("\\", "/")

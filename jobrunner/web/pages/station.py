@@ -1,0 +1,84 @@
+"""A station of a pipeline: its lag, its settings, and what became of its last batches."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from jobrunner.charts import ChartSeries
+from jobrunner.charts.responsive import lines
+from jobrunner.clock import from_ms
+from jobrunner.etl.graph import QueueNode
+from jobrunner.inspector.batches import BatchRecord, recent_batches
+from jobrunner.inspector.lag import read_lags
+from jobrunner.inspector.stats import series
+from jobrunner.inspector.stats_types import StatsSeries
+from jobrunner.web.errors import NotThere
+from jobrunner.web.pages.queues import shown_settings
+from jobrunner.web.rendering import span
+from jobrunner.web.routing import Context, Page, Values
+
+_HOUR = timedelta(hours=1)
+_FEWEST_MINUTES = 15
+_SAID = {"max_wait": "waits to be full", "fan_out": "rows may multiply", "emits_new": "rows are new items"}
+_SECONDS = ("max_wait", "lease")
+
+
+def _station(context: Context) -> tuple[str, Values]:
+    pipeline, short = context.path("pipeline"), context.path("station")
+    name, seen = f"{pipeline}/{short}", context.glance()
+    graph = seen.graphs.get(pipeline)
+    node = next((one for one in graph.nodes if one.queue == name), None) if graph else None
+    if node is None or not node.is_served:
+        raise NotThere(f"pipeline {pipeline!r} has no station {short!r}: see its page for those it has")
+    queue, batches = context.client.queue(name), recent_batches(context.client, name)
+    view = next((one for one in seen.look.queues if one.name == name), None)
+    found = series(context.client, since=_HOUR, queue=name)
+    return "station.html", {
+        "nav": seen.nav,
+        "alerts": seen.alerts,
+        "pipeline": pipeline,
+        "node": node,
+        "queue": view,
+        "lag": next((one for one in read_lags(context.client, pipeline) if one.queue == name), None),
+        "drawing": _throughput(found),
+        "batches": [(one, from_ms(one.began_ms)) for one in batches],
+        "last_failure": _failing(batches),
+        "facts": batch_facts(node),
+        "settings": shown_settings(queue.settings(), queue.origins()),
+    }
+
+
+def batch_facts(node: QueueNode) -> list[tuple[str, str]]:
+    """(name, value) of what a station on Spark was declared with, as people write them."""
+    return [(_SAID.get(name, name), _shown(name, value)) for name, value in node.batches.items()]
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _SECONDS and isinstance(value, (int, float)):
+        return span(float(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none: one column payload" if name == "schema" else "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _failing(batches: Sequence[BatchRecord]) -> BatchRecord | None:
+    """The newest attempt, when it failed."""
+    return batches[0] if batches and batches[0].outcome != "decided" else None
+
+
+def _throughput(found: StatsSeries) -> Any:
+    steps = found.steps[_first(found) :]
+    per_s = [step.left / found.step.total_seconds() for step in steps]
+    drawn = [ChartSeries(name="items/s", look="pending", values=per_s)]
+    return lines([step.start for step in steps], drawn, title="Items that left the queue, per second", unit="/s")
+
+
+def _first(found: StatsSeries) -> int:
+    """Without the minutes before anything was counted."""
+    known = next((at for at, step in enumerate(found.steps) if step.counts), len(found.steps))
+    return max(min(known - 1, len(found.steps) - _FEWEST_MINUTES), 0)
+
+
+pages: list[Page] = [Page(path="/pipelines/{pipeline}/{station}", name="station", endpoint=_station)]

@@ -1,0 +1,65 @@
+"""What a station on Spark tells of its batches: in Spark's web UI, in the batch log and in the logs."""
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.types import IntegerType
+
+from jobrunner import Backoff
+from jobrunner.spark.station.driver import build_driver
+
+
+@pytest.fixture
+def handle(warm, client, flights):
+    """handle("clean"): lets the station of that queue handle what there is; returns the records of its batches."""
+
+    def run(queue):
+        ends = []
+        driver = build_driver(flights.spark_stations[f"flights/{queue}"], client, ends.append)
+        while driver.step(warm):
+            pass
+        driver.stop(20)
+        return [end.record for end in ends if end.record is not None]
+
+    return run
+
+
+@F.udf(IntegerType())
+def halved(n):
+    if n == 13:
+        raise ValueError("thirteen")
+    return n // 2
+
+
+def test_batches_are_named_measured_and_recorded(spark, flights, handle):
+    @flights.spark_station("clean", to="late", max_wait=0, schema="n int", max_attempts=2, backoff=Backoff(0.01))
+    def clean(df, _):
+        return df.groupBy("_id").agg(F.first("n").alias("n")).withColumn("n", halved("n"))
+
+    flights.declare("late")
+    flights.push_many("clean", [{"n": n} for n in range(10)])
+
+    (done,) = handle("clean")
+
+    assert (done.outcome, done.attempt, done.items, done.rows, done.cause) == ("decided", 1, 10, 10, "")
+    assert done.run_s > done.commit_s > 0
+    assert done.advance_s > 0
+    assert done.shuffle_bytes > 0, "the aggregate shuffles"
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(f"jobrunner-{done.id}-1")
+    store = spark.sparkContext._jsc.sc().statusStore()
+    assert jobs
+    assert {store.job(job).description().get() for job in jobs} == {
+        f"flights/clean: batch {done.id}, 10 items, attempt 1"
+    }
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+    flights.push_many("clean", [{"n": 13}, {"n": 14}])
+    records = handle("clean")
+
+    outcomes = [(one.outcome, one.items) for one in records]
+    assert outcomes[:2] == [("failed", 2), ("split", 2)]
+    assert ("decided", 1) in outcomes
+    assert outcomes[-1] == ("dead", 1) or ("dead", 1) in outcomes
+    line = halved.func.__code__.co_firstlineno + 3
+    causes = {one.cause for one in records if one.outcome != "decided"}
+    assert causes == {f"ValueError: thirteen (test_batch_log.py:{line} halved)"}
+    assert {one.attempt for one in records if one.items == 2} == {1, 2}

@@ -1,0 +1,151 @@
+"""OpenLineage events, sent to a small HTTP server of the test, to a file, and to a receiver that is away."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from jobrunner.errors import InvalidOption
+from jobrunner.etl import Pipeline
+from jobrunner.jobs.batch_record import BatchRecord
+from jobrunner.spark.background_sender import BackgroundSender
+from jobrunner.spark.lineage import lineage_of
+from tests.support.registries import forget_pipelines
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def station(client):
+    """A declared station, which nothing runs."""
+    forget_pipelines()
+    made = Pipeline("flights", client)
+
+    @made.spark_station("clean", to="late")
+    def clean(df, spark): ...
+
+    made.declare("late")
+    yield made.spark_stations["flights/clean"]
+    forget_pipelines()
+
+
+@pytest.fixture
+def receiver():
+    """An HTTP server: `url`, and `got`, the path, key and content of what was posted. `status`: what it answers."""
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.got.append((self.path, self.headers["Authorization"], body))
+            self.send_response(server.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_): ...
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    server.got, server.status = [], 201
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def record(**changed):
+    values = {"outcome": "decided", "attempt": 2, "began_ms": 1e12, "items": 10, "rows": 8}
+    return BatchRecord(id="b1", **values | changed)
+
+
+def test_a_batch_is_a_run_from_its_queue_to_its_targets(station, client, keys, receiver):
+    lineage = lineage_of(station, client, {"OPENLINEAGE_URL": receiver.url, "OPENLINEAGE_API_KEY": "key"})
+    lineage.started("b1", 2)
+    lineage.ended(record())
+    lineage.close()
+
+    (path, key, start), (_, _, end) = receiver.got
+    assert (path, key) == ("/api/v1/lineage", "Bearer key")
+    assert [start["eventType"], end["eventType"]] == ["START", "COMPLETE"]
+    assert start["run"]["runId"] == end["run"]["runId"] == str(UUID(start["run"]["runId"]))
+    assert start["schemaURL"] == "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
+    assert start["producer"].startswith("https://")
+    assert start["eventTime"].endswith("+00:00")
+    assert (start["job"]["namespace"], start["job"]["name"]) == (keys.prefix, "flights/clean")
+    assert start["job"]["facets"]["jobType"]["processingType"] == "BATCH"
+    assert [one["name"] for one in end["inputs"]] == [f"{keys.prefix}:flights/clean"]
+    assert [one["name"] for one in end["outputs"]] == [f"{keys.prefix}:flights/late"]
+    assert end["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"] == 10
+    assert end["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 8
+    for facet in (start["job"]["facets"]["jobType"], end["inputs"][0]["inputFacets"]["inputStatistics"]):
+        assert facet["_producer"]
+        assert facet["_schemaURL"].startswith("https://openlineage.io/spec/facets/")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"), [("failed", "FAIL"), ("split", "FAIL"), ("dead", "FAIL"), ("lost", "ABORT")]
+)
+def test_other_ends_have_their_kind_and_cause(station, client, tmp_path, outcome, kind):
+    file = tmp_path / "events"
+    told = {"OPENLINEAGE__TRANSPORT__TYPE": "file", "OPENLINEAGE__TRANSPORT__LOG_FILE_PATH": str(file)}
+    lineage = lineage_of(station, client, told | {"OPENLINEAGE_NAMESPACE": "shop"})
+    lineage.ended(record(outcome=outcome, cause="ValueError: no"))
+    lineage.ended(record(attempt=3))
+    lineage.close()
+    event, other = map(json.loads, file.read_text().splitlines())
+    assert (event["eventType"], event["run"]["facets"]["errorMessage"]["message"]) == (kind, "ValueError: no")
+    assert event["job"]["namespace"] == "shop"
+    assert event["run"]["runId"] != other["run"]["runId"], "another attempt is another run"
+
+
+def test_a_receiver_that_refuses_or_is_away_delays_and_fails_nothing(station, client, receiver):
+    receiver.status = 500
+    lineage = lineage_of(station, client, {"OPENLINEAGE_URL": receiver.url})
+    for attempt in range(3):
+        lineage.started("b1", attempt)
+    lineage.close()
+    assert len(receiver.got) == 3
+    away = lineage_of(station, client, {"OPENLINEAGE_URL": "http://127.0.0.1:1"})
+    away.ended(record())
+    away.close()
+
+
+def test_messages_beyond_the_bound_push_the_oldest_out_and_none_waits():
+    gate, sent = threading.Event(), []
+
+    def send(message):
+        gate.wait(30)
+        sent.append(message)
+
+    sender = BackgroundSender("numbers", send)
+    for number in range(3000):
+        sender.put(number)
+    wait_for(lambda: sender._sending)
+    gate.set()
+    sender.close(30)
+    assert sent[-1000:] == list(range(2000, 3000))
+    assert len(sent) <= 1001
+    sender.put(7)
+    assert sent[-1] == 2999, "closed"
+
+
+@pytest.mark.parametrize("environment", [{}, {"OPENLINEAGE_URL": "http://x", "OPENLINEAGE_DISABLED": "true"}])
+def test_without_a_receiver_there_are_no_events(station, client, environment):
+    assert lineage_of(station, client, environment) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"OPENLINEAGE_URL": "marquez:5000"}, "write http://marquez:5000"),
+        ({"OPENLINEAGE__TRANSPORT__TYPE": "kafka"}, "choose one of http, file, console"),
+        ({"OPENLINEAGE__TRANSPORT__TYPE": "file"}, "needs OPENLINEAGE__TRANSPORT__LOG_FILE_PATH"),
+    ],
+)
+def test_a_wrong_receiver_is_an_error_of_the_start(station, client, environment, message):
+    with pytest.raises(InvalidOption, match=message):
+        lineage_of(station, client, environment)

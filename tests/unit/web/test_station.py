@@ -1,0 +1,65 @@
+"""The page of a station on Spark: its lag, its settings, its last batches."""
+
+import pytest
+
+from jobrunner.broker.calls import batch_log
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.etl import Pipeline
+from jobrunner.jobs.batch_record import BatchRecord, write_record
+from tests.support.registries import forget_pipelines
+
+JSON = {"accept": "application/json"}
+
+
+@pytest.fixture
+def flights(client):
+    """A pipeline of which a program used the graph, and whose module this process need not have."""
+    forget_pipelines()
+    made = Pipeline("flights", client)
+
+    @made.spark_station("clean", to=("late", "in_time"), batch=20_000, max_wait=0.5, schema="n int", max_attempts=7)
+    def clean(df, spark): ...
+
+    @made.station("late", to="in_time")
+    def late(item): ...
+
+    made.declare("in_time")
+    made.push("clean", {"n": 1})
+    yield made
+    forget_pipelines()
+
+
+def note(client, *records):
+    entries = [write_record(one) for one in records]
+    broker_of(client).run_many(batch_log.note(keys_of(client).queue("flights/clean"), entries))
+
+
+def test_a_station_has_its_settings_lag_and_batches(browse, client, flights):
+    note(
+        client,
+        BatchRecord(id="b1", outcome="decided", attempt=1, began_ms=1e12, items=20_000, rows=19_000, run_s=4.0,
+                    advance_s=1.0, spilled_bytes=5_000_000),
+        BatchRecord(id="b2", outcome="split", attempt=2, began_ms=1e12, items=500, cause="ValueError: <b>token='x'"),
+    )  # fmt: skip
+
+    page = browse().get("/pipelines/flights/clean").text
+
+    of_batches = ("20,000", "19,000", "4,000", "4.8 MiB")
+    for expected in (*of_batches, "500 ms", "n int", "late, in_time", "in 5 min", "max attempts"):
+        assert expected in page, expected
+    assert "The last batch was split:" in page
+    assert "ValueError: &lt;b&gt;token=••••••" in page
+    assert 'href="/pipelines/flights/clean"' in browse().get("/pipelines/flights").text
+    values = browse().get("/pipelines/flights/clean", headers=JSON).json()
+    assert [one["outcome"] for one, _ in values["batches"]] == ["split", "decided"]
+    assert values["lag"]["waiting"] == 1
+
+
+def test_a_station_in_python_and_one_without_batches_say_so(browse, flights):
+    assert "A station in Python runs one item at a time" in browse().get("/pipelines/flights/late").text
+    assert "No batch yet" in browse().get("/pipelines/flights/clean").text
+
+
+@pytest.mark.parametrize("path", ["flights/in_time", "flights/none", "none/clean"])
+def test_what_no_station_serves_has_no_page(browse, flights, path):
+    assert browse().get(f"/pipelines/{path}").status_code == 404
