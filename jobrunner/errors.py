@@ -17,6 +17,7 @@
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   │   └── StationError            what a station's function returned is wrong, whatever its items are
+    │   │       └── TableError          a table of a lakehouse is away, was changed, or has other columns
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
@@ -134,6 +135,13 @@ class PipelineError(UsageError):
 
 class StationError(PipelineError):
     """The return value of a station's function fits none of its links, for any item."""
+
+
+class TableError(StationError):
+    """A table of a lakehouse cannot take the rows: its columns do not fit, or it or its catalog cannot be reached.
+
+    Nothing was committed and no item is to blame: a station with such a sink pauses, and goes on when that is mended.
+    """
 
 
 class UnknownMember(UsageError):

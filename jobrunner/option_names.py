@@ -6,6 +6,7 @@
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -286,3 +287,12 @@ def settle_names(
 def listed(text: str) -> tuple[str, ...]:
     """The parts of an option that takes several, by comma."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def calling_module() -> str:
+    """The module that called the function that calls this, found as in collections.namedtuple, without the wrapper of
+    `checks_options`."""
+    frame = sys._getframe(2)  # noqa: SLF001
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))

@@ -83,6 +83,10 @@ class Graph:
         self._nodes[node.queue] = node
         self._component = None
 
+    def forget(self, queue: str) -> None:
+        """Removes a queue that is declared anew; its place in the order stays with the next of that name."""
+        self._nodes.pop(queue, None)
+
     @property
     def nodes(self) -> list[QueueNode]:
         """In the order of declaration."""

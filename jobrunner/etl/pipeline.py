@@ -1,7 +1,7 @@
 """Pipeline: stations joined by queues of one hash tag, so that every move between them is one step."""
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -31,8 +31,9 @@ from jobrunner.etl.station import (
     targets_of,
 )
 from jobrunner.etl.station_outcome import Link
+from jobrunner.etl.table_sink import TABLE_OPTIONS, SinkOptions, TableSink, settle_table
 from jobrunner.jobs.registry import forget_station, register_driver, register_station
-from jobrunner.option_names import checks_options
+from jobrunner.option_names import calling_module, checks_options
 from jobrunner.settings import Duration, check_whole
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,7 +44,7 @@ _OPTIONS = {
     "station": ("queue", "to", "fan_out"),
     "sink": ("queue",),
     "spark station": (*_BATCHES, "to", "missing", "fan_out", "emits_new"),
-    "spark sink": _BATCHES,
+    "spark sink": (*_BATCHES, *TABLE_OPTIONS),
 }
 """Options of declarations in addition to those of a queue."""
 _SPARK_STATION, _SPARK_SINK = ("df", "spark"), ("df", "spark", "batch")
@@ -70,7 +71,7 @@ class Pipeline:
         self._client = client
         self._settings: dict[str, dict[str, Any]] = {}
         self._applied: Client | None = None
-        _make_known(self, _caller())
+        _make_known(self, calling_module())
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"
@@ -128,13 +129,13 @@ class Pipeline:
         Raises as `station`.
         """
         own = full_name(self.name, queue)
-        settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
+        settings = settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
         link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing=missing,
             lease=lease, quarantine=quarantine,
         )  # fmt: skip
-        return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
+        return self._declare_spark(link, name, settings, {**batches, "emits_new": emits_new})
 
     def spark_sink(
         self,
@@ -148,16 +149,23 @@ class Pipeline:
         lease: Duration = 60.0,
         quarantine: bool = False,
         name: str | None = None,
-        **options: Unpack[QueueOptions],
+        **options: Unpack[SinkOptions],
     ) -> Callable[[F], F]:
-        """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries."""
+        """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries.
+
+        With `table=` (SinkOptions) the call declares it; a function, if any, shapes rows: (df, spark) -> DataFrame.
+        """
         own = full_name(self.name, queue)
         link = _link(self, own, (), is_sink=True)
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing="drop",
             lease=lease, quarantine=quarantine,
         )  # fmt: skip
-        return self._declare_spark(own, link, name, dict(options), batches)
+        sink, of_queue = settle_table(queue, schema, options)
+        settings = settle_queue(self.name, own, of_queue, explicit=_OPTIONS["spark sink"])
+        if sink is not None:
+            self._add_spark(link, name or queue, settings, batches, sink, f"{calling_module()}:{queue}")
+        return self._declare_spark(link, name, settings, batches, sink)
 
     @property
     def client(self) -> Client:
@@ -180,8 +188,7 @@ class Pipeline:
     def push_many(
         self, queue: str, payloads: Iterable[Any], *, wait: Duration = 0, on_clash: OnClash = "existing"
     ) -> list[str]:
-        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits up to `wait` for capacity for
-        all."""
+        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits up to `wait` for capacity."""
         self._apply_once()
         return self.queue(queue).push_many(payloads, wait=wait, on_clash=on_clash)
 
@@ -230,23 +237,32 @@ class Pipeline:
         return declare
 
     def _declare_spark(
-        self, queue: str, link: Link, name: str | None, options: dict[str, Any], batches: dict[str, Any]
-    ) -> Callable[[F], F]:
-        kind = "spark sink" if link.is_sink else "spark station"
-        settings = settle_queue(self.name, queue, options, explicit=_OPTIONS[kind])
+        self, link: Link, name: str | None, settings: Mapping[str, Any], batches: Mapping[str, Any],
+        sink: TableSink | None = None,
+    ) -> Callable[[F], F]:  # fmt: skip
+        arguments = _SPARK_SINK if link.is_sink and sink is None else _SPARK_STATION
 
         def declare(function: F) -> F:
-            check_function(function, queue, _SPARK_SINK if link.is_sink else _SPARK_STATION)
-            declared = SparkStation(
-                pipeline=self.name, queue=queue, name=name or name_of(function, queue.partition("/")[2]),
-                origin=origin_of(function), function=function, link=link, settings=settings, **batches,
-            )  # fmt: skip
-            self._add(queue, kind, link.targets, settings, declared.origin, batches_of(declared))
-            self.spark_stations[queue] = declared
-            register_driver(queue, driver_of(declared), origin=declared.origin)
+            check_function(function, link.queue, arguments)
+            own = name or name_of(function, link.queue.partition("/")[2])
+            if sink is not None:
+                self.graph.forget(link.queue)  # it was declared by the call that made this decorator
+            does = function if sink is None else replace(sink, shape=function)
+            self._add_spark(link, own, settings, batches, does, origin_of(function))
             return function
 
         return declare
+
+    def _add_spark(
+        self, link: Link, name: str, settings: Mapping[str, Any], batches: Mapping[str, Any],
+        function: Callable[..., Any], origin: str,
+    ) -> None:  # fmt: skip
+        declared = SparkStation(pipeline=self.name, queue=link.queue, name=name, origin=origin, function=function,
+                                link=link, settings=settings, **batches)  # fmt: skip
+        kind = "spark sink" if link.is_sink else "spark station"
+        self._add(link.queue, kind, link.targets, settings, origin, batches_of(declared))
+        self.spark_stations[link.queue] = declared
+        register_driver(link.queue, driver_of(declared), origin=origin)
 
     def _add(
         self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str,
@@ -292,14 +308,6 @@ def forget_pipeline(name: str) -> None:
         _, pipeline = _known.pop(name)
         for node in pipeline.graph.nodes:
             forget_station(node.queue)
-
-
-def _caller() -> str:
-    """The module that makes a pipeline, found as in collections.namedtuple, without the wrapper that checks options."""
-    frame = sys._getframe(2)  # noqa: SLF001
-    while frame.f_back is not None and frame.f_globals.get("__name__") == checks_options.__module__:
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", ""))
 
 
 def _make_known(pipeline: Pipeline, module: str) -> None:

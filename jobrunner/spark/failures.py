@@ -32,6 +32,7 @@ from jobrunner.errors import (
     ServerFull,
     ServerUnavailable,
     StationError,
+    TableError,
 )
 from jobrunner.spark.executor_load import UNFIT
 
@@ -115,8 +116,8 @@ def is_of_python_task(error: BaseException) -> bool:
 
 
 def is_never_of_items(error: BaseException) -> bool:
-    """Whether Spark found no session where one is needed, or an executor lacks a module."""
-    if error_line(error).startswith(_MODULES):
+    """Whether Spark found no session where one is needed, an executor lacks a module, or a table does not take rows."""
+    if isinstance(error, TableError) or error_line(error).startswith(_MODULES):
         return True
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 

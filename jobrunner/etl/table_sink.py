@@ -1,0 +1,140 @@
+"""Sinks into tables of a lakehouse as they are declared: the address of the table and the options, checked.
+
+Nothing here needs Spark or a library of a table format. `jobrunner.spark.lake.write` writes the rows; it is named here
+by its path and imported with the first batch, as this package lies below it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import PurePath
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from jobrunner.errors import InvalidOption, SparkMissing
+from jobrunner.etl.graph import nearest
+from jobrunner.etl.station import QueueOptions
+from jobrunner.formatting import describe, install_command
+
+WRITER = "jobrunner.spark.lake.write"
+_LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_EXAMPLES = "'delta:/lake/late', 'delta:s3://bucket/late' or 'iceberg:catalog.db.late'"
+
+
+class SinkOptions(QueueOptions, total=False):
+    """Of a sink on Spark, in addition to those of its queue.
+
+    table         where the rows go: "delta:/lake/late", "delta:s3://bucket/late" or "iceberg:catalog.db.late"
+    partition_by  columns by which a new table is partitioned
+    merge_on      columns of a key: a row replaces the row with its key; without it rows are appended
+    latest_by     the column whose largest value wins among rows of one key in one batch; default: enqueued last
+    id_column     the column that gets the id of the item; default: none does
+    """
+
+    table: str
+    partition_by: str | Sequence[str]
+    merge_on: str | Sequence[str]
+    latest_by: str
+    id_column: str
+
+
+TABLE_OPTIONS = ("table", "partition_by", "merge_on", "latest_by", "id_column")
+
+
+@dataclass(frozen=True, slots=True)
+class TableAddress:
+    """Where a table is: the folder or URL of a Delta table, or the name of an Iceberg table in a catalog."""
+
+    format: Literal["delta", "iceberg"]
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.format}:{self.where}"
+
+    def check_installed(self) -> None:
+        """Raises SparkMissing, with the command that installs it, when the library of the format is not there."""
+        library = _LIBRARIES[self.format]
+        if find_spec(library) is None:
+            raise SparkMissing(f"the table {self} needs {library}: {install_command('lake')}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    """The table that a sink writes to, and how."""
+
+    address: TableAddress
+    partition_by: tuple[str, ...] = ()
+    merge_on: tuple[str, ...] = ()
+    """Columns of the key: a row replaces the one with its key. Empty: rows are appended."""
+    latest_by: str | None = None
+    """The column whose largest value wins among rows of one key in one batch."""
+    id_column: str | None = None
+    """The column that gets the id of the item."""
+    shape: Callable[..., Any] | None = field(default=None, repr=False)
+    """(df, spark) -> DataFrame, the rows to write; None: the columns of the payload."""
+
+    def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
+        """The function of the sink, as the driver calls it."""
+        return import_module(WRITER).write_sink(self, df, spark, batch)
+
+
+def address_of(table: object) -> TableAddress:
+    """The address that a text names. Raises InvalidOption that says what is wrong with it."""
+    if not isinstance(table, str):
+        raise InvalidOption(f"table={describe(table)}: give a text such as {_EXAMPLES}")
+    kind, colon, where = table.partition(":")
+    where = where.strip()
+    if not colon or kind not in _LIBRARIES:
+        hint = nearest(kind, sorted(_LIBRARIES))
+        raise InvalidOption(f"table={table!r}: {kind!r} is no table format ({hint}); give {_EXAMPLES}")
+    if kind == "iceberg":
+        parts = where.split(".")
+        if len(parts) < 3 or not all(parts):
+            raise InvalidOption(f"table={table!r}: name catalog, namespace and table, as in 'iceberg:catalog.db.late'")
+        return TableAddress("iceberg", where)
+    scheme = urlsplit(where).scheme
+    if not scheme and not PurePath(where).is_absolute():
+        raise InvalidOption(
+            f"table={table!r} is relative to the folder of whichever process writes it; give an absolute path or a URL"
+        )
+    root = where.rstrip("/")
+    if not root or root == f"{scheme}:":
+        raise InvalidOption(f"table={table!r}: name a folder of its own below the root")
+    return TableAddress("delta", root)
+
+
+def settle_table(
+    queue: str, schema: str | None, options: Mapping[str, Any]
+) -> tuple[TableSink | None, dict[str, Any]]:
+    """(the table that the options of a sink name, the options of its queue). Raises InvalidOption."""
+    given = {name: value for name, value in options.items() if name in TABLE_OPTIONS and value}
+    of_queue = {name: value for name, value in options.items() if name not in TABLE_OPTIONS}
+    table, latest_by = given.pop("table", None), given.get("latest_by")
+    if table is None:
+        if given:
+            raise InvalidOption(f"{min(given)} of queue {queue!r} is an option of a sink into a table; add table=…")
+        return None, of_queue
+    sink = TableSink(
+        address=address_of(table),
+        partition_by=names_of(given.get("partition_by", ()), "partition_by"),
+        merge_on=names_of(given.get("merge_on", ()), "merge_on"),
+        latest_by=latest_by,
+        id_column=given.get("id_column"),
+    )
+    if latest_by and not sink.merge_on:
+        raise InvalidOption(f"latest_by={latest_by!r} of queue {queue!r} chooses among rows of one key; add merge_on=…")
+    if schema is not None and schema.strip().lower() == "variant":
+        raise InvalidOption(f"schema='variant' of queue {queue!r}: a table has typed columns; name them")
+    return sink, of_queue
+
+
+def names_of(value: object, option: str) -> tuple[str, ...]:
+    """Column names: one, or several. Raises InvalidOption."""
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) and one for one in value):
+        raise InvalidOption(f"{option}={describe(value)}: give names of columns, as in {option}=['day']")
+    if len(set(value)) < len(value):
+        raise InvalidOption(f"{option}={describe(value)} names a column twice")
+    return tuple(value)

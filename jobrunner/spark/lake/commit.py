@@ -1,0 +1,283 @@
+"""A batch enters a table once: what is checked before its rows are written, and the transaction behind that.
+
+Needs neither Spark nor a server: a test, or a program with data files of its own, calls `prepare` and `commit`.
+
+Invariant: files are removed only when no transaction can name them any more, which the marks in the table decide. Files
+of a commit whose outcome is unknown stay, and `services.clean_up` removes them later.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobrunner.clock import monotonic, sleep
+from jobrunner.errors import BatchLost, PipelineError, TableError
+from jobrunner.etl.table_sink import TableAddress
+from jobrunner.logs import SafeLogger
+from jobrunner.spark.lake.file_names import prefix_of
+from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, check_nulls, remove_others, remove_own
+from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written
+from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_partitions, fit
+from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason
+
+RETRIES_S = 60.0
+"""How long conflicts with other writers are tried again."""
+_FIRST_S, _LONGEST_S = 0.05, 3.0
+_FENCES = 15
+_seen: set[str] = set()
+"""Addresses of tables that this process wrote to."""
+_log = SafeLogger("jobrunner.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCommit:
+    """What became of the rows of a batch."""
+
+    table: str
+    rows: int
+    """Rows that this call committed."""
+    files: int
+    """Data files that it added; 0 for a merge, whose files are the library's."""
+    version: int | None
+    """Version of the Delta table, id of the Iceberg snapshot; None when nothing was committed."""
+    repeated: bool = False
+    """The batch was in the table already, by another attempt or as a part of a larger batch: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A table that is ready for the rows of a batch."""
+
+    table: LakeTable
+    attempt: WriteAttempt
+    plan: SchemaPlan
+    partition_by: tuple[str, ...]
+    merge_on: tuple[str, ...]
+    rows: pa.Schema
+    """The columns of the rows, in the types of the format."""
+    unique_id: str
+
+    def target(self, rows_per_file: int = ROWS_PER_FILE) -> FileTarget:
+        """What executors need to write the rows."""
+        return FileTarget(
+            table=str(self.table.address), storage=self.table.storage,
+            prefix=prefix_of(self.table.folder, self.attempt), schema=self.plan.files, partition_by=self.partition_by,
+            keeps_partitions=self.table.keeps_partitions, rows_per_file=rows_per_file,
+        )  # fmt: skip
+
+
+def open_table(address: TableAddress) -> LakeTable:
+    """The table at an address, not loaded. Raises SparkMissing, TableError."""
+    address.check_installed()
+    if address.format == "delta":
+        from jobrunner.spark.lake.delta import DeltaLake
+
+        return DeltaLake(address)
+    from jobrunner.spark.lake.iceberg import IcebergLake
+
+    return guarded(address, "opening its catalog", lambda: IcebergLake(address))
+
+
+def prepare(
+    address: TableAddress, attempt: WriteAttempt, rows: pa.Schema, *, partition_by: Sequence[str] = (),
+    merge_on: Sequence[str] = (),
+) -> Prepared | TableCommit:  # fmt: skip
+    """The table, ready for rows of this schema; it is made when there is none. A TableCommit when the batch is in it.
+
+    Raises TableError when the rows do not fit or the table cannot be reached, BatchLost for a batch that was split.
+    """
+    table = open_table(address)
+    if not guarded(address, "opening it", table.load):
+        _check_is_new(address)
+        columns = table.plain(rows)
+        check_partitions(str(address), tuple(partition_by), (), columns)
+        check_key(str(address), merge_on, columns)
+        fit(str(address), pa.schema([]), columns, widens_table=False)
+        guarded(address, "making it", lambda: table.create(columns, partition_by))
+        _log.info("table made", table=str(address), columns=columns.names, partition_by=list(partition_by))
+    if guarded(address, "reading its marks", lambda: attempt.standing(table.mark_of)) is not Standing.NEW:
+        return _repeated(table, attempt)
+    plain_rows = table.plain(rows)
+    plan = _plan(table, plain_rows, partition_by, merge_on)
+    _seen.add(str(address))
+    return Prepared(
+        table=table, attempt=attempt, plan=plan, partition_by=table.partition_by, merge_on=tuple(merge_on),
+        rows=plain_rows, unique_id=table.unique_id,
+    )  # fmt: skip
+
+
+def commit(ready: Prepared, files: Sequence[DataFile]) -> TableCommit:
+    """Adds data files of a batch to its table, once. Without rows nothing is committed.
+
+    Raises BatchLost when another attempt may have begun, TableError.
+    """
+    rows = sum(one.rows for one in files)
+    if not rows:
+        return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
+    done = _transact(ready, lambda: ready.table.append(files, ready.attempt))
+    if done is None:
+        return _repeated(ready.table, ready.attempt)
+    with suppress(Exception):  # the rows are there; `clean_up` removes what stays
+        remove_others(ready.table.storage, ready.table.folder, ready.attempt, [one.name for one in files])
+    return TableCommit(table=str(ready.table.address), rows=rows, files=len(files), version=done)
+
+
+def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> TableCommit:
+    """Merges rows by key, once. Of several rows with one key the last by the columns of `order` counts.
+
+    Raises as `commit`, and PipelineError for a key that is null, or several rows with one key and no order.
+    """
+    unique = _latest(ready, rows, order).select(ready.plan.files.names)
+    if not len(unique):
+        return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
+    check_nulls(str(ready.table.address), ready.plan.files, unique)
+    unique = unique.cast(ready.plan.files)
+    done = _transact(ready, lambda: ready.table.merge(unique, ready.merge_on, ready.attempt))
+    if done is None:
+        return _repeated(ready.table, ready.attempt)
+    return TableCommit(table=str(ready.table.address), rows=len(unique), files=0, version=done)
+
+
+def settle(ready: Prepared, batch_id: str) -> bool:
+    """Whether the rows of a batch are in the table. If not, no attempt at it that has begun will be committed."""
+    table, address = ready.table, ready.table.address
+    for tries in range(1, _FENCES + 1):
+        guarded(address, "opening it", table.load)
+        if guarded(address, "reading its marks", partial(is_written, batch_id, table.mark_of)):
+            return True
+        if table.mark_of(batch_id) is not None:
+            return False
+        with suppress(CommitConflict):
+            guarded(address, f"fencing batch {batch_id}", partial(table.fence, batch_id))
+            return False
+        sleep(random.uniform(0.5, 1.0) * min(_FIRST_S * 2**tries, _LONGEST_S))
+    raise TableError(f"table {address}: {_FENCES} commits met others that were to fence batch {batch_id}, which the "
+                     "server lost")  # fmt: skip
+
+
+def discard(ready: Prepared) -> None:
+    """Removes the files of an attempt that did not come to its commit."""
+    with suppress(Exception):  # report the first error, not one of the clean-up
+        remove_own(ready.table.storage, ready.table.folder, ready.attempt)
+
+
+def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
+    """The version that `write` committed; None when the batch turned out to be there. Tries again upon conflicts."""
+    table, address, ends = ready.table, ready.table.address, monotonic() + RETRIES_S
+    for tries in count(1):
+        standing = _standing_now(ready)
+        if standing is not Standing.NEW:
+            return _settled(ready, standing)
+        try:
+            plan = _plan_again(ready)
+            ready.attempt.renew()
+        except (BatchLost, TableError):
+            discard(ready)
+            raise
+        try:
+            if guarded(address, "adding columns", partial(table.evolve, plan, merges=bool(ready.merge_on))):
+                continue  # upon a version that may hold more than that
+            return write()
+        except CommitConflict as error:
+            if monotonic() >= ends:
+                raise TableError(
+                    f"table {address}: {tries} commits met others in {RETRIES_S:g} s, the last one: {reason(error)}; "
+                    "let fewer programs write to it at once"
+                ) from error
+        except TableError:
+            raise
+        except Exception as error:
+            if _is_settled(ready):  # it failed behind the commit, or because another one removed its files
+                continue
+            raise TableError(f"table {address}: the commit failed: {reason(error)}") from error
+        sleep(random.uniform(0.5, 1.0) * min(_FIRST_S * 2**tries, _LONGEST_S))
+    raise AssertionError
+
+
+def _standing_now(ready: Prepared) -> Standing:
+    """Loads the table and looks. Raises TableError, also for another table in its place, and BatchLost."""
+    table, address = ready.table, ready.table.address
+    if not guarded(address, "opening it", table.load) or table.unique_id != ready.unique_id:
+        discard(ready)
+        raise TableError(f"table {address} was dropped or replaced meanwhile: nothing is committed")
+    try:
+        return guarded(address, "reading its marks", lambda: ready.attempt.standing(table.mark_of))
+    except BatchLost:
+        discard(ready)
+        raise
+
+
+def _settled(ready: Prepared, standing: Standing) -> int | None:
+    if standing is Standing.OURS:  # a reply that was lost, or a conflict that was none
+        return ready.table.version
+    discard(ready)
+    return None
+
+
+def _plan_again(ready: Prepared) -> SchemaPlan:
+    """How the rows enter the table as it is now. Raises TableError when the files do not fit any more."""
+    plan = _plan(ready.table, ready.rows, ready.partition_by, ready.merge_on)
+    if plan.files != ready.plan.files or ready.table.partition_by != ready.partition_by:
+        raise TableError(f"table {ready.table.address} got other columns while rows were written for it: the batch has "
+                         "to be written again")  # fmt: skip
+    return plan
+
+
+def _plan(table: LakeTable, rows: pa.Schema, partition_by: Sequence[str], merge_on: Sequence[str]) -> SchemaPlan:
+    name = str(table.address)
+    check_partitions(name, table.partition_by, partition_by, rows)
+    check_key(name, merge_on, rows)
+    columns = table.columns
+    missing = [one for one in columns.names if one not in rows.names]
+    if merge_on and missing and table.merges_whole_rows:
+        raise TableError(f"table {name} has a column {missing[0]!r} and the rows have not: a merge sets whole rows "
+                         "here, so name all columns")  # fmt: skip
+    return fit(name, columns, rows, widens_table=table.widens)
+
+
+def _is_settled(ready: Prepared) -> bool:
+    """Whether the table knows the batch by now."""
+    try:
+        return ready.table.load() and ready.attempt.standing(ready.table.mark_of) is not Standing.NEW
+    except BatchLost:
+        return True
+    except Exception:  # report the first error
+        return False
+
+
+def _check_is_new(address: TableAddress) -> None:
+    if str(address) in _seen:
+        raise TableError(
+            f"table {address} is gone, and this process wrote to it before: restore it, or restart the worker to make "
+            "a new one"
+        )
+
+
+def _latest(ready: Prepared, rows: pa.Table, order: Sequence[str]) -> pa.Table:
+    """One row for each key."""
+    key, place = list(ready.merge_on), "\0place"
+    for name in key:
+        if nulls := rows.column(name).null_count:
+            raise PipelineError(f"{nulls} rows have no value for {name!r}, a column of merge_on={key} for table "
+                                f"{ready.table.address}")  # fmt: skip
+    if order:
+        rows = rows.sort_by([(name, "ascending") for name in order])
+    numbered = rows.select(key).append_column(place, pa.array(range(len(rows)), pa.int64()))
+    last = numbered.group_by(key).aggregate([(place, "max"), (place, "count")])
+    if len(last) < len(rows) and not order:
+        twice: Any = last.filter(pc.greater(last[f"{place}_count"], 1)).select(key).slice(0, 1).to_pylist()
+        raise PipelineError(f"several rows for table {ready.table.address} have the key {twice[0]}: give each key "
+                            "once, or latest_by='a column' that says which row counts")  # fmt: skip
+    return rows.take(last[f"{place}_max"].sort())
+
+
+def _repeated(table: LakeTable, attempt: WriteAttempt) -> TableCommit:
+    _log.info("batch is in the table", table=str(table.address), batch=attempt.batch_id, epoch=attempt.epoch)
+    return TableCommit(table=str(table.address), rows=0, files=0, version=None, repeated=True)

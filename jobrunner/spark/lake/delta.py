@@ -1,0 +1,194 @@
+"""Tables of Delta Lake, by the library `deltalake`: the log is written without a JVM.
+
+A mark is an application transaction of the table (`txn`: an application id for the batch, its version the number of
+the attempt). Checkpoints keep it for `delta.setTransactionRetentionDuration`; a commit whose transactions hold one that
+was written since the table was loaded is refused by the library, whatever else its files are.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from jobrunner.clock import unix_ms
+from jobrunner.errors import TableError
+from jobrunner.etl.table_sink import TableAddress
+from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
+from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
+from jobrunner.spark.lake.tables import CommitConflict, Orphans
+
+APPLICATION = "jobrunner:"
+"""Begin of the application ids."""
+_RETENTION = "delta.setTransactionRetentionDuration"
+_LIBRARY_RETRIES = 15
+_UNFIT_SETTINGS = ("delta.enableRowTracking", "delta.enableIcebergCompatV1", "delta.enableIcebergCompatV2")
+_UNFIT_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "delta.columnMapping.id")
+_TIMESTAMP_NTZ = "timestamp_ntz"
+
+
+class DeltaLake:
+    """One Delta table, see LakeTable."""
+
+    folder = ""
+    keeps_partitions = False
+    widens = False
+    merges_whole_rows = False
+
+    def __init__(self, address: TableAddress) -> None:
+        self.address = address
+        self._table: Any = None
+
+    def load(self) -> bool:
+        try:
+            self._table = DeltaTable(self.address.where)
+        except TableNotFoundError:
+            return False
+        self._check_features()
+        return True
+
+    def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
+        kept = {_RETENTION: f"interval {KEPT_DAYS} days"}
+        self._table = DeltaTable.create(
+            self.address.where, Schema.from_arrow(columns), mode="ignore", partition_by=list(partition_by),
+            configuration=kept,
+        )  # fmt: skip
+        self.load()
+
+    @property
+    def unique_id(self) -> str:
+        return str(self._table.metadata().id)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return plain(pa.schema(self._table.schema().to_arrow()))
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(self._table.metadata().partition_columns)
+
+    @property
+    def storage(self) -> Storage:
+        is_local = "://" not in self.address.where or self.address.where.startswith("file:")
+        return Storage(self.address.where, library="" if is_local else "deltalake")
+
+    def plain(self, schema: pa.Schema) -> pa.Schema:
+        return plain(schema)
+
+    def mark_of(self, batch_id: str) -> int | None:
+        found: int | None = self._table.transaction_version(f"{APPLICATION}{batch_id}")
+        return found
+
+    @property
+    def version(self) -> int:
+        return int(self._table.version())
+
+    def evolve(self, plan: SchemaPlan, *, merges: bool) -> bool:  # noqa: ARG002
+        """A column in which nothing is yet changes no row, so it may be there before the rows are."""
+        if not plan.new:
+            return False
+        fields = Schema.from_arrow(pa.schema(plan.new)).fields
+        if any(_TIMESTAMP_NTZ in one.to_json() for one in fields):
+            self._check_ntz(fields)
+        try:
+            self._table.alter.add_columns(fields)
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        return True
+
+    def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
+        added = [AddAction(one.name, one.size, one.partition, unix_ms(), True, _statistics(one)) for one in files]
+        try:
+            self._table.create_write_transaction(
+                added, "append", self._table.schema(), partition_by=list(self.partition_by),
+                commit_properties=_properties(attempt, retries=_LIBRARY_RETRIES),
+            )  # fmt: skip
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        return self.version
+
+    def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
+        same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in merge_on)
+        values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
+        # No retry by the library: rows that a commit in between added with the same key would stay.
+        merging = self._table.merge(
+            rows, same, source_alias="s", target_alias="t", commit_properties=_properties(attempt, retries=0)
+        )
+        try:
+            merging.when_matched_update(values).when_not_matched_insert(values).execute()
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        return self.version
+
+    def fence(self, batch_id: str) -> None:
+        mark = Transaction(f"{APPLICATION}{batch_id}", PARTS, unix_ms())
+        done = CommitProperties(custom_metadata={"jobrunner.fenced": batch_id}, app_transactions=[mark])
+        try:
+            self._table.create_write_transaction([], "append", self._table.schema(), commit_properties=done)
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+
+    def compact(self) -> int:
+        try:
+            done = self._table.optimize.compact()
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        return int(done["numFilesRemoved"])
+
+    def expire(self, older_than_s: float) -> None:
+        """Removes files that newer versions do not name, once they are older than the retention of the table; the
+        library removes old entries of the log with its checkpoints."""
+        hours = max(round(older_than_s / 3600), 0)
+        self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+
+    def orphans(self) -> Orphans:
+        table = self._table
+        unnamed = set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True))
+        unnamed -= set(table.vacuum(0, dry_run=True, enforce_retention_duration=False))
+        storage = self.storage
+        found = {one.path: one.mtime_ns / 1e9 for one in storage.list("") if one.path in unnamed}
+        return Orphans(names=found, storage=storage)
+
+    def _check_ntz(self, fields: Sequence[Any]) -> None:
+        features = self._table.protocol().writer_features or []
+        if "timestampNtz" not in features:
+            name = next(one.name for one in fields if _TIMESTAMP_NTZ in one.to_json())
+            raise TableError(
+                f"column {name!r} for table {self.address} is a timestamp without a time zone, and the table has not "
+                "the feature timestampNtz: cast it to timestamp, or enable the feature"
+            )
+
+    def _check_features(self) -> None:
+        """Raises TableError for a table that asks more of a writer than data files and a log."""
+        settings = self._table.metadata().configuration
+        used = [name for name in _UNFIT_SETTINGS if settings.get(name) == "true"]
+        if settings.get("delta.columnMapping.mode", "none") != "none":
+            used.append("delta.columnMapping.mode")
+        used += [name for name in settings if name.startswith("delta.constraints.")]
+        with suppress(ValueError):
+            for one in json.loads(self._table.schema().to_json())["fields"]:
+                used += [f"{name} of {one['name']}" for name in _UNFIT_FIELDS if name in one.get("metadata", {})]
+        if used:
+            raise TableError(f"table {self.address} needs {sorted(used)[0]} of its writers, which this sink has not: "
+                             "write to another table")  # fmt: skip
+
+
+def _properties(attempt: WriteAttempt, *, retries: int) -> CommitProperties:
+    now_ms = unix_ms()
+    marks = [Transaction(f"{APPLICATION}{batch}", mark, now_ms) for batch, mark in attempt.marks().items()]
+    about = {"jobrunner.batch": attempt.batch_id, "jobrunner.epoch": str(attempt.epoch)}
+    return CommitProperties(custom_metadata=about, max_commit_retries=retries, app_transactions=marks)
+
+
+def _statistics(file: DataFile) -> str:
+    return json.dumps({"numRecords": file.rows, "minValues": dict(file.lowest), "maxValues": dict(file.highest),
+                       "nullCount": dict(file.nulls)})  # fmt: skip
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

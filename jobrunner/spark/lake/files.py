@@ -1,0 +1,299 @@
+"""Data files: executors write them below the table, under names that tell which attempt at which batch they are of.
+
+Readers find data files by the log of the table, so files that no transaction names are seen by none. Spark's tasks may
+run twice; the driver commits the files that the counted attempts returned, and removes the others by their names.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cached_property
+from itertools import pairwise
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from jobrunner.errors import PipelineError, TableError
+from jobrunner.spark.lake.file_names import folder_of, owner_of
+from jobrunner.spark.lake.identity import WriteAttempt
+
+ROWS_PER_FILE = 1_000_000
+_LONGEST_PARTITION = 1_000
+"""Bytes of a text that names a partition: Parquet keeps no bounds of longer ones, and paths end before."""
+_LONGEST_BOUND = 64
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The files below a table's root, on this machine or where the library of its format reaches."""
+
+    root: str
+    """Path or URL."""
+    library: str = ""
+    """`deltalake` or `pyiceberg`, for a root that is not on this machine."""
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _system(self) -> tuple[fs.FileSystem, str]:
+        """(file system, path of the root in it)."""
+        if not self.library:
+            return fs.LocalFileSystem(), local_path(self.root)
+        if self.library == "deltalake":
+            from deltalake.fs import DeltaStorageHandler  # the extra may be absent
+
+            return fs.PyFileSystem(DeltaStorageHandler(self.root)), ""
+        from pyiceberg.io.pyarrow import PyArrowFileIO  # the extra may be absent
+
+        scheme, netloc, path = PyArrowFileIO.parse_location(self.root)
+        return PyArrowFileIO(dict(self.properties)).fs_by_scheme(scheme, netloc), path
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "library": self.library, "properties": dict(self.properties)}
+
+    def path(self, name: str) -> str:
+        """The address of a file, by its name below the root."""
+        return f"{self.root}/{name}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return not self.library
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self._system[0].get_file_info(self._path(name)).type is fs.FileType.File)
+
+    def create(self, name: str) -> pa.NativeFile:
+        """A stream to a new file, in folders that are made when they are missing."""
+        system, _ = self._system
+        path = self._path(name)
+        system.create_dir(path.rpartition("/")[0], recursive=True)
+        return system.open_output_stream(path)
+
+    def list(self, folder: str) -> list[fs.FileInfo]:
+        """Files in a folder and below; their `path` is the name below the root. Empty when there is no such folder."""
+        system, root = self._system
+        selector = fs.FileSelector(self._path(folder), allow_not_found=True, recursive=True)
+        found = [one for one in system.get_file_info(selector) if one.type is fs.FileType.File]
+        return [fs.FileInfo(one.path.removeprefix(root).lstrip("/"), mtime=one.mtime) for one in found]
+
+    def remove(self, name: str) -> None:
+        """Removes a file; nothing happens when it is gone."""
+        with suppress(FileNotFoundError):
+            self._system[0].delete_file(self._path(name))
+
+    def remove_empty(self, folder: str) -> None:
+        """Removes a folder in which nothing is, as far as this storage has folders."""
+        system, _ = self._system
+        with suppress(OSError):
+            if not system.get_file_info(fs.FileSelector(self._path(folder))):
+                system.delete_dir(self._path(folder))
+
+    def _path(self, name: str) -> str:
+        root = self._system[1]
+        return f"{root}/{name}" if root else name
+
+
+def local_path(location: str) -> str:
+    """The path of a location on this machine."""
+    return fs.FileSystem.from_uri(location)[1] if location.startswith("file:") else location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A data file that is complete, as its writer reports it to the driver."""
+
+    name: str
+    """Below the root of the table."""
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    """The text of its partition's values, by column."""
+    nulls: Mapping[str, int] = field(default_factory=dict)
+    lowest: Mapping[str, Any] = field(default_factory=dict)
+    highest: Mapping[str, Any] = field(default_factory=dict)
+    """Bounds of the columns that have some, as JSON has them."""
+
+    def as_json(self) -> str:
+        """Its text, from an executor to the driver."""
+        return json.dumps([self.name, self.size, self.rows, *map(dict, (
+            self.partition, self.nulls, self.lowest, self.highest))])  # fmt: skip
+
+    @classmethod
+    def of_json(cls, text: str) -> "DataFile":
+        """The file that this text reports."""
+        name, size, rows, partition, nulls, lowest, highest = json.loads(text)
+        return cls(name=name, size=size, rows=rows, partition=partition, nulls=nulls, lowest=lowest, highest=highest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTarget:
+    """What executors need to write the files of one attempt; it is sent inside functions, never in a plan or a log."""
+
+    table: str
+    storage: Storage = field(repr=False)
+    prefix: str
+    """Begin of the names, see `prefix_of`."""
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    keeps_partitions: bool = False
+    """Whether data files have the columns they are partitioned by (Iceberg) or not (Delta)."""
+    rows_per_file: int = ROWS_PER_FILE
+
+    @property
+    def in_files(self) -> pa.Schema:
+        """The columns that files have."""
+        dropped = () if self.keeps_partitions else self.partition_by
+        return pa.schema([one for one in self.schema if one.name not in dropped])
+
+
+def write_files(target: FileTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """Writes rows that are sorted by partition, and yields each file when it is complete.
+
+    Raises TableError when the storage refuses, PipelineError for a value that the table cannot have.
+    """
+    current: _OpenFile | None = None
+    try:
+        for rows, partition in _runs(target, batches):
+            if current is not None and (current.partition != partition or current.rows >= target.rows_per_file):
+                yield current.close()
+                current = None
+            if current is None:
+                current = _OpenFile(target, partition)
+            current.write(rows)
+        if current is not None:
+            yield current.close()
+    except OSError as error:
+        raise TableError(f"table {target.table}: no data file can be written: {error}") from error
+
+
+class _OpenFile:
+    def __init__(self, target: FileTarget, partition: Mapping[str, str | None]) -> None:
+        self.partition = partition
+        self.rows = 0
+        self._target = target
+        self._name = f"{target.prefix}-{token_hex(8)}.parquet"
+        self._stream = target.storage.create(self._name)
+        self._footer: list[Any] = []
+        self._writer = pq.ParquetWriter(
+            self._stream, target.in_files, compression="zstd", store_schema=False, metadata_collector=self._footer
+        )
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self.rows += rows.num_rows
+        self._writer.write_batch(rows)
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        size = self._stream.tell()
+        self._stream.close()
+        nulls, lowest, highest = _statistics(self._footer[0], self._target.in_files)
+        return DataFile(name=self._name, size=size, rows=self.rows, partition=self.partition,
+                        nulls=nulls, lowest=lowest, highest=highest)  # fmt: skip
+
+
+def _runs(
+    target: FileTarget, batches: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[pa.RecordBatch, Mapping[str, str | None]]]:
+    """(rows of one partition and at most one file, the text of its values)."""
+    for batch in batches:
+        check_nulls(target.table, target.schema, batch)
+        typed = pa.record_batch([batch.column(one.name).cast(one.type) for one in target.schema], schema=target.schema)
+        kept = typed.select(target.in_files.names).cast(target.in_files)
+        for start, end in _borders(typed, target.partition_by):
+            values = {name: _text(target, name, typed.column(name)[start].as_py()) for name in target.partition_by}
+            for first in range(start, end, target.rows_per_file):
+                yield kept.slice(first, min(end - first, target.rows_per_file)), values
+
+
+def check_nulls(table: str, schema: pa.Schema, rows: Any) -> None:
+    """Raises PipelineError that names a column in which the table allows no null, and rows have one."""
+    for one in schema:
+        if not one.nullable and (nulls := rows.column(one.name).null_count):
+            raise PipelineError(f"{nulls} rows have no value for column {one.name!r}, in which table {table} allows no "
+                                "null")  # fmt: skip
+
+
+def _borders(rows: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """Where runs of rows with the same values in these columns begin and end."""
+    if not rows.num_rows:
+        return []
+    if not columns:
+        return [(0, rows.num_rows)]
+    codes = [pc.dictionary_encode(rows.column(name), null_encoding="encode").indices.to_numpy() for name in columns]
+    starts = np.flatnonzero(np.any([np.diff(one) != 0 for one in codes], axis=0)) + 1
+    edges = [0, *starts.tolist(), rows.num_rows]
+    return list(pairwise(edges))
+
+
+def _text(target: FileTarget, column: str, value: Any) -> str | None:
+    if value is None or isinstance(value, bool):
+        return None if value is None else str(value).lower()
+    text = value.strftime("%Y-%m-%d %H:%M:%S.%f") if isinstance(value, datetime) else str(value)
+    if len(text.encode()) > _LONGEST_PARTITION:
+        raise PipelineError(f"a value of column {column!r}, by which table {target.table} is partitioned, has more "
+                            f"than {_LONGEST_PARTITION} bytes: {text[:40]}…")  # fmt: skip
+    return text
+
+
+def _statistics(footer: Any, schema: pa.Schema) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
+    """(nulls, lowest, highest value) of the columns that are neither nested nor of a kind without bounds in JSON."""
+    nulls: dict[str, int] = {}
+    bounds: dict[str, list[Any]] = {}
+    for place in range(footer.num_columns):
+        name = footer.schema.column(place).path
+        if name not in schema.names or pa.types.is_nested(schema.field(name).type):
+            continue
+        chunks = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+        if not all(one is not None and one.has_null_count for one in chunks):
+            continue
+        nulls[name] = sum(one.null_count for one in chunks)
+        filled = [one for one in chunks if one.num_values]
+        if filled and all(one.has_min_max for one in filled):
+            bounds[name] = [min(one.min for one in filled), max(one.max for one in filled)]
+    usable = {name: [_bound(one) for one in pair] for name, pair in bounds.items()}
+    usable = {name: pair for name, pair in usable.items() if None not in pair}
+    return nulls, {name: pair[0] for name, pair in usable.items()}, {name: pair[1] for name, pair in usable.items()}
+
+
+def _bound(value: Any) -> Any:
+    """A bound as JSON has it; None for one that is left out: of a long text, a fraction of a second, no number."""
+    if isinstance(value, bool) or value is None or isinstance(value, datetime):
+        return None
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_BOUND else None
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if isinstance(value, int) else None
+
+
+def remove_others(storage: Storage, folder: str, attempt: WriteAttempt, committed: Iterable[str]) -> int:
+    """Removes what other attempts at a committed batch left, and tasks of this one that do not count. Returns how many.
+
+    Those can never be committed any more, by the marks that this commit left. Files of other parts stay.
+    """
+    kept, own = set(committed), {attempt.batch_id, *attempt.larger}
+    removed = 0
+    for found in storage.list(folder_of(folder, attempt.root)):
+        owner = owner_of(found.path)
+        if owner is not None and owner[0] in own and found.path not in kept:
+            storage.remove(found.path)
+            removed += 1
+    return removed
+
+
+def remove_own(storage: Storage, folder: str, attempt: WriteAttempt) -> None:
+    """Removes the files of an attempt that was not committed and never will be."""
+    for found in storage.list(folder_of(folder, attempt.root)):
+        if owner_of(found.path) == (attempt.batch_id, attempt.number):
+            storage.remove(found.path)
+    storage.remove_empty(folder_of(folder, attempt.root))

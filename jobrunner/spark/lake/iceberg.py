@@ -1,0 +1,253 @@
+"""Tables of Apache Iceberg, by the library `pyiceberg` and a catalog that it knows by name.
+
+Marks are in a property of the table, `jobrunner.batches`, that each commit writes together with its snapshot: as a JSON
+object, batch → [mark, Unix seconds]. So they outlast snapshots that expire. A commit asserts the snapshot that it was
+made for, and so never overwrites marks that another commit wrote since the table was loaded.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.table import Table, Transaction
+
+from jobrunner.clock import unix_ms
+from jobrunner.errors import TableError
+from jobrunner.etl.table_sink import TableAddress
+from jobrunner.spark.lake.files import DataFile, Storage, local_path
+from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
+from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
+from jobrunner.spark.lake.tables import CommitConflict, Orphans
+
+MARKS = "jobrunner.batches"
+_KEPT_S = KEPT_DAYS * 86_400
+_DAY_S = 86_400
+_MARKS_BEYOND_A_DAY = 2_000
+"""Marks older than a day that a table keeps: they are in each version of its metadata, some 60 bytes each."""
+_NO_RETRIES = {"commit.retry.num-retries": "0"}
+_OWN = ("jobrunner.", "schema.")
+_SMALL = 64 * 2**20
+
+
+class IcebergLake:
+    """One Iceberg table, see LakeTable."""
+
+    folder = "data/"
+    keeps_partitions = True
+    widens = True
+    merges_whole_rows = True
+
+    def __init__(self, address: TableAddress) -> None:
+        self.address = address
+        catalog, _, self._name = address.where.partition(".")
+        self._catalog = load_catalog(catalog)
+        self._loaded: Table | None = None
+        self._plan: SchemaPlan | None = None
+
+    @property
+    def _table(self) -> Table:
+        assert self._loaded is not None
+        return self._loaded
+
+    def load(self) -> bool:
+        try:
+            self._loaded = self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return False
+        # The library would repeat a commit upon the newest snapshot by itself, without a look at the marks in it. This
+        # changes the copy in memory alone.
+        self._loaded.metadata.properties.update(_NO_RETRIES)
+        return True
+
+    def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
+        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        try:
+            making = self._catalog.create_table_transaction(self._name, schema=columns)
+            with making, making.update_spec() as by:
+                for name in partition_by:
+                    by.add_identity(name)
+        except (TableAlreadyExistsError, CommitFailedException):
+            pass  # another process made it
+        if not self.load():
+            raise TableError(f"table {self.address} was made and is gone again")
+
+    @property
+    def unique_id(self) -> str:
+        return str(self._table.metadata.table_uuid)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self.plain(self._table.schema().as_arrow())
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        schema, names = self._table.schema(), []
+        for one in self._table.spec().fields:
+            if str(one.transform) != "identity":
+                raise TableError(
+                    f"table {self.address} is partitioned by {one.transform} of "
+                    f"{schema.find_column_name(one.source_id)!r}: a sink writes partitions of whole values (identity)"
+                )
+            names.append(str(schema.find_column_name(one.source_id)))
+        return tuple(names)
+
+    @property
+    def storage(self) -> Storage:
+        root = self._table.location().rstrip("/")
+        if "://" not in root or root.startswith("file:"):
+            return Storage(root)
+        access = {name: value for name, value in self._table.io.properties.items() if not name.startswith(_OWN)}
+        return Storage(root, library="pyiceberg", properties=access)
+
+    def plain(self, schema: pa.Schema) -> pa.Schema:
+        return plain(schema, smallest=pa.int32())
+
+    def mark_of(self, batch_id: str) -> int | None:
+        found = self._marks().get(batch_id)
+        return None if found is None else found[0]
+
+    @property
+    def version(self) -> int:
+        snapshot = self._table.current_snapshot()
+        return 0 if snapshot is None else snapshot.snapshot_id
+
+    def evolve(self, plan: SchemaPlan, *, merges: bool) -> bool:
+        """For a merge there must be a snapshot of the new columns: the library reads the rows to compare by those of
+        the newest snapshot."""
+        self._plan = plan
+        if not (merges and plan.changes_table):
+            return False
+        transaction = self._table.transaction()
+        self._change_columns(transaction)
+        with transaction.update_snapshot().fast_append():
+            pass
+        self._commit(transaction)
+        return True
+
+    def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
+        transaction = self._begin(attempt)
+        transaction.add_files(
+            [self.storage.path(one.name) for one in files], snapshot_properties=_about(attempt),
+            check_duplicate_files=False,
+        )  # fmt: skip
+        return self._commit(transaction)
+
+    def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
+        transaction = self._begin(attempt)
+        about = _about(attempt)
+        whole = rows.select(self.columns.names).cast(self._table.schema().as_arrow())
+        done = transaction.upsert(whole, list(merge_on), snapshot_properties=about)
+        if not done.rows_updated + done.rows_inserted:  # without a snapshot, nothing would assert that none came before
+            with transaction.update_snapshot(about).fast_append():
+                pass
+        return self._commit(transaction)
+
+    def fence(self, batch_id: str) -> None:
+        transaction = self._table.transaction()
+        transaction.set_properties({MARKS: _encoded(self._marks(), {batch_id: PARTS})})
+        with transaction.update_snapshot({"jobrunner.fenced": batch_id}).fast_append():
+            pass
+        self._commit(transaction)
+
+    def compact(self) -> int:
+        table = self._table
+        groups: dict[Any, list[Any]] = {}
+        for task in table.scan().plan_files():
+            if task.file.file_size_in_bytes < _SMALL:
+                groups.setdefault(repr(task.file.partition), []).append(task)
+        small = [tasks for tasks in groups.values() if len(tasks) > 1]
+        if not small:
+            return 0
+        transaction = table.transaction()
+        with transaction.update_snapshot({"jobrunner.compacted": "true"}).overwrite() as change:
+            for tasks in small:
+                scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+                for made in _dataframe_to_data_files(table.metadata, scan.to_table(tasks), table.io):
+                    change.append_data_file(made)
+                for task in tasks:
+                    change.delete_data_file(task.file)
+        self._commit(transaction)
+        return sum(map(len, small))
+
+    def expire(self, older_than_s: float) -> None:
+        before = datetime.fromtimestamp(unix_ms() / 1000 - older_than_s, UTC)
+        old = [one.snapshot_id for one in self._table.snapshots() if one.timestamp_ms < before.timestamp() * 1000]
+        if set(old) - {one.snapshot_id for one in self._table.refs().values()}:
+            self._table.maintenance.expire_snapshots().older_than(before).commit()
+            self.load()
+
+    def orphans(self) -> Orphans:
+        storage, named = self.storage, set(self._named())
+        found = {
+            one.path: one.mtime_ns / 1e9
+            for one in storage.list("")
+            if one.path not in named and one.path.endswith((".parquet", ".avro", ".metadata.json"))
+        }
+        return Orphans(names=found, storage=storage)
+
+    def _begin(self, attempt: WriteAttempt) -> Transaction:
+        transaction = self._table.transaction()
+        self._change_columns(transaction)
+        return transaction.set_properties({MARKS: _encoded(self._marks(), attempt.marks())})
+
+    def _change_columns(self, transaction: Transaction) -> None:
+        if self._plan is not None and self._plan.changes_table:
+            with transaction.update_schema() as change:
+                change.union_by_name(pa.schema([*self._plan.new, *self._plan.widened]))
+
+    def _commit(self, transaction: Transaction) -> int:
+        try:
+            self._loaded = transaction.commit_transaction()
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+        return self.version
+
+    def _marks(self) -> dict[str, list[int]]:
+        text = self._table.properties.get(MARKS)
+        if not text:
+            return {}
+        try:
+            found: dict[str, list[int]] = json.loads(text)
+            if all(len(one) == 2 for one in found.values()):
+                return found
+        except (ValueError, TypeError, AttributeError):
+            pass
+        raise TableError(
+            f"table {self.address}: its property {MARKS} was changed by another program, and says no more which "
+            "batches are written; restore it from an earlier version of the metadata"
+        )
+
+    def _named(self) -> Iterator[str]:
+        """Names below the root of all files that a retained snapshot, or the log of the metadata, names."""
+        table, root = self._table, local_path(self._table.location().rstrip("/"))
+        addresses = [table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)]
+        seen: set[str] = set()
+        for snapshot in table.snapshots():
+            addresses.append(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path not in seen:
+                    seen.add(manifest.manifest_path)
+                    addresses.append(manifest.manifest_path)
+                    addresses += [one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io)]
+        addresses += [one.statistics_path for one in table.metadata.statistics]
+        for address in addresses:
+            yield local_path(address).removeprefix(root).lstrip("/")
+
+
+def _about(attempt: WriteAttempt) -> dict[str, str]:
+    return {"jobrunner.batch": attempt.batch_id, "jobrunner.epoch": str(attempt.epoch)}
+
+
+def _encoded(there: Mapping[str, list[int]], new: Mapping[str, int]) -> str:
+    """The marks of a table with new ones, without those that are too old."""
+    now = unix_ms() // 1000
+    kept = {batch: one for batch, one in there.items() if now - one[1] < _DAY_S}
+    older = [(batch, one) for batch, one in there.items() if _DAY_S <= now - one[1] < _KEPT_S]
+    kept |= dict(sorted(older, key=lambda pair: -pair[1][1])[:_MARKS_BEYOND_A_DAY])
+    return json.dumps(kept | {batch: [mark, now] for batch, mark in new.items()}, separators=(",", ":"))

@@ -1,0 +1,116 @@
+"""Who writes: the identity of a batch in the transactions of a table, and what a table knows of it.
+
+Each commit leaves a mark for the batch (the number of the attempt that wrote it) and one for each larger batch that it
+is a part of (PARTS). So the marks tell a repeated commit, a part whose whole was written, and a whole whose parts were
+written; and two commits of batches with one root write one mark, by which the table makes them conflict.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from secrets import randbits
+from typing import Protocol
+
+from jobrunner.errors import BatchLost
+
+PARTS = 0
+"""The mark of a batch of which a part was written."""
+KEPT_DAYS = 8
+"""How long a table remembers a batch: a day longer than the server keeps one that no driver takes."""
+_RANDOM_BITS = 32
+
+
+class BatchIdentity(Protocol):
+    """What a commit needs of a batch; SinkBatch is one."""
+
+    @property
+    def id(self) -> str:
+        """The same for the same items."""
+
+    @property
+    def supersedes(self) -> tuple[str, ...]:
+        """Ids of the larger batches of which it is a part, the nearest first."""
+
+    @property
+    def epoch(self) -> int:
+        """Counts the attempts, from 1 on."""
+
+    @property
+    def renew(self) -> Callable[[], None]:
+        """Raises BatchLost when another attempt may have begun."""
+
+
+class Standing(StrEnum):
+    """What a table knows of an attempt."""
+
+    NEW = "new"
+    """Nothing: it is to be written."""
+    OURS = "ours"
+    """This attempt was written."""
+    WRITTEN = "written"
+    """Another attempt at this batch was written, or the batch of which this is a part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAttempt:
+    """One attempt to write one batch to one table."""
+
+    batch_id: str
+    larger: tuple[str, ...] = ()
+    """The batches of which it is a part, the nearest first."""
+    number: int
+    """Of no other attempt: the epoch, and random bits because a failover may give one epoch to two holders."""
+    renew: Callable[[], None] = field(repr=False, compare=False)
+
+    @property
+    def root(self) -> str:
+        """The batch that was taken from the queue, of which this is a part or the whole."""
+        return self.larger[-1] if self.larger else self.batch_id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in the number."""
+        return epoch_in(self.number)
+
+    def marks(self) -> Mapping[str, int]:
+        """What its commit leaves in the table, by batch."""
+        return {**dict.fromkeys(self.larger, PARTS), self.batch_id: self.number}
+
+    def standing(self, mark_of: Callable[[str], int | None]) -> Standing:
+        """What a table knows of it. Raises BatchLost when parts of it were written: it was split and is over."""
+        own = mark_of(self.batch_id)
+        if own == PARTS:
+            raise BatchLost(
+                f"batch {self.batch_id!r} was split, and a part of it is written, or it was fenced: this wrote nothing"
+            )
+        if own is not None:
+            return Standing.OURS if own == self.number else Standing.WRITTEN
+        for larger in self.larger:
+            if mark_of(larger):
+                return Standing.WRITTEN
+        return Standing.NEW
+
+
+def attempt_of(batch: BatchIdentity, name: str = "") -> WriteAttempt:
+    """A new attempt at a batch. `name` tells several writes of one batch to one table apart."""
+    prefix = f"{name}/" if name else ""
+    return WriteAttempt(
+        batch_id=f"{prefix}{batch.id}",
+        larger=tuple(f"{prefix}{one}" for one in batch.supersedes),
+        number=batch.epoch << _RANDOM_BITS | randbits(_RANDOM_BITS) | 1,
+        renew=batch.renew,
+    )
+
+
+def is_written(batch_id: str, mark_of: Callable[[str], int | None]) -> bool:
+    """Whether the rows of a batch are in a table, by a commit of its own or of a batch of which it is a part."""
+    while not mark_of(batch_id):
+        if "." not in batch_id:
+            return False
+        batch_id = batch_id.rpartition(".")[0]
+    return True
+
+
+def epoch_in(number: int) -> int:
+    """The epoch of the attempt with this number."""
+    return number >> _RANDOM_BITS

@@ -1,0 +1,78 @@
+"""Services for tables of a lakehouse: small files are rewritten, files that no version names are removed."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from jobrunner.clock import unix_ms
+from jobrunner.errors import TableError
+from jobrunner.etl.table_sink import address_of
+from jobrunner.spark.lake.commit import open_table
+from jobrunner.spark.lake.file_names import owner_of
+from jobrunner.spark.lake.identity import KEPT_DAYS, is_written
+from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason
+
+SAFE_AGE = timedelta(days=KEPT_DAYS)
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanUp:
+    """The files that `clean_up` removed, or would remove."""
+
+    table: str
+    files: tuple[str, ...]
+    """Names below the root of the table."""
+
+
+def compact_table(table: str) -> int:
+    """Rewrites the small files of a table into large ones, in one transaction, while sinks write to it.
+
+    Returns how many files there were. They stay until `clean_up_table`, for readers. Raises TableError.
+    """
+    opened = open_table(address_of(table))
+    for left in reversed(range(_TRIES)):
+        _load(opened)
+        try:
+            return guarded(opened.address, "compacting it", opened.compact)
+        except CommitConflict as error:
+            if not left:
+                raise TableError(f"table {table}: {_TRIES} rewrites met other commits, the last one: {reason(error)}; "
+                                 "compact it when less is written") from error  # fmt: skip
+    raise AssertionError
+
+
+def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: bool = False) -> CleanUp:
+    """Removes data files that no version of a table names, and versions that are `older_than`.
+
+    Files of attempts that ended are removed at once: the table knows their batch as written by another attempt, as a
+    whole, or in parts. Other files are removed when they are `older_than`; give less than the safe age only when
+    nothing writes to the table. Raises TableError.
+    """
+    opened = open_table(address_of(table))
+    _load(opened)
+    age_s = older_than.total_seconds()
+    if not dry_run:
+        guarded(opened.address, "expiring old versions", lambda: opened.expire(age_s))
+    _load(opened)
+    found = guarded(opened.address, "listing its files", opened.orphans)
+    before = unix_ms() / 1000 - age_s
+    names = sorted(name for name, changed in found.names.items() if changed <= before or _is_over(opened, name))
+    for name in [] if dry_run else names:
+        guarded(opened.address, f"removing {name}", partial(found.storage.remove, name))
+        if owner_of(name) is not None:
+            found.storage.remove_empty(name.rpartition("/")[0])
+    return CleanUp(table=str(opened.address), files=tuple(names))
+
+
+def _load(table: LakeTable) -> None:
+    if not guarded(table.address, "opening it", table.load):
+        raise TableError(f"there is no table {table.address}")
+
+
+def _is_over(table: LakeTable, name: str) -> bool:
+    """Whether the attempt that wrote this file can never be committed any more."""
+    owner = owner_of(name)
+    if owner is None:
+        return False
+    return table.mark_of(owner[0]) is not None or is_written(owner[0], table.mark_of)

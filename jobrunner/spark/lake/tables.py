@@ -1,0 +1,116 @@
+"""What both table formats have in common for a commit: `LakeTable`, and which errors mean what.
+
+Invariant: `append` and `merge` commit the rows and the marks in one transaction, and raise CommitConflict when another
+commit of the same root batch came in between since `load`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from jobrunner.errors import JobrunnerError, TableError
+from jobrunner.etl.table_sink import TableAddress
+from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.identity import WriteAttempt
+from jobrunner.spark.lake.schema_rules import SchemaPlan
+
+T = TypeVar("T")
+
+
+class CommitConflict(Exception):
+    """Another commit came first: load the table, look again, and try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphans:
+    """Files below a table that no retained version of it names."""
+
+    names: Mapping[str, float]
+    """When each was last changed, in Unix seconds, by its name below the root."""
+    storage: Storage
+
+
+class LakeTable(Protocol):
+    """A table of a lakehouse, as it was at the last `load`."""
+
+    address: TableAddress
+    folder: str
+    """The folder of data files below the root, with a slash behind it, or empty."""
+    keeps_partitions: bool
+    """Whether data files have the columns they are partitioned by."""
+    widens: bool
+    """Whether the format can widen a column."""
+    merges_whole_rows: bool
+    """Whether a merge sets all columns of a row, so that the rows must have all of them."""
+
+    def load(self) -> bool:
+        """Reads the newest version. False when there is no such table. Raises what the library raises."""
+
+    def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
+        """Makes the table, unless another process does at this moment, and loads it."""
+
+    @property
+    def unique_id(self) -> str:
+        """Changes when the table is dropped and made anew."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Its columns, in the types of `schema_rules.plain`."""
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns it is partitioned by. Raises TableError for another kind of partition."""
+
+    @property
+    def storage(self) -> Storage:
+        """Its files."""
+
+    def plain(self, schema: pa.Schema) -> pa.Schema:
+        """A schema of rows in the types that the format has."""
+
+    def mark_of(self, batch_id: str) -> int | None:
+        """The mark of a batch, see `identity`."""
+
+    @property
+    def version(self) -> int:
+        """The version that is loaded, or the id of the snapshot; 0 for an Iceberg table without one."""
+
+    def evolve(self, plan: SchemaPlan, *, merges: bool) -> bool:
+        """Lets the next `append`, or `merge`, change the columns by the plan. Returns True when they were changed in a
+        transaction of their own: load the table again then."""
+
+    def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
+        """Adds data files. Returns the version or the id of the snapshot."""
+
+    def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
+        """Replaces rows by key, and adds the others. Rows have each key once and no null in it."""
+
+    def fence(self, batch_id: str) -> None:
+        """Commits the mark PARTS for a batch, without rows: an attempt at it that is under way cannot be committed."""
+
+    def compact(self) -> int:
+        """Rewrites small files of the loaded version in one transaction. Returns how many there were."""
+
+    def expire(self, older_than_s: float) -> None:
+        """Gives up versions that are older, with the files that only they name."""
+
+    def orphans(self) -> Orphans:
+        """Files that no version names."""
+
+
+def guarded(table: TableAddress, doing: str, do: Callable[[], T]) -> T:
+    """What `do` returns. Errors of libraries and systems become a TableError that names the table."""
+    try:
+        return do()
+    except (JobrunnerError, CommitConflict):
+        raise
+    except Exception as error:  # of two libraries, of SQL, of HTTP, of the file system
+        raise TableError(f"table {table}: {doing} failed: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """The kind of an error and its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,196 @@
+"""Rows of a DataFrame enter a table of a lakehouse: Spark's executors write the data files, the driver commits them.
+
+The files are not written by Spark's own writer of Parquet, but by Arrow in tasks of Spark: so each file comes back with
+its row count and the bounds of its columns, the driver neither lists folders nor reads footers, timestamps have one
+form in any session, and it works under Spark Connect.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from jobrunner.errors import StationError, TableError
+from jobrunner.etl.table_sink import TableAddress, TableSink, address_of, names_of
+from jobrunner.outcome import Steer
+from jobrunner.settings import check_whole
+from jobrunner.spark.failures import error_line
+from jobrunner.spark.lake.arrow_types import arrow_schema
+from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
+from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
+from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
+from jobrunner.spark.station.records import SinkRecords, as_name
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_folders import LocalFolders
+
+_ID = "_id"
+_ORDER = ("_enqueue_time", _ID)
+"""Of two rows with one key in one batch, the row of the item that was enqueued last counts."""
+_last: dict[tuple[str, str], tuple[BatchIdentity, int]] = {}
+"""The batch of the last call, by table and name: a second call for it would pass for a repeated one, and lose rows."""
+
+
+def write_table(
+    df: DataFrame,
+    batch: BatchIdentity,
+    table: str,
+    *,
+    partition_by: Sequence[str] = (),
+    merge_on: Sequence[str] = (),
+    latest_by: str | None = None,
+    rows_per_file: int = ROWS_PER_FILE,
+    name: str = "",
+) -> TableCommit:
+    """Writes the rows of a batch to a table of a lakehouse in one transaction, once, however often it is called.
+
+    `table` is `delta:` and an absolute path or URL, or `iceberg:` and catalog.namespace.table; it is made when there is
+    none. `partition_by` names columns; a commit has one file for each partition, of at most `rows_per_file` rows. With
+    `merge_on` a row replaces the one with its key; `latest_by` names the column whose largest value wins among rows of
+    one key. Two writes to one table in one sink need a `name` each.
+
+    Call it last in a sink of your own, or in `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
+    InvalidOption, SparkMissing.
+    """
+    key = names_of(merge_on, "merge_on")
+    order = [latest_by] if latest_by else [one for one in _ORDER if key and one in df.columns]
+    rows = df.select([_column(one) for one in df.columns])
+    return _write(
+        rows, batch, address_of(table), partition_by=names_of(partition_by, "partition_by"), merge_on=key,
+        order=order, rows_per_file=check_whole(rows_per_file, "rows_per_file", minimum=1), name=name,
+    )  # fmt: skip
+
+
+def micro_batch(query: str, number: int) -> SinkBatch:
+    """The identity of a micro-batch of a stream, for `write_table` in `foreachBatch`.
+
+    `query` must be of one checkpoint: with a new checkpoint Spark counts from 0 again, and rows under numbers that are
+    in the table would be taken for repeated ones.
+    """
+    return SinkBatch(id=f"{query}-{number}", supersedes=(), epoch=1, size=0)
+
+
+def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> Steer | None:
+    """The function of a sink that is declared with `table=…`."""
+    made = df if sink.shape is None else sink.shape(df, spark)
+    if isinstance(made, Steer):
+        return made
+    if not isinstance(made, DataFrame):
+        raise StationError(f"the function of the sink into {sink.address} returned {type(made).__name__}: return a "
+                           "DataFrame with the rows to write")  # fmt: skip
+    columns = [_column(one) for one in made.columns if not one.startswith("_")]
+    if sink.id_column is not None:
+        if _ID not in made.columns:
+            raise StationError(f"the rows for table {sink.address} lost the column _id, which id_column="
+                               f"{sink.id_column!r} needs: keep it")  # fmt: skip
+        columns.append(F.col(_ID).alias(sink.id_column))
+    extra = [one for one in _ORDER if sink.merge_on and one in made.columns]
+    rows = made.select(*columns, *[F.col(one).alias(f"{one} ") for one in extra])
+    order = ([sink.latest_by] if sink.latest_by else []) + [f"{one} " for one in extra]
+    _write(rows, batch, sink.address, partition_by=sink.partition_by, merge_on=sink.merge_on, order=order,
+           hidden=[f"{one} " for one in extra])  # fmt: skip
+    return None
+
+
+def _write(
+    df: DataFrame, batch: BatchIdentity, address: TableAddress, *, partition_by: Sequence[str],
+    merge_on: Sequence[str], order: Sequence[str], hidden: Sequence[str] = (), rows_per_file: int = ROWS_PER_FILE,
+    name: str = "",
+) -> TableCommit:  # fmt: skip
+    shown = df.drop(*hidden) if hidden else df
+    schema = _schema(address, shown)
+    for one in order:
+        if one not in df.columns:
+            raise TableError(f"latest_by={one!r} for table {address}: the rows have no such column")
+    ready = prepare(address, attempt_of(batch, name), schema, partition_by=partition_by, merge_on=merge_on)
+    if isinstance(ready, TableCommit):
+        _check_single_call(address, name, batch)
+        return ready
+    fenced = _against_failover(ready, batch, name)
+    if fenced is None:
+        return TableCommit(table=str(address), rows=0, files=0, version=None, repeated=True)
+    if merge_on:
+        done = commit_merge(fenced, df.toArrow(), order)
+    else:
+        done = commit(fenced, _files_of(shown, fenced, rows_per_file))
+    _check_single_call(address, name, batch)
+    return done
+
+
+def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepared | None:
+    """The same with a check before the commit that the server did not forget the batch; None when rows of its items are
+    in the table, so that these rows are not those to write. Notes need a folder that renames files at once."""
+    if not isinstance(batch, SinkBatch) or batch.lease is None or not ready.table.storage.is_local:
+        return ready
+    root = Path(local_path(ready.table.storage.root), f"_{as_name(name)}" if name else "")
+    prefix = f"{name}/" if name else ""
+    records = SinkRecords(
+        LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(ready, f"{prefix}{batch_id}")
+    )
+    there = records.note()
+    if len(there) == batch.size or not batch.left_out.fits(str(root), there):
+        return None
+
+    def renew() -> None:
+        batch.renew()
+        records.check()
+
+    return replace(ready, attempt=replace(ready.attempt, renew=renew))
+
+
+def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int) -> list[DataFile]:
+    """The data files that Spark wrote of the rows: one for each partition, or more of `rows_per_file` rows."""
+    by = [_column(one) for one in ready.partition_by]
+    spread = df.repartition(*by).sortWithinPartitions(*by) if by else df.repartition(1)
+    target = ready.target(rows_per_file)
+    try:
+        made = spread.mapInArrow(partial(_write_task, target), "file string").collect()
+        files = [DataFile.of_json(row["file"]) for row in made]
+        _check_visible(ready, files)
+    except BaseException as error:
+        discard(ready)
+        line = error_line(error)
+        kind, _, words = line.partition(": ")
+        if kind == TableError.__name__ and not isinstance(error, TableError):
+            raise TableError(words) from error
+        raise
+    return files
+
+
+def _write_task(target: FileTarget, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for made in write_files(target, rows):
+        yield pa.record_batch([pa.array([made.as_json()], pa.string())], names=["file"])
+
+
+def _check_visible(ready: Prepared, files: Sequence[DataFile]) -> None:
+    """Raises TableError when executors of other machines wrote to folders of theirs."""
+    storage = ready.table.storage
+    if storage.is_local and files and not storage.has(files[0].name):
+        raise TableError(
+            f"table {ready.table.address}: executors wrote {storage.path(files[0].name)}, which is not on this machine:"
+            " put the table where both reach it, in a shared folder or at a URL (s3://…)"
+        )
+
+
+def _check_single_call(address: TableAddress, name: str, batch: BatchIdentity) -> None:
+    run = batch, hash(batch.left_out.members) if isinstance(batch, SinkBatch) else 0
+    before = _last.get((str(address), name))
+    if before is not None and before[0] is batch and before[1] == run[1]:
+        raise StationError(
+            f"one batch was written twice to table {address} in one attempt, and the second write would pass for a "
+            "repeated one: unite the DataFrames, or give each write a name=…"
+        )
+    _last[str(address), name] = run
+
+
+def _schema(address: TableAddress, df: DataFrame) -> pa.Schema:
+    if df.isStreaming:
+        raise StationError(f"a streaming DataFrame for table {address}: write its micro-batches, in foreachBatch")
+    return arrow_schema(str(address), df.schema)
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,177 @@
+"""Sinks into tables of a lakehouse: stations write them on Spark, each item once, whatever fails."""
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from jobrunner.clock import monotonic
+from jobrunner.errors import BatchLost, StationError, TableError
+from jobrunner.etl.table_sink import address_of
+from jobrunner.retry import Backoff
+from jobrunner.spark import micro_batch, write_table
+from jobrunner.spark.lake import commit as lake_commit
+from jobrunner.spark.lake.commit import open_table
+from jobrunner.spark.lake.services import clean_up_table
+
+SOON = {"max_wait": 0, "backoff": Backoff(base=0)}
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def table(request, tmp_path, monkeypatch):
+    """The address of a table of each format that is not there yet."""
+    monkeypatch.setattr(lake_commit, "_seen", set())
+    if request.param == "delta":
+        return f"delta:{tmp_path}/late"
+    from pyiceberg.catalog import Config
+
+    settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    monkeypatch.setattr(Config, "get_catalog_config", lambda self, name: settings)
+    return "iceberg:lake.db.late"
+
+
+def read(table):
+    opened = open_table(address_of(table))
+    if not opened.load():
+        return []
+    rows = opened._table.to_pyarrow_table() if table.startswith("delta") else opened._table.scan().to_arrow()
+    return rows.to_pylist()
+
+
+def test_each_item_is_in_the_table_once_with_its_id_in_one_file_for_each_partition(flights, drive, table):
+    flights.spark_sink("late", table=table, schema="n long, day string, at timestamp", partition_by="day",
+                       id_column="item", batch=100, **SOON)  # fmt: skip
+    days = ("mon", "tue", None)
+    ids = flights.push_many("late", [{"n": n, "day": days[n % 3], "at": "2026-01-31T00:00:00Z"} for n in range(150)])
+    flights.push("late", {"n": "no number"})
+    drive("late")
+    rows = read(table)
+    assert sorted(row["item"] for row in rows) == sorted(ids)
+    assert {row["n"]: row["day"] for row in rows} == {n: days[n % 3] for n in range(150)}
+    assert {str(row["at"]) for row in rows} == {"2026-01-31 00:00:00+00:00"}
+    assert len(clean_up_table(table, dry_run=True).files) == 0
+    opened = open_table(address_of(table))
+    opened.load()
+    files = [one for one in opened.storage.list("") if one.path.endswith(".parquet") and "_delta_log" not in one.path]
+    assert len(files) == 6
+
+
+def test_parts_of_a_batch_that_fails_and_a_driver_that_dies_behind_its_commit(
+    flights, drive, take, spark, table, audit, monkeypatch
+):
+    """One item makes the function fail; each batch is written, and then its driver dies, once."""
+    died = set()
+
+    @flights.spark_sink("late", table=table, schema="n long", id_column="item", **SOON)
+    def shape(df, spark):
+        return df.withColumn("n", F.when(df.n == 2, F.raise_error(F.lit("two"))).otherwise(df.n))
+
+    commit = lake_commit._transact
+
+    def dies(ready, write):
+        version = commit(ready, write)
+        if ready.attempt.batch_id not in died:
+            died.add(ready.attempt.batch_id)
+            raise RuntimeError("the driver died")
+        return version
+
+    monkeypatch.setattr(lake_commit, "_transact", dies)
+    ids = flights.push_many("late", [{"n": n} for n in range(5)])
+    drive("late")
+    rows = read(table)
+    assert sorted(row["item"] for row in rows) == sorted(one for n, one in enumerate(ids) if n != 2)
+    assert audit("flights/late")["dead"] == 1
+    assert sum(audit("flights/late")[state] for state in ("waiting", "pending")) == 0
+    assert clean_up_table(table, dry_run=True).files == ()
+
+
+def test_a_table_that_does_not_take_the_rows_blames_no_item_and_goes_on_when_mended(
+    flights, driver_of, spark, table, audit, monkeypatch
+):
+    """Also when the station has worked before."""
+    flights.spark_sink("late", table=table, schema="n long", **SOON)
+    flights.push_many("late", [{"n": n} for n in range(3)])
+    driver = driver_of("late")
+    assert driver.step(spark)
+
+    flights.push_many("late", [{"n": n} for n in range(3, 6)])
+    kind, pauses = type(open_table(address_of(table))), []
+
+    def away(self):
+        raise OSError("the catalog is away")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(driver._failures._stopping, "wait", pauses.append)
+        fault.setattr(kind, "load", away)
+        assert driver.step(spark)
+    assert pauses == [1.0]
+    assert driver._failures.failure is None
+    assert audit("flights/late")["dead"] == 0
+    ends = monotonic() + 60
+    while sorted(row["n"] for row in read(table)) != list(range(6)):
+        assert monotonic() < ends
+        driver.step(spark)
+    driver.stop(20)
+
+
+def test_upserts_keep_the_item_that_was_enqueued_last(flights, drive, table):
+    flights.spark_sink("late", table=table, schema="n long, v string", merge_on="n", batch=10, **SOON)
+    flights.push_many("late", [{"n": n % 5, "v": f"v{n}"} for n in range(25)])
+    drive("late")
+    assert sorted((row["n"], row["v"]) for row in read(table)) == [(n, f"v{n + 20}") for n in range(5)]
+
+
+def test_writes_in_a_function_of_ones_own_and_for_each_micro_batch(spark, table, tmp_path):
+    rows = spark.createDataFrame([(1, "a")], "n int, s string")
+    batch = micro_batch("query", 0)
+    assert write_table(rows, batch, table).rows == 1
+    with pytest.raises(StationError, match=r"one batch was written twice to table .* in one attempt"):
+        write_table(rows, batch, table)
+    assert write_table(rows, batch, table, name="second").rows == 1
+    assert write_table(rows, micro_batch("query", 0), table).repeated
+    with pytest.raises(TableError, match=rf"column 'n' of table {table} is int32, and that of the rows is string"):
+        write_table(rows.withColumn("n", F.lit("x")), micro_batch("query", 1), table)
+    with pytest.raises(TableError, match=r"column 'v' for table .* is of type variant, which no table has"):
+        write_table(spark.sql("select parse_json('1') v"), micro_batch("query", 1), table)
+    bad = rows.withColumn("s", F.raise_error(F.lit("no row")).cast("string"))
+    with pytest.raises(Exception, match="no row"):
+        write_table(bad, micro_batch("query", 1), table)
+    assert len(read(table)) == 2
+
+    spark.range(100).write.parquet(f"{tmp_path}/in")
+
+    def each(df, number):
+        write_table(df, micro_batch("stream", number), f"{table}_stream")
+
+    stream = spark.readStream.schema("id long").parquet(f"{tmp_path}/in")
+    for _ in range(2):
+        query = stream.writeStream.foreachBatch(each).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        query.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(row["id"] for row in read(f"{table}_stream")) == list(range(100))
+
+
+def test_a_zombie_behind_its_lease_writes_nothing(flights, take, table, raw, keys):
+    flights.spark_sink("late", table=table, schema="n long", **SOON)
+    flights.push_many("late", [{"n": n} for n in range(4)])
+    zombie = take("late")
+    queue = keys.queue("flights/late")
+    raw.zadd(queue.batches, {zombie.lease.id: 0})
+    raw.hset(queue.batch + zombie.lease.id.encode(), "ends", 1)
+    take("late").run()
+    assert zombie.stage() is None  # the batch is there: nothing to write
+    with pytest.raises(BatchLost):
+        zombie.decide()
+    assert sorted(row["n"] for row in read(table)) == [0, 1, 2, 3]
+
+
+def test_items_of_a_batch_that_the_server_forgot_are_not_written_twice(flights, drive, take, table, raw, audit):
+    """The server goes back to the moment before the batch was taken, as by a failover to a replica that lags."""
+    flights.spark_sink("late", table=table, schema="n long", id_column="item", batch=3, **SOON)
+    ids = flights.push_many("late", [{"n": n} for n in range(4)])
+    before = {key: raw.dump(key) for key in raw.keys("*")}
+    lost = take("late", n=2)
+    lost.stage()
+    raw.delete(*raw.keys("*"))
+    for key, value in before.items():
+        raw.restore(key, 0, value)
+    drive("late")
+    assert sorted(row["item"] for row in read(table)) == sorted(ids)
+    assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0

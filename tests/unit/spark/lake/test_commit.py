@@ -1,0 +1,236 @@
+"""A batch enters a table once, whichever attempts at it and at its parts come, and in which order."""
+
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from jobrunner.errors import BatchLost, PipelineError, TableError
+from jobrunner.spark.lake import commit as lake_commit
+from jobrunner.spark.lake.commit import TableCommit, commit, settle
+from jobrunner.spark.lake.tables import CommitConflict
+from tests.unit.spark.lake.conftest import part
+
+
+def test_a_repeated_commit_is_skipped_and_leaves_no_file(lake, numbers):
+    first = lake.write(part("b"), numbers(1, 2))
+    again = lake.write(part("b", epoch=2), numbers(1, 2))
+    assert (first.rows, first.files, first.repeated) == (2, 1, False)
+    assert (again.rows, again.version, again.repeated) == (0, None, True)
+    assert lake.column() == [1, 2]
+    assert len(lake.data_files()) == 1
+
+
+def test_parts_of_a_batch_that_was_written_are_skipped(lake, numbers):
+    lake.write(part("b"), numbers(1, 2))
+    assert lake.write(part("b.1"), numbers(1)).repeated
+    assert lake.write(part("b.2.1"), numbers(2)).repeated
+    assert lake.column() == [1, 2]
+
+
+def test_a_zombie_of_a_whole_whose_part_was_written_is_refused(lake, numbers):
+    zombie = lake.prepare(part("b"), numbers(1, 2))
+    files = lake.files(zombie, numbers(1, 2))
+    inner = lake.prepare(part("b.2"), numbers(2))
+    lake.write(part("b.2.1"), numbers(2))
+    with pytest.raises(BatchLost, match="'b' was split"):
+        commit(zombie, files)
+    with pytest.raises(BatchLost, match=r"'b\.2' was split"):
+        commit(inner, lake.files(inner, numbers(2)))
+    lake.write(part("b.1"), numbers(1))
+    assert lake.column() == [1, 2]
+    assert len(lake.data_files()) == 2
+
+
+@pytest.mark.parametrize("ids", [("b", "b"), ("b", "b.1"), ("b.1", "b"), ("b.1", "b.1"), ("b.1.2", "b.1")])
+def test_of_two_drivers_that_commit_at_the_same_time_one_does(ids, lake, numbers, monkeypatch):
+    """The second commits between the look of the first at the marks and its transaction."""
+    lake.write(part("other"), numbers(0))
+    one, two = (lake.prepare(part(batch_id, epoch), numbers(1)) for epoch, batch_id in enumerate(ids, 1))
+    files, others = lake.files(one, numbers(1)), lake.files(two, numbers(1))
+    append, done = one.table.append, []
+
+    def second_comes_first(files, attempt):
+        if not done:
+            done.append(commit(two, others))
+        return append(files, attempt)
+
+    monkeypatch.setattr(one.table, "append", second_comes_first)
+    try:
+        done.append(commit(one, files))
+    except BatchLost:
+        done.append(None)
+    assert [None if one is None else one.rows for one in done] == [1, None if len(ids[0]) < len(ids[1]) else 0]
+    assert lake.column() == [0, 1]
+    assert len(lake.data_files()) == 2
+
+
+def test_commits_of_other_batches_do_not_disturb_and_threads_all_get_through(lake, numbers):
+    lake.write(part("first"), numbers(0))
+    errors, started = [], threading.Barrier(4)
+
+    def run(number):
+        try:
+            started.wait()
+            for turn in range(3):
+                lake.write(part(f"b{number}-{turn}"), numbers(number * 10 + turn))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
+    [one.start() for one in threads]
+    [one.join() for one in threads]
+    assert errors == []
+    assert lake.column() == [0, *(number * 10 + turn for number in range(1, 5) for turn in range(3))]
+
+
+def test_conflicts_without_end_are_an_error_that_names_the_table(lake, numbers, monkeypatch):
+    monkeypatch.setattr(lake_commit, "RETRIES_S", 0.0)
+    ready = lake.prepare(part("b"), numbers(1))
+
+    def conflict(files, attempt):
+        raise CommitConflict("somebody appended")
+
+    files = lake.files(ready, numbers(1))
+    monkeypatch.setattr(ready.table, "append", conflict)
+    with pytest.raises(TableError, match=rf"{lake.table}: 1 commits met others .*somebody appended"):
+        commit(ready, files)
+
+
+def test_a_lease_that_is_lost_before_the_commit_ends_it_and_its_files(lake, numbers):
+    def lost():
+        raise BatchLost("another driver holds it")
+
+    with pytest.raises(BatchLost):
+        lake.write(part("b", renew=lost), numbers(1))
+    assert lake.data_files() == []
+    assert lake.read().num_rows == 0
+
+
+def test_an_error_behind_the_commit_is_none(lake, numbers, monkeypatch):
+    ready = lake.prepare(part("b"), numbers(1))
+    append = ready.table.append
+
+    def fails_late(files, attempt):
+        append(files, attempt)
+        raise OSError("no checkpoint")
+
+    monkeypatch.setattr(ready.table, "append", fails_late)
+    assert commit(ready, lake.files(ready, numbers(1))).rows == 1
+    assert lake.write(part("b", epoch=2), numbers(1)).repeated
+    assert lake.column() == [1]
+
+
+def test_an_error_of_the_commit_keeps_its_files_as_the_outcome_may_be_unknown(lake, numbers, monkeypatch):
+    ready = lake.prepare(part("b"), numbers(1))
+    files = lake.files(ready, numbers(1))
+
+    def fails(files, attempt):
+        raise OSError("the catalog is away")
+
+    monkeypatch.setattr(ready.table, "append", fails)
+    with pytest.raises(TableError, match=f"{lake.table}: the commit failed: OSError: the catalog is away"):
+        commit(ready, files)
+    assert lake.data_files() == [files[0].name]
+    lake.write(part("b", epoch=2), numbers(1))
+    assert lake.column() == [1]
+    assert len(lake.data_files()) == 1
+
+
+def test_files_of_a_task_that_ran_twice_and_of_dead_attempts_are_removed_with_the_commit(lake, numbers):
+    dead = lake.prepare(part("b"), numbers(1))
+    lake.files(dead, numbers(1))
+    sibling = lake.prepare(part("b.2"), numbers(2))
+    kept = lake.files(sibling, numbers(2))
+    ready = lake.prepare(part("b.1"), numbers(1))
+    lake.files(ready, numbers(1))
+    commit(ready, lake.files(ready, numbers(1)))
+    assert len(lake.data_files()) == 2
+    commit(sibling, kept)
+    assert lake.column() == [1, 2]
+
+
+def test_a_table_that_is_dropped_is_not_made_anew_by_who_wrote_to_it(lake, numbers, tmp_path):
+    lake.write(part("a"), numbers(1))
+    ready = lake.prepare(part("b"), numbers(2))
+    files = lake.files(ready, numbers(2))
+    _drop(lake, tmp_path)
+    with pytest.raises(TableError, match=f"{lake.table} was dropped or replaced"):
+        commit(ready, files)
+    with pytest.raises(TableError, match=f"{lake.table} is gone, and this process wrote to it before: restore it, or"):
+        lake.write(part("c"), numbers(3))
+    lake_commit._seen.clear()  # as the worker starts again
+    lake.write(part("b", epoch=2), numbers(2))
+    assert lake.column() == [2]
+
+
+def _drop(lake, tmp_path):
+    if lake.address.format == "delta":
+        (tmp_path / "late").rename(tmp_path / "elsewhere")
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        load_catalog("lake").drop_table("db.late")
+
+
+def test_a_batch_without_rows_commits_nothing(lake, numbers):
+    done = lake.write(part("b"), numbers())
+    assert done == TableCommit(table=lake.table, rows=0, files=0, version=None)
+    assert lake.mark("b") is None
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+def test_a_file_for_each_partition_with_its_values_back(rows, lake, numbers):
+    days = pa.array([None, "a/b é", "a=b", "", "%20"] * 2, pa.string())
+    table = numbers(*range(10), day=days, ok=pa.array([True, False] * 5))
+    done = lake.write(part("b"), table, partition_by=["day", "ok"])
+    assert done.files == 10
+    found = lake.read().sort_by("n").to_pydict()
+    empty = None if lake.address.format == "delta" else ""  # the format has no partition of empty texts
+    assert found["day"] == [None, "a/b é", "a=b", empty, "%20"] * 2
+    assert found["ok"] == [True, False] * 5
+    more = lake.prepare(part("c"), table)
+    assert len(lake.files(more, table.slice(0, 1).take([0] * 7), per_file=rows)) == -(-7 // rows)
+
+
+def test_values_of_all_types_come_back(lake):
+    at, inner = datetime(2026, 1, 31, 1, 2, 3, 4), pa.struct([("c", pa.string())])
+    rows = pa.table(
+        {
+            "i8": pa.array([1, None], pa.int8()), "i": pa.array([-1, 2], pa.int32()),
+            "f": pa.array([0.5, None], pa.float32()), "d": pa.array([float("nan"), 1e300]),
+            "t": ["ä" * 100, None], "b": [b"\x00", None], "ok": [True, None], "day": [at.date(), None],
+            "at": pa.array([at.replace(tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+            "local": pa.array([at, None], pa.timestamp("us")),
+            "money": pa.array([Decimal("12.34"), None], pa.decimal128(10, 2)),
+            "l": pa.array([["x", None], None], pa.list_(pa.string())),
+            "s": pa.array([{"a": 1, "b": {"c": "x"}}, None], pa.struct([("a", pa.int32()), ("b", inner)])),
+            "m": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
+        }
+    )  # fmt: skip
+    lake.write(part("b"), rows)
+    lake.write(part("c"), rows)
+    found = lake.read()
+    assert repr(found.slice(0, 2).to_pylist()) == repr(found.slice(2, 2).to_pylist()) == repr(rows.to_pylist())
+
+
+def test_a_value_too_long_for_a_partition_is_the_fault_of_its_item(lake, numbers):
+    with pytest.raises(PipelineError, match=r"column 'day', by which .* has more than 1000") as error:
+        lake.write(part("b"), numbers(1, day=["x" * 1001]), partition_by=["day"])
+    assert not isinstance(error.value, TableError)
+
+
+def test_a_batch_that_the_server_lost_is_in_the_table_or_will_never_be(lake, numbers):
+    zombie = lake.prepare(part("lost"), numbers(1))
+    files = lake.files(zombie, numbers(1))
+    lake.write(part("whole"), numbers(2))
+    lake.write(part("split.1"), numbers(3))
+    ready = lake.prepare(part("new"), numbers(1))
+    found = {batch: settle(ready, batch) for batch in ("lost", "whole", "whole.1.2", "split", "split.1", "split.2")}
+    assert found == {"lost": False, "whole": True, "whole.1.2": True, "split": False, "split.1": True, "split.2": False}
+    with pytest.raises(BatchLost, match="or it was fenced"):
+        commit(zombie, files)
+    commit(ready, lake.files(ready, numbers(1)))
+    assert lake.column() == [1, 2, 3]

@@ -1,0 +1,103 @@
+"""Upserts by key, each batch once."""
+
+import pyarrow as pa
+import pytest
+
+from jobrunner.errors import BatchLost, PipelineError, TableError
+from jobrunner.spark.lake import commit as lake_commit
+from jobrunner.spark.lake.commit import commit_merge
+from tests.unit.spark.lake.conftest import part
+
+KEY = {"merge_on": ["n"]}
+
+
+def values(lake):
+    return {row["n"]: row["v"] for row in lake.read().to_pylist()}
+
+
+def test_a_row_replaces_the_one_with_its_key_once(lake, numbers):
+    lake.write(part("a"), numbers(1, 2, v=["a", "a"]), **KEY)
+    lake.write(part("b"), numbers(2, 3, v=["b", "b"]), **KEY)
+    again = lake.write(part("a", epoch=2), numbers(1, 2, v=["a", "a"]), **KEY)
+    assert again.repeated
+    assert lake.write(part("b.1"), numbers(3, v=["z"]), **KEY).repeated
+    assert values(lake) == {1: "a", 2: "b", 3: "b"}
+
+
+def test_columns_are_added_and_those_that_are_missing_stay_or_are_asked_for(lake, numbers):
+    lake.write(part("a"), numbers(1, 2, v=["a", "a"]), **KEY)
+    lake.write(part("b"), numbers(2, 3, v=["b", "b"], more=[1, 2]), **KEY)
+    assert values(lake) == {1: "a", 2: "b", 3: "b"}
+    rows = numbers(3, 4, v=["c", "c"])
+    if lake.address.format == "iceberg":
+        with pytest.raises(TableError, match=f"table {lake.table} has a column .more. and the rows have not"):
+            lake.write(part("c"), rows, **KEY)
+        rows = rows.append_column("more", [[2, None]])
+    lake.write(part("c"), rows, **KEY)
+    assert values(lake) == {1: "a", 2: "b", 3: "c", 4: "c"}
+    assert sorted(lake.read().column("more").to_pylist(), key=str) == [1, 2, None, None]
+
+
+def test_columns_widen_for_a_merge(lake, numbers):
+    if lake.address.format == "delta":
+        return
+    lake.write(part("a"), numbers(1, v=pa.array([1], pa.int32())), **KEY)
+    lake.write(part("b"), numbers(1, 2, v=pa.array([2**40, 1])), **KEY)
+    assert values(lake) == {1: 2**40, 2: 1}
+
+
+def test_of_two_drivers_at_once_one_merges(lake, numbers, monkeypatch):
+    lake.write(part("a"), numbers(1, v=["a"]), **KEY)
+    rows = numbers(1, v=["b"])
+    for first, second in (("b", "b"), ("c", "c.1"), ("d", "other")):
+        one, two = lake.prepare(part(first), rows, **KEY), lake.prepare(part(second, 2), rows, **KEY)
+        merge, done = one.table.merge, []
+
+        def second_comes_first(rows, key, attempt, merge=merge, done=done, two=two):
+            if not done:
+                done.append(commit_merge(two, rows))
+            return merge(rows, key, attempt)
+
+        monkeypatch.setattr(one.table, "merge", second_comes_first)
+        if second == "c.1":
+            with pytest.raises(BatchLost):
+                commit_merge(one, rows)
+        else:
+            assert commit_merge(one, rows).repeated is (first == second)
+        assert done[0].rows == 1
+    assert values(lake) == {1: "b"}
+    assert lake.read().num_rows == 1
+
+
+def test_of_rows_with_one_key_the_last_by_an_order_counts_else_they_are_refused(lake, numbers):
+    rows = numbers(1, 1, 2, v=["old", "new", "x"], at=[5, 6, 7])
+    with pytest.raises(PipelineError, match=rf"several rows for table {lake.table} have the key {{'n': 1}}") as error:
+        lake.write(part("a"), rows, **KEY)
+    assert not isinstance(error.value, TableError)
+    lake.write(part("a"), rows.take([1, 0, 2]), order=["at"], **KEY)
+    assert values(lake) == {1: "new", 2: "x"}
+
+
+def test_a_key_without_a_value_is_the_fault_of_its_item(lake, numbers):
+    with pytest.raises(PipelineError, match="1 rows have no value for 'n', a column of merge_on") as error:
+        lake.write(part("a"), numbers(None, 1), **KEY)
+    assert not isinstance(error.value, TableError)
+    with pytest.raises(TableError, match=rf"merge_on=\['x'\] for table {lake.table}: the rows have no column 'x'"):
+        lake.write(part("a"), numbers(1), merge_on=["x"])
+
+
+def test_a_merge_that_changes_nothing_is_remembered_too(lake, numbers):
+    rows = numbers(1, v=["a"])
+    lake.write(part("a"), rows, **KEY)
+    assert lake.write(part("b"), rows, **KEY).rows == 1
+    assert lake.write(part("b", epoch=2), numbers(1, v=["z"]), **KEY).repeated
+    assert values(lake) == {1: "a"}
+
+
+def test_keys_of_several_columns_and_partitions(lake, numbers):
+    key = {"merge_on": ["n", "day of"], "partition_by": ["day of"]}
+    for batch, value in (("a", "old"), ("b", "new")):
+        days = {"day of": pa.array(["mon", "tue"]), "v": pa.array([value, value])}
+        lake.write(part(batch), numbers(1, 1, **days), **key)
+    assert sorted(lake.read().column("v").to_pylist()) == ["new", "new"]
+    assert lake_commit.RETRIES_S > 1

@@ -1,0 +1,158 @@
+"""Columns of rows and of a table: what is added, widened, and refused before anything is written."""
+
+import pyarrow as pa
+import pytest
+
+from jobrunner.errors import PipelineError, TableError
+from jobrunner.spark.lake.arrow_types import arrow_schema
+from jobrunner.spark.lake.commit import commit, open_table
+from jobrunner.spark.lake.schema_rules import fit
+from tests.unit.spark.lake.conftest import part
+
+
+def columns(**kinds):
+    return pa.schema(list(kinds.items()))
+
+
+def test_new_columns_and_those_that_are_missing(lake, numbers):
+    lake.write(part("a"), numbers(1, name=["x"]))
+    lake.write(part("b"), numbers(2, seen=[0.5], tags=[["t"]]))
+    lake.write(part("c"), numbers(3))
+    rows = lake.read().sort_by("n").to_pydict()
+    assert rows == {"n": [1, 2, 3], "name": ["x", None, None], "seen": [None, 0.5, None], "tags": [None, ["t"], None]}
+
+
+def test_a_column_that_another_driver_adds_meanwhile(lake, numbers):
+    lake.write(part("a"), numbers(1))
+    ready = lake.prepare(part("b"), numbers(2, seen=[0.5]))
+    files = lake.files(ready, numbers(2, seen=[0.5]))
+    lake.write(part("c"), numbers(3, seen=[1.5], more=["x"]))
+    assert commit(ready, files).rows == 1
+    assert sorted(lake.read().column("seen").to_pylist(), key=str) == [0.5, 1.5, None]
+
+
+def test_a_column_that_another_driver_adds_with_another_type_meanwhile_refuses_the_batch(lake, numbers):
+    lake.write(part("a"), numbers(1))
+    ready = lake.prepare(part("b"), numbers(2, seen=["yes"]))
+    files = lake.files(ready, numbers(2, seen=["yes"]))
+    lake.write(part("c"), numbers(3, seen=[1.5]))
+    with pytest.raises(TableError, match=f"'seen' of table {lake.table} is double, and that of the rows is string"):
+        commit(ready, files)
+    assert lake.column() == [1, 3]
+    assert len(lake.data_files()) == 2
+
+
+def test_narrow_numbers_enter_wide_columns(lake):
+    wide = pa.table({"n": pa.array([1], pa.int64()), "f": pa.array([1.0]), "d": pa.array([1], pa.decimal128(20, 2))})
+    narrow = wide.cast(columns(n=pa.int32(), f=pa.float32(), d=pa.decimal128(10, 2)))
+    lake.write(part("a"), wide)
+    lake.write(part("b"), narrow)
+    assert lake.read().column("n").to_pylist() == [1, 1]
+    assert lake.read().schema.field("n").type == pa.int64()
+
+
+def test_columns_widen_where_the_format_can(lake):
+    narrow = pa.table({"n": pa.array([1], pa.int32()), "f": pa.array([1.0], pa.float32())})
+    wide = pa.table({"n": pa.array([2**40]), "f": pa.array([1e300])})
+    lake.write(part("a"), narrow)
+    if lake.address.format == "delta":
+        with pytest.raises(TableError, match=f"'n' of table {lake.table} is int32, and that of the rows is int64: "
+                                             "this format cannot widen a column"):  # fmt: skip
+            lake.write(part("b"), wide)
+        assert len(lake.data_files()) == 1
+        return
+    lake.write(part("b"), wide)
+    assert lake.read().sort_by("n").to_pydict() == {"n": [1, 2**40], "f": [1.0, 1e300]}
+    lake.write(part("c"), narrow)
+    assert lake.column() == [1, 1, 2**40]
+
+
+@pytest.mark.parametrize(
+    ("there", "own", "words"),
+    [
+        ({"a": pa.string()}, {"a": pa.int64()}, "column 'a' of table T is string, and that of the rows is int64"),
+        ({"a": pa.int64()}, {"a": pa.float64()}, "column 'a' of table T is int64, and that of the rows is double"),
+        ({"a": pa.timestamp("us")}, {"a": pa.timestamp("us", "UTC")}, "is timestamp[us], and that of the rows is t"),
+        ({"a": pa.decimal128(10, 2)}, {"a": pa.decimal128(12, 3)}, "is decimal128(10, 2), and that of the rows is dec"),
+        ({"a": pa.struct([("x", pa.int64())])}, {"a": pa.struct([("y", pa.int64())])}, "is struct<x: int64>, and that"),
+        ({"Name": pa.string()}, {"name": pa.string()}, "table T has a column 'Name', the rows have 'name'"),
+        ({}, {"a": pa.null()}, "column 'a' for table T has no type"),
+        ({}, {}, "the rows for table T have no column"),
+        ({}, {"a": pa.int8(), "A": pa.int8()}, "two columns for table T are called 'a' and 'A'"),
+    ],
+)
+def test_what_is_refused_names_the_column_the_types_and_the_table(there, own, words):
+    with pytest.raises(TableError) as error:
+        fit("T", columns(**there), columns(**own), widens_table=True)
+    assert words in str(error.value)
+
+
+def test_a_column_without_nulls(lake, numbers):
+    with pytest.raises(TableError, match="table T allows no null in column 'n', and the rows have no such column"):
+        fit("T", pa.schema([pa.field("n", pa.int64(), nullable=False)]), columns(a=pa.string()), widens_table=True)
+    strict = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())])
+    open_table(lake.address).create(strict, ())
+    lake.write(part("a"), numbers(1, s=["x"]))
+    with pytest.raises(PipelineError, match="1 rows have no value for column 'n', in which table") as error:
+        lake.write(part("b"), numbers(2, None, s=["y", None]))
+    assert not isinstance(error.value, TableError)
+    assert lake.column() == [1]
+    assert len(lake.data_files()) == 1
+
+
+def test_partitions_of_a_table_and_of_a_sink(lake, numbers):
+    day = {"day": ["mon"]}
+    lake.write(part("a"), numbers(1, **day), partition_by=["day"])
+    lake.write(part("b"), numbers(2, **day))
+    with pytest.raises(TableError, match=rf"{lake.table} is partitioned by 'day', the sink says partition_by=\['n'\]"):
+        lake.write(part("c"), numbers(3, **day), partition_by=["n"])
+    with pytest.raises(TableError, match="is partitioned by 'day', and the rows have no such column"):
+        lake.write(part("c"), numbers(3))
+    assert lake.column() == [1, 2]
+
+
+def test_partitions_that_no_table_can_have(lake, numbers):
+    with pytest.raises(TableError, match="cannot be partitioned by 'f', of type double"):
+        lake.write(part("a"), numbers(1, f=[0.5]), partition_by=["f"])
+    with pytest.raises(TableError, match="is partitioned by 'none', and the rows have no such column"):
+        lake.write(part("a"), numbers(1), partition_by=["none"])
+
+
+def test_partitions_by_a_function_are_refused(lake, numbers):
+    if lake.address.format == "delta":
+        return
+    from pyiceberg.catalog import load_catalog
+
+    lake.write(part("a"), numbers(1))
+    with load_catalog("lake").load_table("db.late").update_spec() as change:
+        change.add_field("n", "bucket[4]")
+    with pytest.raises(TableError, match=r"is partitioned by bucket\[4\] of 'n': a sink writes partitions of whole"):
+        lake.write(part("b"), numbers(2))
+
+
+def test_types_of_spark():
+    from pyspark.sql import types as spark
+
+    schema = spark.StructType(
+        [
+            spark.StructField("a", spark.ByteType()), spark.StructField("b", spark.TimestampType()),
+            spark.StructField("e", spark.ArrayType(spark.MapType(spark.StringType(), spark.DecimalType(5, 1)))),
+        ]
+    )  # fmt: skip
+    found = arrow_schema("T", schema)
+    assert found.types[:2] == [pa.int8(), pa.timestamp("us", "UTC")]
+    assert found.field("e").type.value_type.item_type == pa.decimal128(5, 1)
+    with pytest.raises(TableError, match="column 'v' for table T is of type variant, which no table has: cast it"):
+        arrow_schema("T", spark.StructType([spark.StructField("v", spark.ArrayType(spark.VariantType()))]))
+
+
+def test_a_delta_table_that_asks_more_of_a_writer_is_refused(tmp_path, numbers):
+    from deltalake import DeltaTable
+
+    from tests.unit.spark.lake.conftest import Lake
+
+    made = Lake(f"delta:{tmp_path}/t")
+    made.write(part("a"), numbers(1))
+    DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(TableError, match=r"needs delta\.constraints\.positive of its writers"):
+        made.write(part("b"), numbers(2))

@@ -1,0 +1,133 @@
+"""What a table remembers, for how long, and what compaction and clean-up leave of it."""
+
+import os
+import time
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from jobrunner.clock import unix_ms
+from jobrunner.errors import BatchLost, TableError
+from jobrunner.spark.lake import iceberg
+from jobrunner.spark.lake.commit import commit, open_table
+from jobrunner.spark.lake.services import clean_up_table, compact_table
+from jobrunner.spark.lake.tables import CommitConflict
+from tests.unit.spark.lake.conftest import Lake, part
+
+
+def test_files_of_attempts_that_are_over_are_removed_at_once_and_others_by_age(lake, numbers):
+    running = lake.prepare(part("slow"), numbers(7))
+    files = lake.files(running, numbers(7))
+    for batch in ("whole", "split", "split.1", "written.2.1"):
+        lake.files(lake.prepare(part(batch), numbers(1)), numbers(1))
+    lake.write(part("whole", epoch=2), numbers(1))
+    lake.write(part("split.2"), numbers(2))
+    lake.write(part("written"), numbers(3))
+    dead = lake.prepare(part("gone"), numbers(9))
+    lake.files(dead, numbers(9))
+
+    seen = clean_up_table(lake.table, dry_run=True)
+    done = clean_up_table(lake.table)
+    assert seen == done
+    assert [name.rpartition("/")[2].partition("@")[0] for name in done.files] == ["written.2.1"]
+    left = sorted(name.rpartition("/")[2].partition("@")[0] for name in lake.data_files())
+    assert left == ["gone", "slow", "split.1", "split.2", "whole", "written"]
+    assert commit(running, files).rows == 1
+    assert lake.column() == [1, 2, 3, 7]
+
+    clean_up_table(lake.table, older_than=timedelta(0))
+    assert len(lake.data_files()) == 4
+    assert lake.column() == [1, 2, 3, 7]
+
+
+def test_many_small_files_become_one_and_the_table_still_knows_its_batches(lake, numbers):
+    for turn in range(5):
+        lake.write(part(f"b{turn}"), numbers(turn, day=["mon" if turn else "tue"]), partition_by=["day"])
+    lake.write(part("c.1"), numbers(9, day=["mon"]))
+    assert compact_table(lake.table) == 5
+    assert compact_table(lake.table) == 0
+    assert lake.column() == [0, 1, 2, 3, 4, 9]
+    assert len(lake.data_files()) == 7
+    assert lake.write(part("b3", epoch=2), numbers(3, day=["mon"])).repeated
+    with pytest.raises(BatchLost):
+        lake.write(part("c"), numbers(9, day=["mon"]))
+
+    time.sleep(0.01)  # behind the instant of the last snapshot
+    clean_up_table(lake.table, older_than=timedelta(0))
+    assert lake.column() == [0, 1, 2, 3, 4, 9]
+    assert len(lake.data_files()) == 2
+    assert lake.write(part("b3", epoch=2), numbers(3, day=["mon"])).repeated
+    with pytest.raises(BatchLost):
+        lake.write(part("c"), numbers(9, day=["mon"]))
+
+
+def test_a_commit_between_the_plan_of_a_rewrite_and_its_end_stays(lake, numbers, monkeypatch):
+    for turn in range(3):
+        lake.write(part(f"b{turn}"), numbers(turn))
+    table = open_table(lake.address)
+    table.load()
+    lake.write(part("late"), numbers(9))
+    with suppress(CommitConflict):
+        table.compact()
+    assert lake.column() == [0, 1, 2, 9]
+    assert lake.mark("late") is not None
+    compact_table(lake.table)
+    assert lake.column() == [0, 1, 2, 9]
+
+
+def test_delta_remembers_batches_behind_checkpoints_and_removed_entries_of_the_log(tmp_path, numbers):
+    from deltalake import DeltaTable
+
+    lake = Lake(f"delta:{tmp_path}/t")
+    for turn in range(4):
+        lake.write(part(f"b{turn}"), numbers(turn))
+    table = DeltaTable(tmp_path / "t")
+    table.create_checkpoint()
+    for version in range(4):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    assert lake.write(part("b0", epoch=2), numbers(0)).repeated
+    assert table.metadata().configuration["delta.setTransactionRetentionDuration"] == "interval 8 days"
+
+
+def test_iceberg_forgets_marks_by_age_and_number(catalog, numbers, monkeypatch):
+    lake = Lake(f"iceberg:{catalog()}.db.t")
+    lake.write(part("b0.1"), numbers(0))
+    later = unix_ms() + 7 * 86_400_000
+    monkeypatch.setattr(iceberg, "unix_ms", lambda: later)
+    lake.write(part("b1"), numbers(1))
+    assert lake.write(part("b0.1", epoch=2), numbers(0)).repeated
+    assert lake.mark("b0") == 0
+    monkeypatch.setattr(iceberg, "unix_ms", lambda: later + 2 * 86_400_000)
+    monkeypatch.setattr(iceberg, "_MARKS_BEYOND_A_DAY", 1)
+    lake.write(part("b2"), numbers(2))
+    assert [lake.mark(batch) is not None for batch in ("b0", "b0.1", "b1", "b2")] == [False, False, True, True]
+
+
+def test_marks_that_another_program_destroyed_end_the_commit(catalog, numbers):
+    from pyiceberg.catalog import load_catalog
+
+    lake = Lake(f"iceberg:{catalog()}.db.t")
+    lake.write(part("a"), numbers(0))
+    with load_catalog("lake").load_table("db.t").transaction() as change:
+        change.set_properties({iceberg.MARKS: "[1]"})
+    with pytest.raises(TableError, match=f"table {lake.table}: its property jobrunner.batches was changed"):
+        lake.write(part("b"), numbers(1))
+
+
+def test_services_of_no_table(lake):
+    for service in (compact_table, clean_up_table):
+        with pytest.raises(TableError, match=f"there is no table {lake.table}"):
+            service(lake.table)
+
+
+def test_metadata_that_a_killed_commit_left_is_removed_by_age(catalog, numbers, tmp_path):
+    lake = Lake(f"iceberg:{catalog()}.db.t")
+    lake.write(part("a"), numbers(0))
+    folder = tmp_path / "lake" / "warehouse" / "db" / "t" / "metadata"
+    left = folder / "snap-1-0-x.avro"
+    left.write_text("")
+    assert clean_up_table(lake.table).files == ()
+    os.utime(left, (1, 1))
+    assert clean_up_table(lake.table).files == ("metadata/snap-1-0-x.avro",)
+    assert lake.write(part("b"), numbers(1)).rows == 1
