@@ -140,7 +140,7 @@ class StationError(PipelineError):
 class TableError(StationError):
     """A table of a lakehouse cannot take the rows: its columns do not fit, or it or its catalog cannot be reached.
 
-    Nothing was committed and no item is to blame: a station with such a sink pauses, and goes on when that is mended.
+    Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is mended.
     """
 
 

@@ -1,4 +1,4 @@
-"""A batch enters a table once: what is checked before its rows are written, and the transaction behind that.
+"""A batch enters a table once: the checks before its rows are written, and the transaction after them.
 
 Needs neither Spark nor a server: a test, or a program with data files of its own, calls `prepare` and `commit`.
 
@@ -38,7 +38,7 @@ _log = SafeLogger("jobrunner.spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCommit:
-    """What became of the rows of a batch."""
+    """The result of a write of a batch to a table."""
 
     table: str
     rows: int
@@ -65,7 +65,7 @@ class Prepared:
     unique_id: str
 
     def target(self, rows_per_file: int = ROWS_PER_FILE) -> FileTarget:
-        """What executors need to write the rows."""
+        """The arguments with which executors write the rows."""
         return FileTarget(
             table=str(self.table.address), storage=self.table.storage,
             prefix=prefix_of(self.table.folder, self.attempt), schema=self.plan.files, partition_by=self.partition_by,
@@ -121,7 +121,12 @@ def commit(ready: Prepared, files: Sequence[DataFile]) -> TableCommit:
     rows = sum(one.rows for one in files)
     if not rows:
         return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
-    done = _transact(ready, lambda: ready.table.append(files, ready.attempt))
+
+    def append() -> int:
+        _check_there(ready, files)
+        return ready.table.append(files, ready.attempt)
+
+    done = _transact(ready, append)
     if done is None:
         return _repeated(ready.table, ready.attempt)
     with suppress(Exception):  # the rows are there; `clean_up` removes what stays
@@ -258,6 +263,18 @@ def _check_is_new(address: TableAddress) -> None:
             f"table {address} is gone, and this process wrote to it before: restore it, or restart the worker to make "
             "a new one"
         )
+
+
+def _check_there(ready: Prepared, files: Sequence[DataFile]) -> None:
+    """Raises TableError when a file is gone: a version that names it could not be read. An attempt that was committed
+    meanwhile removes files of others, which the table then conflicts with; so this is checked behind the marks."""
+    storage = ready.table.storage
+    if gone := next((one.name for one in files if not storage.has(one.name)), None):
+        if _is_settled(ready):
+            raise CommitConflict("another attempt was committed")
+        discard(ready)
+        raise TableError(f"table {ready.table.address}: {storage.path(gone)} was removed before its commit: write the "
+                         "batch again")  # fmt: skip
 
 
 def _latest(ready: Prepared, rows: pa.Table, order: Sequence[str]) -> pa.Table:

@@ -135,7 +135,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTarget:
-    """What executors need to write the files of one attempt; it is sent inside functions, never in a plan or a log."""
+    """The arguments with which executors write the files of one attempt. Sent inside functions, never in a plan."""
 
     table: str
     storage: Storage = field(repr=False)

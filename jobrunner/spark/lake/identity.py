@@ -1,4 +1,4 @@
-"""Who writes: the identity of a batch in the transactions of a table, and what a table knows of it.
+"""The identity of a batch in the transactions of a table: the marks of its commits.
 
 Each commit leaves a mark for the batch (the number of the attempt that wrote it) and one for each larger batch that it
 is a part of (PARTS). So the marks tell a repeated commit, a part whose whole was written, and a whole whose parts were
@@ -21,7 +21,7 @@ _RANDOM_BITS = 32
 
 
 class BatchIdentity(Protocol):
-    """What a commit needs of a batch; SinkBatch is one."""
+    """The part of a batch that a commit uses; SinkBatch has it."""
 
     @property
     def id(self) -> str:
@@ -41,7 +41,7 @@ class BatchIdentity(Protocol):
 
 
 class Standing(StrEnum):
-    """What a table knows of an attempt."""
+    """The state of an attempt, by the marks in a table."""
 
     NEW = "new"
     """Nothing: it is to be written."""
@@ -73,11 +73,11 @@ class WriteAttempt:
         return epoch_in(self.number)
 
     def marks(self) -> Mapping[str, int]:
-        """What its commit leaves in the table, by batch."""
+        """The marks that its commit writes, by batch."""
         return {**dict.fromkeys(self.larger, PARTS), self.batch_id: self.number}
 
     def standing(self, mark_of: Callable[[str], int | None]) -> Standing:
-        """What a table knows of it. Raises BatchLost when parts of it were written: it was split and is over."""
+        """Its state by the marks of a table. Raises BatchLost when the batch was split and a part of it was written."""
         own = mark_of(self.batch_id)
         if own == PARTS:
             raise BatchLost(

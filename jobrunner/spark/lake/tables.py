@@ -1,4 +1,4 @@
-"""What both table formats have in common for a commit: `LakeTable`, and which errors mean what.
+"""The interface of both table formats, `LakeTable`, and their errors.
 
 Invariant: `append` and `merge` commit the rows and the marks in one transaction, and raise CommitConflict when another
 commit of the same root batch came in between since `load`.
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class CommitConflict(Exception):
-    """Another commit came first: load the table, look again, and try again."""
+    """Another commit came first: load the table, check the marks again, and repeat the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class LakeTable(Protocol):
 
 
 def guarded(table: TableAddress, doing: str, do: Callable[[], T]) -> T:
-    """What `do` returns. Errors of libraries and systems become a TableError that names the table."""
+    """Returns the result of `do`. Errors of libraries and systems become a TableError that names the table."""
     try:
         return do()
     except (JobrunnerError, CommitConflict):

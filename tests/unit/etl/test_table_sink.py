@@ -1,0 +1,74 @@
+"""Sinks into tables as they are declared, without Spark."""
+
+import pytest
+
+from jobrunner.errors import InvalidOption, PipelineError, SparkMissing, UnknownOption
+from jobrunner.etl import table_sink
+from jobrunner.etl.table_sink import TableAddress, TableSink
+from jobrunner.jobs.registry import driver_of
+
+
+def shape(df, spark):
+    return df
+
+
+def test_the_call_declares_the_sink(orders):
+    orders.spark_sink("late", table="delta:/lake/late/", schema="n int", partition_by="day", merge_on=["n"],
+                      latest_by="at", id_column="item", max_size=5)  # fmt: skip
+    declared = orders.spark_stations["orders/late"]
+    assert declared.function == TableSink(address=TableAddress("delta", "/lake/late"), partition_by=("day",),
+                                          merge_on=("n",), latest_by="at", id_column="item")  # fmt: skip
+    assert (declared.name, declared.is_sink, declared.settings) == ("late", True, {"max_size": 5})
+    orders.check()
+
+
+def test_it_may_stand_above_a_function_that_shapes_the_rows(orders):
+    assert orders.spark_sink("late", table="iceberg:lake.db.late")(shape) is shape
+    declared = orders.spark_stations["orders/late"]
+    assert (declared.function.shape, declared.name, declared.origin) == (shape, "shape", f"{__name__}:shape")
+    assert [node.queue for node in orders.graph.nodes] == ["orders/late"]
+    with pytest.raises(PipelineError, match=r"is called as <lambda>\(df, spark\)"):
+        orders.spark_sink("other", table="iceberg:lake.db.late")(lambda df, spark, batch: df)
+
+
+def test_a_queue_has_one_sink(orders):
+    orders.spark_sink("late", table="delta:/lake/late")
+    with pytest.raises(PipelineError, match="'late' of pipeline 'orders' is declared twice"):
+        orders.spark_sink("late", table="delta:/lake/other")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "lake/late"}, "'lake/late' is no table format"),
+        ({"table": "delt:/lake"}, "'delt' is no table format .did you mean 'delta'"),
+        ({"table": 5}, "table=5: give a text such as 'delta:/lake/late'"),
+        ({"table": "delta:lake/late"}, "is relative to the folder of whichever process"),
+        ({"table": "delta:"}, "is relative to the folder"),
+        ({"table": "delta:/"}, "name a folder of its own below the root"),
+        ({"table": "delta:s3://"}, "name a folder of its own below the root"),
+        ({"table": "iceberg:db.late"}, "name catalog, namespace and table"),
+        ({"table": "iceberg:lake..late"}, "name catalog, namespace and table"),
+        ({"merge_on": ["n"]}, "merge_on of queue 'late' is an option of a sink into a table; add table="),
+        ({"table": "delta:/a", "latest_by": "at"}, "latest_by='at' of queue 'late' chooses among rows of one key"),
+        ({"table": "delta:/a", "partition_by": [1]}, r"partition_by=\[1\]: give names of columns"),
+        ({"table": "delta:/a", "merge_on": ["n", "n"]}, r"merge_on=\['n', 'n'\] names a column twice"),
+        ({"table": "delta:/a", "schema": "variant"}, "schema='variant' of queue 'late': a table has typed columns"),
+    ],
+)
+def test_wrong_options_are_refused_at_the_declaration(orders, options, words):
+    with pytest.raises(InvalidOption, match=words):
+        orders.spark_sink("late", **options)
+    assert orders.graph.nodes == []
+
+
+def test_an_option_that_nobody_knows_names_the_nearest(orders):
+    with pytest.raises(UnknownOption, match="did you mean 'merge_on'"):
+        orders.spark_sink("late", table="delta:/a", merge_n=["n"])
+
+
+def test_a_missing_library_is_named_at_the_start_of_the_worker(orders, monkeypatch):
+    orders.spark_sink("late", table="delta:/a")
+    monkeypatch.setattr(table_sink, "find_spec", lambda name: None)
+    with pytest.raises(SparkMissing, match=r"the table delta:/a needs deltalake: pip install .*\[lake\]"):
+        driver_of("orders/late")(orders._client, lambda _: None)

@@ -1,0 +1,74 @@
+"""Tables that cannot be reached: each error names the table and the cause, and writing goes on when that is mended."""
+
+import pytest
+
+from jobrunner.errors import SparkMissing, TableError
+from jobrunner.etl import table_sink
+from jobrunner.spark.lake.commit import commit, open_table
+from jobrunner.spark.lake.services import clean_up_table
+from tests.unit.spark.lake.conftest import Lake, part
+
+
+def test_a_path_through_a_file(tmp_path, numbers):
+    (tmp_path / "file").write_text("")
+    lake = Lake(f"delta:{tmp_path}/file/late")
+    with pytest.raises(TableError, match=f"table {lake.table}: .* failed: .*{tmp_path}/file/late"):
+        lake.write(part("a"), numbers(1))
+    (tmp_path / "file").unlink()
+    assert lake.write(part("a"), numbers(1)).rows == 1
+
+
+def test_a_catalog_that_nobody_configured_and_one_that_is_away(catalog, numbers, tmp_path):
+    unknown = Lake("iceberg:nowhere.db.late")
+    with pytest.raises(TableError, match=r"table iceberg:nowhere\.db\.late: opening its catalog failed: .*NOWHERE"):
+        unknown.write(part("a"), numbers(1))
+    away = Lake(f"iceberg:{catalog('away', uri='http://127.0.0.1:9/', type='rest')}.db.late")
+    with pytest.raises(TableError, match=r"table iceberg:away\.db\.late: opening its catalog failed: "):
+        away.write(part("a"), numbers(1))
+
+
+def test_a_catalog_whose_database_is_no_folder(catalog, numbers, tmp_path):
+    (tmp_path / "file").write_text("")
+    lake = Lake(f"iceberg:{catalog('lake', uri=f'sqlite:///{tmp_path}/file/catalog.db')}.db.late")
+    with pytest.raises(TableError, match=r"table iceberg:lake\.db\.late: .*unable to open database file"):
+        lake.write(part("a"), numbers(1))
+    (tmp_path / "file").unlink()
+    (tmp_path / "file").mkdir()
+    assert lake.write(part("a"), numbers(1)).rows == 1
+
+
+def test_a_folder_of_data_files_that_cannot_be_written(lake, numbers):
+    lake.write(part("a"), numbers(1))
+    table = open_table(lake.address)
+    table.load()
+    storage = table.storage
+    for one in storage.list(f"{table.folder}jobrunner"):
+        storage.remove(one.path)
+    storage.remove_empty(f"{table.folder}jobrunner/a")
+    storage.remove_empty(f"{table.folder}jobrunner")
+    system, root = storage._system
+    in_the_way = f"{root}/{table.folder}jobrunner"
+    with system.open_output_stream(in_the_way) as file:
+        file.write(b"a file is in the way")
+    with pytest.raises(TableError, match=f"table {lake.table}: no data file can be written: .*{in_the_way}"):
+        lake.write(part("b"), numbers(2))
+    system.delete_file(in_the_way)
+    assert lake.write(part("b"), numbers(2)).rows == 1
+
+
+def test_a_data_file_that_is_gone_before_the_commit_is_written_again(lake, numbers):
+    lake.write(part("a"), numbers(1))
+    ready = lake.prepare(part("b"), numbers(2))
+    files = lake.files(ready, numbers(2))
+    ready.table.storage.remove(files[0].name)
+    with pytest.raises(TableError, match=f"table {lake.table}: .*{files[0].name} was removed before its commit"):
+        commit(ready, files)
+    assert lake.write(part("b", epoch=2), numbers(2)).rows == 1
+    assert lake.column() == [1, 2]
+
+
+def test_a_library_that_is_missing(monkeypatch, lake):
+    monkeypatch.setattr(table_sink, "find_spec", lambda name: None)
+    library = {"delta": "deltalake", "iceberg": "pyiceberg"}[lake.address.format]
+    with pytest.raises(SparkMissing, match=rf'the table {lake.table} needs {library}: pip install ".*\[lake\]"'):
+        clean_up_table(lake.table)
