@@ -82,8 +82,8 @@ def checked(value: Column, *inputs: Column | str, error: str | None = None) -> C
 
 
 def fold_errors(df: DataFrame) -> DataFrame:
-    """The frame with plain values in place of columns that carry errors, and the first error of each row in the column
-    `_error`. An `_error` that is there counts first."""
+    """Replaces each column that carries errors by its plain value, and puts the first error of a row into the column
+    `_error`. An `_error` that the frame has already counts first."""
     carrying = [one.name for one in df.schema.fields if _carries_errors(one.dataType)]
     if not carrying:
         return df

@@ -105,8 +105,8 @@ class FailureHistory:
         self._since_success = 0
 
     def failed(self, batch_id: str, root: str, line: str, *, may_pass: bool = False) -> Evidence:
-        """Counts a failure with this error. One that `may_pass`, such as an outage behind a sink, says as little of the
-        items after a success as before it."""
+        """Counts a failure with this error. `may_pass`: it may be an outage behind a sink, so a success of others
+        proves nothing."""
         kind = line.partition(":")[0]
         first = min(self._failed_at.get((one, kind), self.successes) for one in _with_larger(batch_id, root))
         self._failed_at.setdefault((batch_id, kind), self.successes)
@@ -222,7 +222,7 @@ class BatchFailures:
                 pause_s = self._breaker.failed() if is_lone else self._pause(monotonic() - run_s)
         told = with_user_frame(line, error)
         if is_code or (is_everything and not found.others_worked):
-            # Parts may show that some items work. A function that never has is mended first.
+            # A part that succeeds proves that some items work. A function that never worked is mended first.
             divides = has_worked or not is_code
             divides = divides and found.in_a_row <= _SEARCHED
             ended(self._hand_back(lease, told, pause_s, divides=divides, stops=not is_lone), told)
