@@ -111,8 +111,12 @@ class SparkTaskError(Exception):
 
 def is_of_python_task(error: BaseException) -> bool:
     """Whether it was raised by Python code in a task of Spark."""
-    is_of_spark = isinstance(error, (PySparkException, SparkTaskError)) or type(error).__module__.startswith("py4j")
-    return is_of_spark and _TRACEBACK in str(error)
+    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _TRACEBACK in str(error)
+
+
+def is_of_spark(error: BaseException | None) -> bool:
+    """Whether Spark raised it: a cancelled job is an error of py4j, which PySpark does not convert."""
+    return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")
 
 
 def is_never_of_items(error: BaseException) -> bool:

@@ -11,7 +11,6 @@ from contextlib import ExitStack, suppress
 from math import inf
 from typing import Any, Self
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Advance, BatchLease
@@ -19,7 +18,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ClientClosed, JobrunnerError, ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
-from jobrunner.spark.failures import SparkTaskError
+from jobrunner.spark.failures import SparkTaskError, is_of_spark
 from jobrunner.spark.station.task_watch import TaskWatch
 from jobrunner.spark.station.ui_names import SparkUsage, job_names, usage_of
 
@@ -54,7 +53,7 @@ class SparkJobs:
         self._named.close()
         with suppress(Exception):  # the engine is gone, and its tags with it
             self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
-        if isinstance(error, PySparkException) and self._watch.error is not None:
+        if is_of_spark(error) and self._watch.error is not None:
             raise SparkTaskError(self._watch.error) from error
 
     def cancel_until(self, over: threading.Event, timeout_s: float | None = None) -> None:

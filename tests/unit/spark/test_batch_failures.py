@@ -3,6 +3,9 @@
 import threading
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Batches
 from jobrunner.errors import PipelineError, StationError
@@ -10,6 +13,7 @@ from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
 from jobrunner.spark.station import batch_failures
+from jobrunner.spark.station.background import SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures, CircuitBreaker
 
 QUEUE = "flights/clean"
@@ -262,3 +266,13 @@ def test_when_everything_fails_the_driver_pauses_longer_and_longer():
     assert max(pauses) == 60
     breaker.succeeded()
     assert breaker.failed() == 0
+
+
+@pytest.mark.parametrize("kind", [Py4JError, PythonException])
+def test_a_job_that_the_watch_cancelled_fails_with_the_error_of_its_task(kind):
+    jobs = SparkJobs(SparkSession.__new__(SparkSession), "tag")
+    jobs._watch.error = "Traceback (most recent call last):\n  File x\nValueError: bad\n"
+    with pytest.raises(SparkTaskError, match="ValueError: bad"):
+        jobs.__exit__(kind, kind("[SPARK_JOB_CANCELLED] Job 4 cancelled"))
+    jobs.__exit__(KeyError, KeyError("of the user"))
+    jobs.__exit__(None, None)
