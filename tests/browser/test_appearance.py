@@ -6,6 +6,7 @@ made into the folder that it names, for a person to look at.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, chain, group
+from jobrunner.broker.calls import batch_log
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.inspector.search import Filter, search
+from jobrunner.jobs.batch_record import BatchRecord, write_record
 from tests.browser.accessible import problems
 from tests.browser.conftest import SIZES, THEMES
 from tests.browser.scene import charge, send_mail
@@ -37,6 +41,7 @@ PATHS = {
     "periodic": "/periodic",
     "pipelines": "/pipelines",
     "pipeline": "/pipelines/orders",
+    "batches": "/pipelines/orders/priced",
     "history": "/history",
     "history-searched": "/history?job=mail&since=1%20h",
     "flows": "/flows",
@@ -76,6 +81,7 @@ def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     urls |= {f"task-{state}": shop.url + first(shop, queue, state) for state, queue in TASKS.items()}
     mails = [send_mail.bind(to=f"{n}@example.com", template="x") for n in range(3)]
     bills = [charge.bind(invoice=n, amount=1.5) for n in (1, 2)]
+    note_batches(shop.client)
     flow = chain(group(*mails, on_dead=bills[1]), bills[0]).enqueue()
     failing = read_groups(shop.client).groups[0]
     urls["group"] = f"{shop.url}/dead?queue={failing.queue}&group={failing.id}"
@@ -85,6 +91,18 @@ def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     home = serve(create_app(bare, auth=Loopback()))
     yield urls | {f"bare-{path.strip('/') or 'overview'}": home + path for path in BARE}
     bare.close()
+
+
+def note_batches(client: Client) -> None:
+    """Batches as of a station on Spark, one of which was split; the scene has none."""
+    shared = {"began_ms": time.time() * 1000 - 90_000, "items": 20_000, "run_s": 4.2, "advance_s": 0.8}
+    cause = "ValueError: no price for the item 4242 in the catalogue of this month (orders.py:12 price)"
+    records = [
+        BatchRecord(id="01a214556222-orders", outcome="decided", attempt=1, rows=19_204, **shared),
+        BatchRecord(id="01a214556223-orders", outcome="split", attempt=2, cause=cause, spilled_bytes=9**8, **shared),
+    ]
+    log = batch_log.note(keys_of(client).queue("orders/priced"), [write_record(one) for one in records])
+    broker_of(client).run_many(log)
 
 
 def first(shop: Any, queue: str, state: str) -> str:

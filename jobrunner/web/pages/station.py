@@ -42,6 +42,7 @@ def _station(context: Context) -> tuple[str, Values]:
         "lag": next((one for one in read_lags(context.client, pipeline) if one.queue == name), None),
         "drawing": _throughput(found),
         "batches": [(one, from_ms(one.began_ms)) for one in batches],
+        "any_spilled": any(one.spilled_bytes for one in batches),
         "last_failure": _failing(batches),
         "facts": batch_facts(node),
         "settings": shown_settings(queue.settings(), queue.origins()),
