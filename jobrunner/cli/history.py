@@ -164,8 +164,9 @@ def _replay_selected(
     from jobrunner.spark.history import replay as spark_replay  # needs Spark
     from jobrunner.spark.history.archive import read_history
     from jobrunner.spark.history.archive_files import read_archive
+    from jobrunner.spark.station.ui_names import job_names
 
-    with connected(shared, starts=True) as client:
+    with connected(shared, starts=True) as client, job_names(spark, f"history replay {name}"):
         if path is None:
             found = read_history(spark, client, queue or "*")
         else:
@@ -248,9 +249,10 @@ def archive(
     began = perf_counter()
     spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive import archive as run  # needs Spark
+    from jobrunner.spark.station.ui_names import job_names
 
     watch = partial(rising, label="Archiving", noun="rows")
-    with connected(shared, starts=True) as client:
+    with connected(shared, starts=True) as client, job_names(spark, f"history archive --to {path}"):
         done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch)
         if trim:
             trimmed = counted(done.trimmed, "task")

@@ -94,10 +94,12 @@ def report(
     spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive_files import read_archive  # needs Spark
     from jobrunner.spark.history.report import build_report
+    from jobrunner.spark.station.ui_names import job_names
 
     rows = read_archive(spark, path, queues=queues, jobs=jobs, since=since, until=until)
     selected = _selected(queues, jobs, since, until)
-    made = build_report(rows, source=path, split_at=split_at, selected=selected)
+    with job_names(spark, f"history report --from {path}"):
+        made = build_report(rows, source=path, split_at=split_at, selected=selected)
     written = _write(made, csv_to, parquet_to, html_to)
     (tasks,) = made.table("summary").column("tasks")
     talk(f"{counted(tasks, 'task')} in {duration(perf_counter() - began)}")
