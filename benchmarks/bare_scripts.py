@@ -25,7 +25,7 @@ from jobrunner.task import Task
 
 TYPE = "Noop"
 BULK = 1_000
-_SAID = (round(DEFAULT_RESULT_TTL_S * 1000), "succeeded", b"", b"", TYPE)
+_SAID = (round(DEFAULT_RESULT_TTL_S * 1000), "succeeded", b"", b"", TYPE, b"")
 _UNDER_WAY = 2
 
 
@@ -104,10 +104,10 @@ class BareScripts:
         reserve, commit = self.words.reserve, self.words.commit
         with closing(Wire(self._server)) as wire:
             began, lease = time.perf_counter(), 0
-            ids = wire.ask(reserve(batch, lease))[0][5::5]
+            ids = wire.ask(reserve(batch, lease))[0][6::5]
             while ids:
                 held, lease = commit(ids, lease), lease + batch
-                ids = wire.ask(held, reserve(batch, lease))[1][5::5]
+                ids = wire.ask(held, reserve(batch, lease))[1][6::5]
             return count / (time.perf_counter() - began)
 
     def drain_packed(self, count: int, batch: int) -> float:

@@ -22,6 +22,8 @@ failures            the last ten attempts that failed or whose lease expired, a 
                     attempt, failed, expired or crashed, worker (see Failure), first line of the error; tabs between
 unknown_since       when a worker that did not know its job first handed it back, Unix ms
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
+run_ms              in a queue that keeps history: how long the last attempt ran, as its worker measured it; only
+                    of tasks that a worker ran and that did not die
 finished_at, outcome, result   of a finished task that is kept for a while, as its end of life tells; no outcome:
                     succeeded; no result: None; no time: that in the index of history, else, as `result_ttl` is a
                     minute, this long before the end of life

@@ -206,9 +206,10 @@ ITEM_COLUMNS: dict[str, ItemColumn] = {
     "_max_attempts": _whole("max_attempts", None),
     "_max_stalled": _whole("max_stalled", None),
     "_keepalive_ms": _whole("keepalive_ms", None),
+    "_run_ms": _whole("run_ms", None),
 }
 """By name."""
-_ON_DEMAND = ("_due_time", "_encoding", "_max_attempts", "_max_stalled", "_keepalive_ms")
+_ON_DEMAND = ("_due_time", "_encoding", "_max_attempts", "_max_stalled", "_keepalive_ms", "_run_ms")
 USUAL_COLUMNS = tuple(name for name in ITEM_COLUMNS if name not in _ON_DEMAND)
 """Those that a read without `columns` has, in their order; the others are read when they are named."""
 

@@ -57,6 +57,39 @@ def test_a_queue_that_keeps_history_notes_when_a_task_was_last_handed_out(kept, 
     assert kept.hash("a")["started_at"] == b"%d" % started
 
 
+def test_a_queue_that_keeps_history_notes_how_long_tasks_ran(kept, mail):
+    kept.enqueue("a", "b", "c", "d")
+    reserved = kept.ask(4)
+    assert reserved.keeps_history
+    a, b, c, d = reserved.attempts
+    said, result = (0, "succeeded", b"", b"", ""), (0, "succeeded", b"1", b"", "")
+    words = [
+        ((*said, "12 -1"), [a.id, a.token, b.id, b.token]),
+        ((*result, "7 9"), ["gone", "1", c.id, c.token]),
+        ((*said, ""), [d.id, d.token]),
+    ]
+
+    assert kept.run(leases.commit_groups(kept.keys, words)) == ["ok", "ok", "gone", "ok", "ok"]
+
+    assert [kept.hash(one).get("run_ms") for one in "abcd"] == [b"12", None, b"9", None]
+
+
+def test_no_other_queue_is_sent_or_keeps_how_long_tasks_ran(mail):
+    mail.enqueue("a")
+    reserved = mail.ask()
+    assert not reserved.keeps_history
+    (held,) = reserved.attempts
+    mail.run(leases.commit_groups(mail.keys, [((60_000, "succeeded", b"", b"", "", "12"), [held.id, held.token])]))
+    assert "run_ms" not in mail.hash("a")
+
+
+def test_a_task_whose_hash_is_gone_does_not_come_back_with_a_run(kept):
+    held = kept.lease("a")
+    kept.raw.delete(kept.keys.task("a"))
+    kept.run(leases.commit_groups(kept.keys, [((0, "succeeded", b"", b"", "", "12"), [held.id, held.token])]))
+    assert kept.hash("a") == {}
+
+
 def test_a_job_that_keeps_its_tasks_longer_than_history_does(kept):
     kept.commit(kept.lease("a"), keep_ms=60_000)
     assert kept.raw.pttl(kept.keys.task("a")) > 50_000

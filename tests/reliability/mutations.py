@@ -21,7 +21,7 @@ WORDS = (
 TASK_FIELDS = (
     "id", "type", "queue", "payload", "encoding", "headers", "enqueue_time", "retry_count", "expiries", "max_attempts",
     "max_stalled", "keepalive_ms", "priority", "expires_in_ms", "key", "place", "error", "died_at", "failures",
-    "unknown_since", "started_at", "finished_at", "outcome", "result", "attempts", "total_attempts", "hops",
+    "unknown_since", "started_at", "run_ms", "finished_at", "outcome", "result", "attempts", "total_attempts", "hops",
     "cancel_requested", "then", "results", "outcomes", "more",
 )  # fmt: skip
 _FABRICATED = {"tag": "t", "Q": "t"}

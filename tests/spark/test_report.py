@@ -10,10 +10,12 @@ from xml.etree import ElementTree as ET
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.report import Report, build_report
+from jobrunner.spark.history.report_aggregates import measured
 from jobrunner.spark.history.report_html import write_page
 from jobrunner.spark.history.report_output import presented, write_csv, write_parquet
 
@@ -99,6 +101,14 @@ def test_queues_are_told_apart_from_jobs_only_where_they_differ(spark: Any, arch
     paired = build_report(read_archive(spark, archive, jobs=["Slow"]), source=archive)
     assert paired.queue_of_job == {"Slow": "mail"}
     assert "queues" not in [one.name for one in presented(paired)]
+
+
+def test_a_run_is_what_the_worker_measured_and_the_wait_is_the_time_before(spark: Any, archive: str) -> None:
+    history = read_archive(spark, archive, jobs=["Slow"]).withColumn("_run_ms", F.expr("if(_attempts = 1, 40, null)"))
+    found = measured(history.where("_id in ('t1', 't10')")).orderBy("attempts").collect()
+    (once, again), (one, ten) = found, (TASKS[1], TASKS[10])
+    assert (once.run_s, once.wait_s) == pytest.approx((0.04, run_s(one) + 0.01 - 0.04))
+    assert (again.run_s, again.wait_s) == pytest.approx((run_s(ten), 0.1)), "from being handed out to the report"
 
 
 def test_throughput_adds_up_and_hours_are_those_of_the_clock(made: Report) -> None:

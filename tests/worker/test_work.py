@@ -457,3 +457,19 @@ def test_jobs_enqueue_through_the_client_of_their_worker(current: Client, server
         Worker(queues=["passes"], client=elsewhere).run(burst=True)
         assert elsewhere.queue("w").counts()["waiting"] == 3
     assert current.queue("w").counts()["waiting"] == 0
+
+
+def test_a_queue_that_keeps_history_is_told_how_long_tasks_ran_without_their_wait_here(
+    current: Client, run: Run, raw: redis.Redis, keys: Keys
+) -> None:
+    current.queue("w").configure(history=60)
+    step.enqueue_many([step.bind("slow", 0.3), *(step.bind(f"{n}") for n in range(20))])
+    began = time.monotonic()
+
+    run(queues=["w"], concurrency=1)
+
+    ran = [int(raw.hget(keys.queue("w").task(one.id), "run_ms") or -1) for one in current.queue("w").history(100)]
+    assert len(ran) == 21
+    assert min(ran) >= 0
+    assert max(ran) >= 300
+    assert sum(ran) <= (time.monotonic() - began) * 1000 + len(ran), "one at a time: no moment counts twice"

@@ -27,6 +27,7 @@ class Reservation:
     next_event_ms: float | None
     keepalive_ms: float
     """Length of the leases of tasks without a keepalive of their own."""
+    keeps_history: bool
     attempts: list[Attempt]
 
 
@@ -44,7 +45,8 @@ _spread = ScriptCommand("fan_out", lambda reply: [text(reply)])
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
     next_event_ms = float(reply[1]) if reply[1] else None
-    return Reservation(float(reply[0]), next_event_ms, float(reply[3]), _read_attempts(queue, lease, reply))
+    attempts = _read_attempts(queue, lease, reply)
+    return Reservation(float(reply[0]), next_event_ms, float(reply[3]), reply[5] == 1, attempts)
 
 
 def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
@@ -55,7 +57,7 @@ def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
     now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
     usual_limit = int(reply[4])
     attempts, types = [], {b"": "", None: ""}
-    tasks = zip(reply[5::5], reply[6::5], reply[7::5], reply[8::5], reply[9::5], strict=True)
+    tasks = zip(reply[6::5], reply[7::5], reply[8::5], reply[9::5], reply[10::5], strict=True)
     for token, (raw_id, raw_type, payload, enqueue_time, more) in enumerate(tasks, lease):
         try:
             task_id = raw_id.decode()
@@ -110,8 +112,9 @@ CommitReport = (
 
 
 CommitGroup = tuple[tuple[Arg, ...], list[str]]
-"""The words that reports have in common (keep_ms, outcome, result, then, type), and their ids and lease numbers."""
-_NO_MORE = (b"", b"")
+"""The words that reports have in common (keep_ms, outcome, result, then, type), how long each ran (ms with spaces
+between, or empty), and their ids and lease numbers."""
+_NO_MORE, _NO_RUNS = (b"", b""), b""
 
 
 def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
@@ -121,7 +124,7 @@ def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
     Reply: 'ok', or why it was refused.
     """
     groups: list[CommitGroup] = [
-        ((*said, *_NO_MORE[len(said) - 3 :]), [word for report in group for word in report[:2]])
+        ((*said, *_NO_MORE[len(said) - 3 :], _NO_RUNS), [word for report in group for word in report[:2]])
         for said, group in groupby(reports, itemgetter(slice(2, None)))
     ]
     return commit_groups(keys, groups)

@@ -5,7 +5,8 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
 --       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome
 --       ('succeeded', 'cancelled', 'dropped'), result, onward ('' = of no flow; else the task's field `then`), type
---       ('' = none, or not known), and for each report id, number of its lease
+--       ('' = none, or not known), runs ('' = not known; else the ms that each ran, -1 = not known, spaces between),
+--       and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full. An end wakes a worker where a limit may have kept it from the next task.
 -- include numbers commands task_end history task_leases
@@ -15,10 +16,11 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 local now = read_clock(now_ms)
 local ended = exact(now)
 
-local ids, numbers, groups, reports, at = {}, {}, {}, 0, 5
+local ids, numbers, ran, groups, reports, at = {}, {}, {}, {}, 0, 5
 while ARGV[at] do
-  local behind = at + 6 + 2 * ARGV[at]
-  for i = at + 6, behind - 1, 2 do
+  local behind = at + 7 + 2 * ARGV[at]
+  if ARGV[at + 6] ~= '' then read_runs(ARGV[at + 6], ran, reports) end
+  for i = at + 7, behind - 1, 2 do
     reports = reports + 1
     ids[reports], numbers[reports] = ARGV[i], ARGV[i + 1]
   end
@@ -42,7 +44,8 @@ local function end_group(last, keep_ms, outcome, result, onward, type)
   while seen < #live and live[seen + 1] <= last do
     seen = seen + 1
     local id = ids[live[seen]]
-    if end_task(id, keep_ms, shown, result, ended, has_waiters, is_usual) then doomed[#doomed + 1] = tasks .. id end
+    local is_doomed = end_task(id, keep_ms, shown, result, ended, has_waiters, is_usual, history and ran[live[seen]])
+    if is_doomed then doomed[#doomed + 1] = tasks .. id end
     if onward ~= '' then post(onward, shown, result) end
   end
   local size = seen - first

@@ -7,9 +7,9 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 --       first lease, new for each call; the others count on · keepalive_ms: where tasks name none, '' = the queue's ·
 --       most_bytes: of payloads, beyond which no more are handed out ('' = no bound; ignored with partitions)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
---       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and has
---       no options, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
---       priority, unknown_since, suspect}
+--       1 if the queue keeps history, else 0, then for each lease: id, type, payload, enqueue_time, more}; more is nil
+--       for a task that never failed and has no options, else {retry_count, max_attempts, keepalive_ms, headers,
+--       encoding, expires_in_ms, then, place, priority, unknown_since, suspect}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit allows fewer. (`rarely`: see scripts.py)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
 -- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
@@ -23,7 +23,7 @@ local now, count = read_clock(now_ms), tonumber(count)
 local config = maintain(now, count)
 local keepalive = number(keepalive_ms) or config.keepalive
 local usual_end = exact(now + keepalive)
-local reply = {exact(now), '', usual_end, exact(keepalive), exact(config.max_attempts)}
+local reply = {exact(now), '', usual_end, exact(keepalive), exact(config.max_attempts), config.history and 1 or 0}
 local lease, last, bytes_left = tonumber(first_lease), #reply, tonumber(most_bytes) or math.huge
 
 local function hand_out(ids, may_stop)

@@ -48,10 +48,16 @@ def measured(history: DataFrame) -> DataFrame:
     """The columns that a report needs of finished tasks: queue, job, state, ended, attempts, wait_s, run_s, error,
     payload.
 
-    `wait_s` is the time from when the last attempt was due to its start, `run_s` from there to the end; null for tasks
-    without a recorded start.
+    `run_s` is how long the last attempt ran as its worker measured it, and `wait_s` what lies before it since the
+    attempt was due. Without such a measure, the run lasts from when the task was handed out to its end; both are null
+    for tasks without a recorded start.
     """
-    started, ended = F.col("_started_at"), F.col("_finished_at")
+    ended = F.col("_finished_at")
+    if "_run_ms" in history.columns:  # older archives have no such column
+        measured_start = F.timestamp_micros(F.unix_micros(ended) - F.col("_run_ms").cast("long") * 1000)
+        started = F.coalesce(measured_start, "_started_at")
+    else:
+        started = F.col("_started_at")
     wait_s = _seconds(started) - _seconds(F.coalesce("_due_time", "_enqueue_time"))
     return history.select(
         F.col("_queue").alias("queue"),

@@ -25,7 +25,7 @@ from jobrunner.web.routing import Action, Context, Done, Page, Values
 _LONGEST = 20_000
 _FACTS = (
     "attempts", "cancel_requested", "died_at", "expires_in_ms", "expiries", "finished_at", "hops", "keepalive_ms",
-    "key", "max_attempts", "max_stalled", "outcomes", "started_at", "total_attempts",
+    "key", "max_attempts", "max_stalled", "outcomes", "run_ms", "started_at", "total_attempts",
 )  # fmt: skip
 """Fields of the hash that are shown unchanged. Others may contain secrets."""
 

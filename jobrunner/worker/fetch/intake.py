@@ -6,7 +6,7 @@ Tasks that were running when a worker crashed run alone the next time, so the on
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jobrunner.attempt import ALONE, SUSPECT, Attempt
 from jobrunner.broker.broker import Broker
@@ -55,6 +55,8 @@ class TaskParts:
     stats: StatsRecorder
     log: AttemptLog
     release: str = ""
+    timed: set[str] = field(default_factory=set)
+    """Queues that keep history, by the last reserve from each: tasks of these are reported with their run times."""
 
 
 class Quarantine:
@@ -190,6 +192,8 @@ class Intake:
     def _hold(self, queue: str, wanted: int, reply: Reservation, asked_at: float) -> list[Attempt]:
         """Returns the tasks that are held from now on and can begin."""
         self._parts.stats.synchronize(reply.now_ms)
+        if reply.keeps_history != (queue in self._parts.timed):
+            (self._parts.timed.add if reply.keeps_history else self._parts.timed.discard)(queue)
         if len(reply.attempts) < wanted:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
         else:

@@ -143,7 +143,7 @@ class Reporting:
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
         self.after_report = AfterReport(parts.broker, parts.keys, parts.leases, parts.stats, events, parts.log)
-        self._by = Reporter(parts.worker_id, parts.release)
+        self._by = Reporter(parts.worker_id, parts.release, parts.timed)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
         self.backpressure = Backpressure(parts.rotation)

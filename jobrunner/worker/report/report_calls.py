@@ -1,7 +1,7 @@
 """From outcomes to calls: one table, one call for each verb and queue, and for each target of moves."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,11 @@ Report = tuple[Attempt, Outcome]
 
 
 class Reporter:
-    """The worker that reports: its id, its release, and the groups of errors whose time it noted in the last second."""
+    """The worker that reports: its id, its release, the groups of errors whose time it noted in the last second, and
+    `timed`, the queues whose tasks it reports with their run times: those that keep history."""
 
-    def __init__(self, worker: str = "", release: str = "") -> None:
-        self.worker, self.release = worker, release
+    def __init__(self, worker: str = "", release: str = "", timed: Container[str] = ()) -> None:
+        self.worker, self.release, self.timed = worker, release, timed
         self._noted: dict[str, float] = {}
 
     def notes(self, group: str) -> bool:
@@ -109,12 +110,10 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
     return "release" if isinstance(outcome, (Released, Snoozed, Deferred)) else "commit"
 
 
-def _report_call(
-    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], by: Reporter
-) -> ReportCall:
+def _report_call(keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], by: Reporter) -> ReportCall:
     if isinstance(verb, str):
         if verb == "commit":
-            return _commit(keys, made, queue)
+            return _commit(keys, made, queue, is_timed=queue in by.timed)
         words = [_fields_of(attempt, outcome) for attempt, outcome in made]
         if verb == "fail":
             groups = [_group(attempt, outcome, by.release) for attempt, outcome in made]
@@ -129,7 +128,7 @@ def _report_call(
     return ReportCall(_spread(keys, *made[0]), made, targets_of(made[0][1]))
 
 
-def _commit(keys: Keys, made: list[Report], queue: str) -> ReportCall:
+def _commit(keys: Keys, made: list[Report], queue: str, *, is_timed: bool) -> ReportCall:
     """Groups reports with equal contents: each group is sent as one."""
     groups: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
     for report in made:
@@ -140,7 +139,8 @@ def _commit(keys: Keys, made: list[Report], queue: str) -> ReportCall:
     parts = []
     for (type_, kind, result, then, _), group in groups.items():
         leases_of = [word for attempt, _ in group for word in (attempt.id, attempt.token)]
-        parts.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_), leases_of))
+        runs = " ".join(str(max(round(attempt.run_s * 1000), -1)) for attempt, _ in group) if is_timed else ""
+        parts.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_, runs), leases_of))
     call = leases.commit_groups(keys.queue(queue), parts)
     return ReportCall(call, [report for group in groups.values() for report in group])
 

@@ -25,6 +25,15 @@ local function ttl_for(keep_ms, history)
   return exact(math.max(tonumber(keep_ms), history.age))
 end
 
+-- Reads how long tasks ran, in the order of their reports, behind the first `reports` of them. Workers measure it and
+-- report it for queues with a history: a task that was reserved ahead waits in the worker before it runs.
+local function read_runs(words, ran, reports)
+  for word in string.gmatch(words, '%S+') do
+    reports = reports + 1
+    ran[reports] = word ~= '-1' and word
+  end
+end
+
 -- `history_noted` and `history_trimmed` show a reader that comes back whether it missed entries. When the whole index
 -- expired, all that was noted was deleted.
 local function add_to_history(ids, now, history)

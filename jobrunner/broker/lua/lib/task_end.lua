@@ -62,11 +62,13 @@ end
 local WAITERS_KEEP_MS = '5000'
 
 -- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller is to delete it instead.
-local function end_task(id, keep_ms, outcome, result, ended, has_waiters, is_usual)
+local function end_task(id, keep_ms, outcome, result, ended, has_waiters, is_usual, run)
   if has_waiters and notify_waiters(id, outcome) and keep_ms == '0' then keep_ms = WAITERS_KEEP_MS end
   if keep_ms == '0' then return true end
   local key = tasks .. id
-  if redis.call('PEXPIRE', key, keep_ms) == 0 or is_usual then return false end
+  if redis.call('PEXPIRE', key, keep_ms) == 0 then return false end
+  if run then redis.pcall('HSET', key, 'run_ms', run) end
+  if is_usual then return false end
   if outcome == 'succeeded' and result == '' then
     redis.pcall('HSET', key, 'finished_at', ended)
   else
