@@ -34,6 +34,7 @@ COMMANDS = {
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "List, show, draw and run pipelines, and push items."),
     "history": ("jobrunner.cli.history:history", "List, replay, archive, delete and report on finished tasks."),
     "lake": ("jobrunner.cli.lake:lake", "Compact and clean up tables of a lakehouse."),
+    "spark": ("jobrunner.cli.spark:spark", "Compact the files of sinks on Spark."),
     "periodic": ("jobrunner.cli.periodic:periodic", "List, run, enable and disable periodic jobs."),
     "redact": ("jobrunner.cli.redact:redact", "List, add and remove names of hidden parameters."),
     "events": ("jobrunner.cli.events:events", "Print the event log, and follow it."),

@@ -1,15 +1,17 @@
 """Sinks that use `write_batch` write each row once, also when batches fail after their writes and are halved."""
 
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import BatchLost, PipelineError
+from jobrunner.errors import BatchLost, InvalidOption, PipelineError
 from jobrunner.retry import Backoff
 from jobrunner.spark import write_batch, write_sql
+from jobrunner.spark.compaction import compact
 from jobrunner.spark.station import exactly_once
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import HadoopFolders, LocalFolders, folders_in
@@ -131,7 +133,7 @@ def test_left_overs_of_dead_attempts_and_of_the_whole_are_removed(spark, tmp_pat
     for name in ("_attempt-b@7", "_attempt-b.1@1", "_attempt-b.1@3", "_attempt-b.2@1", "_attempt-other@1", "batch=b"):
         (tmp_path / name).mkdir()
     write_batch(spark.range(1), SinkBatch(id="b.1", supersedes=("b",), epoch=2, size=1), str(tmp_path))
-    left = {one.name for one in tmp_path.iterdir()}
+    left = {one.name for one in tmp_path.iterdir()} - {"_jobrunner"}
     assert left == {"_attempt-b.1@3", "_attempt-b.2@1", "_attempt-other@1", "batch=b.1"}
 
 
@@ -158,3 +160,36 @@ def test_under_spark_connect_a_path_is_of_this_machine_and_a_url_is_written_in_p
     write_batch(spark.range(9), SinkBatch(id="b", supersedes=(), epoch=1, size=9), str(tmp_path))
     write_batch(spark.range(1), SinkBatch(id="b.1", supersedes=("b",), epoch=1, size=1), str(tmp_path))
     assert spark.read.parquet(str(tmp_path)).count() == 1
+
+
+def test_one_file_for_each_partition_value_and_after_compaction_for_all_batches(spark, tmp_path):
+    """Types that Arrow and Spark store in ways of their own come out as they went in."""
+    columns = """
+        id AS n, id % 2 AS day, CAST(id AS decimal(9, 2)) AS small, CAST(id AS decimal(38, 5)) AS large,
+        timestamp'0001-01-01 01:02:03.000004' + make_dt_interval(CAST(id AS int)) AS at,
+        CAST('2026-11-25 12:00:00.123456' AS timestamp_ntz) AS here, date'1969-12-31' AS date, map('a', id) AS words,
+        named_struct('x', id, 'y', array(id, null)) AS deep, CAST('x' AS binary) AS raw, id / 3 AS third,
+        CAST(null AS string) AS nothing, parse_json('{"a": [1, 2]}') AS any
+    """
+    frame = spark.sql(f"SELECT {columns} FROM range(0, 40, 1, 8)")
+    for number, size in enumerate((10, 20_000)):  # read by the driver, and where Spark runs
+        batch = SinkBatch(id=f"b{number}", supersedes=(), epoch=1, size=size)
+        write_batch(frame, batch, str(tmp_path / "late"), partition_by=["day"])
+        write_batch(frame.drop("here"), batch, str(tmp_path / "flat"))
+        write_batch(frame, batch, str(tmp_path / "several"), files=3)
+        assert len(list((tmp_path / "late" / f"batch=b{number}").rglob("*.parquet"))) == 2
+        assert len(list((tmp_path / "several" / f"batch=b{number}").rglob("*.parquet"))) == 3
+    with pytest.raises(InvalidOption, match="files=0"):
+        write_batch(frame, batch, str(tmp_path / "late"), files=0)
+
+    for name in ("late", "flat"):
+        path = str(tmp_path / name)
+        # As text: Python has no instant of the year 1 in a zone, and variants are not compared.
+        texts = ["n", "CAST(at AS string)", "to_json(struct(* EXCEPT (at, raw, batch)))", "hex(raw)"]
+        before, schema = spark.read.parquet(path).selectExpr(*texts).collect(), spark.read.parquet(path).schema
+        done = compact(path, older_than_s=0, size=1 << 27)
+        after = spark.read.parquet(path)
+        assert after.schema == schema
+        assert Counter(after.selectExpr(*texts).collect()) == Counter(before)
+        assert done.folders_after == 1
+        assert done.files_after == (1 if name == "flat" else 4)  # Arrow writes no INT96 next to a timestamp_ntz

@@ -13,9 +13,13 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.spark.station.records import SinkRecords, as_name
+from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.spark.station.members import THROUGH_DRIVER
+from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
+from jobrunner.spark.station.records import SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
-from jobrunner.spark.station.sink_folders import Folders, folders_in
+from jobrunner.spark.station.sink_folders import Folders, as_name, folder_of, folders_in
 
 _Save = Callable[[DataFrame, str], None]
 
@@ -27,6 +31,7 @@ def write_batch(
     *,
     source: str = "parquet",
     partition_by: Sequence[str] = (),
+    files: int | None = 1,
     **options: str,
 ) -> None:
     """Writes the rows to the folder `path/batch=<id>`, replacing the rows of an earlier attempt.
@@ -34,7 +39,8 @@ def write_batch(
     They are written to a folder of this attempt, which readers skip, and become visible by renaming it if the lease is
     still held then: raises BatchLost. Rows that the batch wrote before it was split are removed.
     `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values are
-    folders below that. `path` is local or a URL that Spark knows; a URL under Spark Connect is written to in place.
+    folders below that. `files`: most files of each of these values; None: one for each Spark task. `path` is local or a
+    URL that Spark knows; a URL under Spark Connect is written to in place.
     Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
     are dead with the error. Raises PipelineError.
     """
@@ -42,8 +48,8 @@ def write_batch(
 
     def save(rows: DataFrame, name: str) -> None:
         # A session may be set to overwrite only partitions it writes to: then those of an earlier attempt stayed.
-        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static").partitionBy(*partition_by)
-        writer.format(source).options(**options).save(f"{path}/{name}")
+        writer = _in_files(rows, batch, partition_by, files).write.option("partitionOverwriteMode", "static")
+        writer.mode("overwrite").partitionBy(*partition_by).format(source).options(**options).save(f"{path}/{name}")
 
     folders = folders_in(path, df.sparkSession, options)
     if folders is None:
@@ -52,9 +58,25 @@ def write_batch(
     write_folder(folders, batch, path, partial(save, df))
 
 
+def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], files: int | None) -> DataFrame:
+    if files is None:
+        return df
+    if not isinstance(files, int) or isinstance(files, bool) or files < 1:
+        raise InvalidOption(f"files={describe(files)}: give the most files of one partition, 1 or more, or None")
+    if files == 1 and batch.size <= THROUGH_DRIVER:  # read by the driver: there is no work in front to share
+        return df.coalesce(1)
+    columns = [F.col(f"`{name}`") for name in partition_by]
+    if not columns:
+        return df.repartition(files)
+    return df.repartition(*columns, *([F.pmod(F.spark_partition_id(), F.lit(files))] if files > 1 else []))
+
+
 def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
     """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`."""
     records = _records(folders, batch, root)
+    came_before = batch.epoch > 1 or bool(batch.supersedes)
+    if came_before and Merges(folders).has((batch.id, *batch.supersedes)):
+        return  # the rows of this batch, or of the whole, are in a merged folder for good
     if records is not None:
         there = records.note()
         if len(there) == batch.size or not batch.left_out.fits(root, there):
@@ -67,7 +89,11 @@ def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[
         batch.renew()
         if records is not None:
             records.check()
-        _put_in_place(folders, batch.id, own)
+        if not came_before:
+            _put_in_place(folders, batch.id, own)
+            return
+        with folders.locked(SWITCH_LOCK):
+            _put_in_place_again(folders, batch, own)
     except BaseException:
         with suppress(Exception):  # report the first error, not one of the clean-up
             folders.remove(own)
@@ -83,17 +109,30 @@ def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | Non
         # An attempt that was checked has written its folder, so without it the last rename fails.
         for name in _beginning_with(folders.names(), _attempts_at(batch_id)):
             _remove_at_once(folders, name, batch_id)
-        return folders.exists(_folder_of(batch_id))
+        return folders.exists(folder_of(batch_id)) or Merges(folders).has([batch_id])  # in this order
 
     return SinkRecords(folders, root, batch.lease, settle)
 
 
 def _put_in_place(folders: Folders, batch_id: str, own: str) -> None:
-    before = _hide(folders, _folder_of(batch_id), batch_id)
+    before = _hide(folders, folder_of(batch_id), batch_id)
     try:
-        folders.rename(own, _folder_of(batch_id))
+        folders.rename(own, folder_of(batch_id))
     finally:
         folders.remove(before)
+
+
+def _put_in_place_again(folders: Folders, batch: SinkBatch, own: str) -> None:
+    """The same for a batch whose rows, or those of the whole, may be in a merge by now."""
+    merges, names = Merges(folders), (batch.id, *batch.supersedes)
+    merges.refuse(names)
+    if merges.has(names):
+        _remove_at_once(folders, own, batch.id)
+        return
+    _put_in_place(folders, batch.id, own)
+    merges.refuse(names)
+    if merges.has(names):  # decided since, where there are no locks
+        _remove_at_once(folders, folder_of(batch.id), batch.id)
 
 
 def _hide(folders: Folders, name: str, batch_id: str) -> str:
@@ -113,7 +152,7 @@ def _clear(folders: Folders, batch: SinkBatch) -> None:
     attempts."""
     names = folders.names() if batch.epoch > 1 or batch.supersedes else []
     for larger in batch.supersedes:
-        _remove_at_once(folders, _folder_of(larger), larger)
+        _remove_at_once(folders, folder_of(larger), larger)
         for name in _beginning_with(names, _attempts_at(larger), _removed_of(larger)):
             _remove_at_once(folders, name, larger)
     prefix = _attempts_at(batch.id)
@@ -129,13 +168,9 @@ def _beginning_with(names: list[str], *prefixes: str) -> list[str]:
 def _write_in_place(df: DataFrame, batch: SinkBatch, save: _Save) -> None:
     nothing = df.where(F.lit(False))
     for larger in batch.supersedes:
-        save(nothing, _folder_of(larger))
+        save(nothing, folder_of(larger))
     batch.renew()
-    save(df, _folder_of(batch.id))
-
-
-def _folder_of(batch_id: str) -> str:
-    return f"batch={as_name(batch_id)}"
+    save(df, folder_of(batch.id))
 
 
 def _attempts_at(batch_id: str) -> str:

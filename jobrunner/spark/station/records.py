@@ -34,7 +34,7 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost
 from jobrunner.logs import SafeLogger
-from jobrunner.spark.station.sink_folders import Folders
+from jobrunner.spark.station.sink_folders import Folders, as_name
 from jobrunner.spark.station.staging import digests_of
 
 NOTES = "_jobrunner/batches"
@@ -141,7 +141,11 @@ class SinkRecords:
         found: dict[str, BatchNote] = {}
         for name in self._folders.names(NOTES):
             match = _NAME.fullmatch(name)
-            if match is None or match["scope"] != self._scope or match["draft"]:
+            if match is None or match["scope"] != self._scope:
+                continue
+            if match["draft"]:
+                if unix_ms() - int(match["ms"]) > _NOTED_MS:  # of a process that died in its write
+                    self._folders.remove(f"{NOTES}/{name}")
                 continue
             batch_id = match["id"].replace("%3A", ":")
             found[match["stem"]] = BatchNote(
@@ -222,11 +226,6 @@ class SinkRecords:
         for note in sorted(over, key=lambda one: one.ms)[:_PRUNED_AT_ONCE]:
             self._folders.remove(note.path)
             self._view.known.discard(note.stem)
-
-
-def as_name(batch_id: str) -> str:
-    """The id as part of a file's name: Hadoop reads a colon as the end of a scheme."""
-    return batch_id.replace(":", "%3A")
 
 
 def _is_known(keys: QueueKeys, batch_id: str, size: int) -> Call[bool]:

@@ -4,17 +4,29 @@ Invariant: `move` is atomic, so of two processes that move one name only one suc
 as S3, copies instead: there a table format is the better sink.)
 """
 
+import fcntl
 import secrets
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import SparkSession
-
 from jobrunner.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def as_name(batch_id: str) -> str:
+    """The id as part of a name: Hadoop reads a colon as the end of a scheme."""
+    return batch_id.replace(":", "%3A")
+
+
+def folder_of(batch_id: str) -> str:
+    """The folder of a batch below the root of its sink."""
+    return f"batch={as_name(batch_id)}"
 
 
 class Folders(Protocol):
@@ -42,8 +54,11 @@ class Folders(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Writes a file that readers see whole or not at all, and the folders above it."""
 
+    def locked(self, name: str) -> AbstractContextManager[None]:
+        """Holds the lock of that name among the processes of this machine, where the file system has locks."""
 
-def folders_in(root: str, spark: SparkSession, options: Mapping[str, str]) -> Folders | None:
+
+def folders_in(root: str, spark: "SparkSession", options: Mapping[str, str]) -> Folders | None:
     """Those in a path or URL, as `spark` reads it with these `options` of a writer.
 
     None for a URL under Spark Connect, which gives no access to file systems; a path is taken to be of this machine.
@@ -66,7 +81,7 @@ def local_path(root: str) -> Path | None:
 class HadoopFolders:
     """By the file systems of the session's JVM, so for every URL that Spark can write to."""
 
-    def __init__(self, root: str, spark: SparkSession, options: Mapping[str, str]) -> None:
+    def __init__(self, root: str, spark: "SparkSession", options: Mapping[str, str]) -> None:
         session: Any = spark
         settings = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no public way
         for name, value in options.items():
@@ -118,6 +133,9 @@ class HadoopFolders:
             stream.close()
         self.rename(draft, name)
 
+    def locked(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
     def _at(self, name: str) -> Any:
         return self._path(self._root, name) if name else self._root
 
@@ -167,6 +185,15 @@ class LocalFolders:
         draft = at.with_name(_draft_of(at.name))
         draft.write_bytes(content)
         draft.rename(at)
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        at = self._root / name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        with at.open("ab") as file:
+            with suppress(OSError):  # a mounted file system may have none
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 def _draft_of(name: str) -> str:

@@ -1,0 +1,300 @@
+"""Compaction of a path that `write_batch` writes to: the folders of many batches become one, each row once.
+
+A plain folder has no commit of several changes at once. So a merge has these steps, each done again by the next run if
+the process dies in it:
+
+1. the merged folder is written below `_jobrunner/merging`, where readers do not look;
+2. it is proposed, the sources are compared with what was read, and the merge is decided by a rename (see `Merges`):
+   from here on it is carried out to the end, whoever does it;
+3. the switch: a folder with a file that no reader accepts is put in place, the sources are renamed out of sight, the
+   merged folder is renamed into sight, and that file is taken away;
+4. what is out of sight is deleted.
+
+Invariant: a reader that lists the path before the switch finds its files, or one of them missing; during the switch it
+finds a file that is no Parquet file; afterwards it finds the merged folder. So it reads each row once, or gets an error
+and reads again.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+from jobrunner.clock import unix_ms
+from jobrunner.errors import InvalidOption, SparkMissing, UsageError
+from jobrunner.formatting import install_command
+from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges
+from jobrunner.spark.station.sink_folders import LocalFolders, folder_of
+
+MERGING = "_jobrunner/merging"
+_MERGED = "batch=merged-"
+Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
+"""Takes the number of bytes to merge; gives a callback for the number merged so far, or None to report nothing."""
+_LOCK = "_jobrunner/compact.lock"
+_SWITCH = "_jobrunner/switch"
+IN_THE_WAY = "batch=compaction-is-switching-folders"
+_WORDS = b"jobrunner spark compact is switching folders, or died while it did: read again, or run it again\n"
+_ATTEMPT_S = 86_400
+"""Folders of attempts that nothing was written to for so long are those of dead processes."""
+_BATCHES_KEPT_MS = 30 * 86_400_000
+"""A batch comes again within the week that the server holds its members."""
+_MADE_ID = re.compile(r"[0-9a-f]{28}-.+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """The result of one compaction. Without `dry_run` it was done."""
+
+    target: str
+    folders_before: int
+    folders_after: int
+    files_before: int
+    files_after: int
+    bytes_merged: int
+    recovered: int = 0
+    """Merges that a process which died had decided, and that this one carried out."""
+    skipped: tuple[str, ...] = ()
+    """Folders that were left as they are, each with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A folder of a batch, as it was read."""
+
+    name: str
+    files: tuple[tuple[str, int, int, int], ...]
+    """Of each file: path within the folder, size, time of the last change, inode."""
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size, _, _ in self.files)
+
+    @property
+    def has_small_files(self) -> bool:
+        """Several of one partition. Those of a merged folder have types that differ, or that Arrow cannot write."""
+        return len(self.files) > self.partitions and not self.name.startswith(_MERGED)
+
+    @property
+    def partitions(self) -> int:
+        return len({str(Path(path).parent) for path, *_ in self.files})
+
+
+def compact_folders(
+    path: Path, *, older_than_s: float, size: int, dry_run: bool, watch: Watch = lambda _: nullcontext()
+) -> Compacted:
+    """Merges the folders of batches below `path`. Raises InvalidOption, UsageError."""
+    try:
+        import_module("pyarrow")
+    except ImportError as error:
+        raise SparkMissing(f"compaction needs Arrow; {install_command('spark')}") from error
+    if not path.is_dir():
+        raise InvalidOption(f"{path} is no folder: give the path that a sink passes to write_batch")
+    folders = LocalFolders(path)
+    if not any(name.startswith("batch=") for name in folders.names()):
+        raise InvalidOption(f"{path} has no folder batch=...: give the path that a sink passes to write_batch")
+    return _Compaction(path, folders, older_than_s, size, watch).run(dry_run=dry_run)
+
+
+class _Compaction:
+    """One run over one path."""
+
+    def __init__(
+        self, path: Path, folders: LocalFolders, older_than_s: float, size: int, watch: Watch
+    ) -> None:
+        self._path, self._folders, self._merges = path, folders, Merges(folders)
+        self._older_than_s, self._size, self._watch = older_than_s, size, watch
+        self._done = 0
+        self._skipped: list[str] = []
+
+    def run(self, *, dry_run: bool) -> Compacted:
+        if dry_run:
+            return self._result(self._groups(), 0)
+        with self._locked():
+            recovered = self._recover()
+            groups = self._groups()
+            before = self._result(groups, recovered)
+            files = before.files_before - sum(len(one.files) for group in groups for one in group)
+            folders_after = before.folders_before
+            with self._watch(before.bytes_merged) as seen:
+                for group in groups:
+                    written = self._merge(group, seen or _ignore)
+                    files += written or sum(len(one.files) for one in group)
+                    folders_after -= len(group) - 1 if written else 0
+        return replace(before, folders_after=folders_after, files_after=files, skipped=tuple(self._skipped))
+
+    def _result(self, groups: Sequence[Sequence[_Source]], recovered: int) -> Compacted:
+        names = self._batch_folders()
+        files = sum(1 for name in names for one in (self._path / name).rglob("*.parquet"))
+        merged = [one for group in groups for one in group]
+        after = sum(max(one.partitions for one in group) for group in groups)
+        return Compacted(
+            target=str(self._path), folders_before=len(names), folders_after=len(names) - len(merged) + len(groups),
+            files_before=files, files_after=files - sum(len(one.files) for one in merged) + after,
+            bytes_merged=sum(one.size for one in merged), recovered=recovered, skipped=tuple(self._skipped),
+        )  # fmt: skip
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The system gives the lock back when this process dies."""
+        (self._path / "_jobrunner").mkdir(exist_ok=True)
+        with (self._path / _LOCK).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(f"another process compacts {self._path}; wait until it ends") from error
+            yield
+
+    def _recover(self) -> int:
+        """Carries out what a process decided that died, and removes what it left undecided."""
+        for one in self._merges.all(PROPOSED):
+            self._folders.remove(one.path(PROPOSED))
+        decided = self._merges.all(DECIDED)
+        for merge in decided:
+            with self._folders.locked(SWITCH_LOCK):
+                self._switch(merge)
+        for name in self._folders.names(MERGING):
+            self._folders.remove(f"{MERGING}/{name}")
+        self._folders.remove(IN_THE_WAY)
+        for name in self._folders.names():
+            is_over = name.startswith("_attempt-") and _newest(self._path / name) < unix_ms() / 1000 - _ATTEMPT_S
+            if is_over or name.startswith("_removed-"):
+                self._folders.remove(name)
+        return len(decided)
+
+    def _batch_folders(self) -> list[str]:
+        return sorted(name for name in self._folders.names() if name.startswith("batch=") and name != IN_THE_WAY)
+
+    def _groups(self) -> list[list[_Source]]:
+        """Folders to merge with each other, oldest first, each group of about `size` bytes for each partition value."""
+        groups: list[list[_Source]] = []
+        group: list[_Source] = []
+        self._skipped.clear()
+        for name in self._batch_folders():
+            source = self._source(name)
+            if source is None:
+                continue
+            largest = max(1, max(one.partitions for one in (*group, source))) * self._size
+            if group and sum(one.size for one in (*group, source)) > largest:
+                groups.append(group)
+                group = []
+            group.append(source)
+        groups.append(group)
+        return [one for one in groups if len(one) > 1 or (one and one[0].has_small_files)]
+
+    def _source(self, name: str) -> _Source | None:
+        """None for a folder that is too young, large enough, gone, or of another format."""
+        source = self._read(name)
+        if source is None or not source.files:
+            return None
+        other = next((path for path, *_ in source.files if not path.endswith(".parquet")), None)
+        if other is not None:
+            self._skipped.append(f"{name}: {other} is no Parquet file")
+            return None
+        if unix_ms() / 1000 - max(changed for _, _, changed, _ in source.files) / 1e9 < self._older_than_s:
+            return None
+        is_large = source.size >= self._size * source.partitions / 2
+        return None if is_large and not source.has_small_files else source
+
+    def _merge(self, group: Sequence[_Source], seen: Callable[[int], None]) -> int:
+        """Returns how many files the merged folder has; 0 when a station wrote to the sources meanwhile."""
+        name = f"{_MERGED.removeprefix('batch=')}{unix_ms() << 16:016x}{secrets.token_hex(6)}"
+        merge = Merge(name, tuple(one.name for one in group), self._batches(group))
+        self._folders.remove(f"{MERGING}/{name}")
+        try:
+            written = self._write(group, name, seen)
+        except FileNotFoundError:
+            return self._give_up(group, name)
+        self._merges.propose(merge)
+        with self._folders.locked(SWITCH_LOCK):
+            is_same = all(self._read(one.name) == one for one in group)
+            is_decided = is_same and self._merges.decide(merge)
+            if is_decided:
+                self._switch(merge)
+        if is_decided:
+            return written
+        self._folders.remove(merge.path(PROPOSED))
+        return self._give_up(group, name)
+
+    def _give_up(self, group: Sequence[_Source], name: str) -> int:
+        self._folders.remove(f"{MERGING}/{name}")
+        self._skipped.append(f"{group[0].name} and {len(group) - 1} more: a station wrote to them meanwhile")
+        return 0
+
+    def _write(self, group: Sequence[_Source], name: str, seen: Callable[[int], None]) -> int:
+        from jobrunner.spark.compaction.parquet_files import merge_files
+
+        def tell(size: int) -> None:
+            self._done += size
+            seen(self._done)
+
+        by_partition: dict[Path, list[Path]] = {}
+        for source in group:
+            for path, *_ in source.files:
+                by_partition.setdefault(Path(path).parent, []).append(self._path / source.name / path)
+        target = self._path / MERGING / name
+        return sum(merge_files(files, target / at, name, tell) for at, files in by_partition.items())
+
+    def _batches(self, group: Sequence[_Source]) -> tuple[str, ...]:
+        """Ids of the batches in these folders, with those that an earlier merge put there. Old ones do not come again.
+        """
+        earlier = {folder_of(one.name): one.batches for one in self._merges.all(DONE)}
+        since = f"{max(unix_ms() - _BATCHES_KEPT_MS, 0) << 16:016x}"
+        found: list[str] = []
+        for source in group:
+            batch_id = source.name.removeprefix("batch=").replace("%3A", ":")
+            found += [batch_id, *earlier.get(source.name, ())]
+        return tuple(one for one in found if not _MADE_ID.fullmatch(one) or one > since)
+
+    def _read(self, name: str) -> _Source | None:
+        """The folder as it is now; None when it is gone."""
+        files, folder = [], self._path / name
+        with suppress(FileNotFoundError):
+            for at in _data_files(folder):
+                said = at.stat()
+                files.append((str(at.relative_to(folder)), said.st_size, said.st_mtime_ns, said.st_ino))
+            return _Source(name, tuple(files))
+        return None
+
+    def _switch(self, merge: Merge) -> None:
+        """Carries out a decided merge, from any point on."""
+        hidden = f"_removed-{merge.name}@{secrets.token_hex(4)}"
+        self._folders.write(f"{_SWITCH}/{merge.name}/{IN_THE_WAY}.parquet", _WORDS)
+        (self._path / hidden).mkdir(exist_ok=True)
+        if not self._folders.exists(IN_THE_WAY):
+            self._folders.move(f"{_SWITCH}/{merge.name}", IN_THE_WAY)
+        for source in merge.sources:
+            self._folders.move(source, f"{hidden}/{source}")
+        self._folders.move(f"{MERGING}/{merge.name}", folder_of(merge.name))
+        self._folders.remove(IN_THE_WAY)
+        self._folders.move(merge.path(DECIDED), merge.path(DONE))
+        for name in (hidden, f"{_SWITCH}/{merge.name}"):
+            self._folders.remove(name)
+        for one in self._merges.all(DONE):
+            if folder_of(one.name) in merge.sources:
+                self._folders.remove(one.path(DONE))
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """As readers see them: names that begin with `_` or `.` are none. Raises FileNotFoundError."""
+    for parent, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = sorted(name for name in folders if "=" in name or name[0] not in "_.")
+        yield from (Path(parent) / name for name in sorted(names) if name[0] not in "_.")
+
+
+def _ignore(_: int) -> None:
+    """The callback where no progress is drawn."""
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _newest(folder: Path) -> float:
+    with suppress(FileNotFoundError):
+        return max(one.stat().st_mtime for one in (folder, *folder.rglob("*")))
+    return unix_ms() / 1000

@@ -1,0 +1,375 @@
+"""Compaction of batch folders: each row once at every step, whoever dies, reads or writes meanwhile. Without Spark.
+
+The loop of real kills is slow: `-m slow -k killed`.
+"""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import nullcontext
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.spark.compaction import batch_folders, compact
+from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
+from jobrunner.spark.station.exactly_once import write_folder
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_folders import LocalFolders
+
+SIZE = 1 << 20
+SPARK = {b"org.apache.spark.sql.parquet.row.metadata": b'{"type":"struct"}'}
+
+
+def write(root, batch_id, ids, *, epoch=1, supersedes=(), by=None):
+    """An attempt at a batch, as write_batch does it."""
+    batch = SinkBatch(id=batch_id, supersedes=supersedes, epoch=epoch, size=len(ids))
+
+    def save(own):
+        parts = {f"/{by}={at}": ids[at::2] for at in range(2)} if by else {"": ids}
+        for below, some in parts.items():
+            (root / f"{own}{below}").mkdir(parents=True)
+            table = pa.table({"_id": pa.array(some, pa.string())})
+            at = root / f"{own}{below}" / f"part-{epoch}.parquet"
+            with pq.ParquetWriter(at, table.schema, store_schema=False) as writer:
+                writer.write_table(table)
+                writer.add_key_value_metadata(SPARK)
+        (root / own / "_SUCCESS").touch()
+
+    write_folder(LocalFolders(root), batch, str(root), save)
+
+
+def files_in(root):
+    """The data files that a reader lists."""
+    return sorted(ds.dataset(root, format="parquet", partitioning="hive").files)
+
+
+def read(files):
+    """How often each id is there. Raises OSError or ArrowInvalid."""
+    return Counter(one for file in files for one in pq.read_table(file, partitioning=None).column("_id").to_pylist())
+
+
+def listed(root):
+    """As `files_in`, also when there is a file that is no Parquet file: the reader finds out when it reads."""
+    return sorted(
+        str(one) for one in root.rglob("*.parquet")
+        if not any(part[0] in "_." for part in one.relative_to(root).parts)
+    )  # fmt: skip
+
+
+def run(root, **options):
+    return compact(str(root), **{"older_than_s": 0, "size": SIZE} | options)
+
+
+@pytest.fixture
+def batches(tmp_path):
+    """(root, the ids in it): six batches of seven rows."""
+    root = tmp_path / "late"
+    for n in range(6):
+        write(root, f"b{n}", [f"{n}.{m}" for m in range(7)])
+    return root, Counter(f"{n}.{m}" for n in range(6) for m in range(7))
+
+
+@pytest.fixture
+def at_each_step(monkeypatch):
+    """at_each_step(action): calls it before and after every change that the compaction makes; with what is double."""
+    state = {"action": None}
+
+    def around(name):
+        real = getattr(LocalFolders, name)
+
+        def step(self, *words):
+            if state["action"] is not None:
+                state["action"]()
+            found = real(self, *words)
+            if state["action"] is not None:
+                state["action"]()
+            return found
+
+        monkeypatch.setattr(LocalFolders, name, step)
+
+    for name in ("move", "write", "remove"):
+        around(name)
+
+    def set_action(action):
+        def alone():  # what an action does itself is no step
+            state["action"] = None
+            try:
+                action()
+            finally:
+                state["action"] = alone
+
+        state["action"] = action and alone
+
+    return set_action
+
+
+def test_folders_become_one_with_the_same_rows_and_schema(batches):
+    root, ids = batches
+    before = pq.read_metadata(files_in(root)[0])
+    plan = run(root, dry_run=True)
+    assert len(files_in(root)) == 6
+    done = run(root)
+    assert done == plan
+    assert (done.folders_before, done.folders_after, done.files_before, done.files_after) == (6, 1, 6, 1)
+    (file,) = files_in(root)
+    after = pq.read_metadata(file)
+    assert read([file]) == ids
+    assert after.schema.equals(before.schema)
+    assert {key: after.metadata.get(key) for key in SPARK} == SPARK
+    assert {one.name.partition("=")[0] for one in root.iterdir()} == {"batch", "_jobrunner"}
+    again = run(root)
+    assert (again.folders_before, again.folders_after, again.bytes_merged) == (1, 1, 0)
+    assert files_in(root) == [file]
+
+
+def test_partitions_stay_and_each_has_one_file(tmp_path):
+    root = tmp_path / "late"
+    for n in range(4):
+        write(root, f"b{n}", [f"{n}.{m}" for m in range(4)], by="day")
+    before = Counter(map(str, ds.dataset(root, partitioning="hive").to_table(columns=["_id", "day"]).to_pylist()))
+    run(root)
+    found = ds.dataset(root, partitioning="hive")
+    assert len(found.files) == 2
+    assert Counter(map(str, found.to_table(columns=["_id", "day"]).to_pylist())) == before
+
+
+def test_young_and_large_folders_stay(batches):
+    root, _ = batches
+    assert run(root, older_than_s=3600).folders_after == 6
+    assert run(root, size=1).folders_after == 6
+    two = sum(one.stat().st_size for one in root.glob("batch=b[01]/*.parquet"))
+    assert run(root, size=two).folders_after == 6  # each has half of that
+    assert run(root, size=2 * two + 1).folders_after == 2
+
+
+def test_what_is_merged_is_merged_again_with_what_came_later(batches):
+    root, ids = batches
+    run(root)
+    write(root, "b6", ["6.0"])
+    run(root)
+    write(root, "b0", ["0.0"], epoch=2)  # of the first merge
+    write(root, "b6.1", ["6.0"], supersedes=("b6",))
+    assert read(files_in(root)) == ids + Counter(["6.0"])
+    assert len(files_in(root)) == 1
+
+
+@pytest.mark.parametrize(("again", "of"), [("b1", ()), ("b1.2", ("b1",)), ("b1.2.1", ("b1.2", "b1"))])
+def test_a_batch_that_comes_again_after_it_was_merged_is_not_written_twice(batches, again, of):
+    root, ids = batches
+    run(root)
+    write(root, again, ["1.5"], epoch=2, supersedes=of)
+    assert read(files_in(root)) == ids
+
+
+class Nth:
+    """Does something at the n-th step."""
+
+    def __init__(self, n, action):
+        self.left = n
+        self.action = action
+
+    def __call__(self):
+        self.left -= 1
+        if not self.left:
+            self.action()
+
+
+def at_every_step(scenario, tmp_path, least=20):
+    """Calls scenario(root of three batches, their ids, n), which returns its `Nth`, until that has fewer steps."""
+    for n in range(1, 1000):
+        root = tmp_path / str(n)
+        for one in range(3):
+            write(root, f"b{one}", [f"{one}.0", f"{one}.1"])
+        if scenario(root, read(files_in(root)), n).left > 0:
+            assert n > least
+            return
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def die():
+    raise Killed
+
+
+def test_a_process_that_dies_at_any_step_leaves_each_row_once_for_the_next_run(tmp_path, at_each_step):
+    """And until that run a reader finds each row once, or a file that it cannot read."""
+
+    def scenario(root, ids, n):
+        files, step = listed(root), Nth(n, die)
+        at_each_step(step)
+        try:
+            run(root)
+        except Killed:
+            at_each_step(None)
+            readers_view(root, files, ids)
+            run(root)
+        at_each_step(None)
+        assert read(files_in(root)) == ids, n
+        assert {one.name.partition("=")[0] for one in root.iterdir()} == {"batch", "_jobrunner"}
+        assert len(files_in(root)) == 1
+        return step
+
+    at_every_step(scenario, tmp_path)
+
+
+def readers_view(root, before, ids):
+    """A reader that lists now, and another that listed before: each reads each row once, or gets an error."""
+    errors = 0
+    for files in (listed(root), before):
+        try:
+            assert read(files) == ids
+        except (OSError, pa.ArrowInvalid):
+            errors += 1
+    return errors
+
+
+def test_a_reader_finds_each_row_once_or_an_error_at_every_step(batches, at_each_step):
+    root, ids = batches
+    before, errors = listed(root), []
+    at_each_step(lambda: errors.append(readers_view(root, before, ids)))
+    run(root)
+    assert errors[0] == errors[1] == 0
+    assert len(errors) > 20
+    assert errors[-1] == 1  # the files that were listed before are gone
+
+
+def attempt(root, what):
+    """A write of a station while folders are merged."""
+    if what == "again":
+        write(root, "b1", ["1.0", "1.1"], epoch=2)
+    elif what == "halves":
+        write(root, "b1.1", ["1.0"], supersedes=("b1",))
+        write(root, "b1.2", ["1.1"], supersedes=("b1",))
+    else:
+        write(root, "b9", ["9.0"])
+
+
+@pytest.mark.parametrize("what", ["again", "halves", "new"])
+def test_a_station_that_writes_at_any_step(tmp_path, at_each_step, monkeypatch, what):
+    """On a file system without locks: there is no order of the steps that loses or doubles a row in the end."""
+    monkeypatch.setattr(LocalFolders, "locked", lambda self, name: nullcontext())
+
+    def scenario(root, ids, n):
+        step = Nth(n, lambda: attempt(root, what))
+        at_each_step(step)
+        run(root)
+        at_each_step(None)
+        ids.update(["9.0"] if what == "new" and step.left <= 0 else [])
+        assert read(files_in(root)) == ids, n
+        run(root)
+        assert read(files_in(root)) == ids, n
+        return step
+
+    at_every_step(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("what", ["again", "halves"])
+def test_a_compaction_that_comes_between_the_steps_of_an_attempt(tmp_path, at_each_step, monkeypatch, what):
+    """The other way round, without locks as well."""
+    monkeypatch.setattr(LocalFolders, "locked", lambda self, name: nullcontext())
+
+    def scenario(root, ids, n):
+        step = Nth(n, lambda: run(root))
+        at_each_step(step)
+        attempt(root, what)
+        at_each_step(None)
+        run(root)
+        assert read(files_in(root)) == ids, n
+        return step
+
+    at_every_step(scenario, tmp_path, least=4)
+
+
+def test_one_process_at_a_time(batches):
+    root, _ = batches
+    compaction = batch_folders._Compaction(root, LocalFolders(root), 0, SIZE, lambda _: nullcontext())
+    with compaction._locked(), pytest.raises(UsageError, match="another process compacts"):
+        run(root)
+
+
+def test_files_of_other_types_are_not_mixed(tmp_path):
+    root = tmp_path / "late"
+    for n, kind in enumerate([pa.string(), pa.string(), pa.int64()]):
+        (root / f"batch=b{n}").mkdir(parents=True)
+        pq.write_table(pa.table({"_id": pa.array([n], pa.int64()).cast(kind)}), root / f"batch=b{n}/part.parquet")
+    assert run(root).files_after == 2
+    assert sorted(map(str, read(files_in(root)))) == ["0", "1", "2"]
+    assert run(root).bytes_merged == 0
+
+
+def test_what_cannot_be_compacted_is_named(tmp_path):
+    with pytest.raises(InvalidOption, match="no folder"):
+        run(tmp_path / "nothing")
+    with pytest.raises(InvalidOption, match=r"no folder batch="):
+        run(tmp_path)
+    with pytest.raises(InvalidOption, match="not on this machine"):
+        run("s3a://flights/late")
+    (tmp_path / "batch=b0").mkdir()
+    (tmp_path / "batch=b0" / "part.orc").touch()
+    assert run(tmp_path).skipped == ("batch=b0: part.orc is no Parquet file",)
+
+
+def test_the_command(cli, batches):
+    root, ids = batches
+    said = cli("spark", "compact", str(root), "--older-than", "0s", "--dry-run")
+    assert (said.code, [line.split() for line in said.out.splitlines()[1:]]) == (
+        0, [["folders", "6", "1"], ["files", "6", "1"]]
+    )  # fmt: skip
+    assert len(files_in(root)) == 6
+    said = cli("spark", "compact", str(root), "--older-than", "0s", "--json")
+    assert json.loads(said.out)["files_after"] == 1
+    assert read(files_in(root)) == ids
+    said = cli("spark", "compact", str(root / "other"))
+    assert said.code == 2
+    assert "give the path that a sink passes to write_batch" in said.err
+
+
+PROGRAM = """
+import sys, pathlib
+import pyarrow.parquet
+from jobrunner.spark.compaction import compact
+import jobrunner.spark.compaction.parquet_files
+print("ready", flush=True)
+sys.stdin.readline()
+compact(sys.argv[1], older_than_s=0, size=1 << 20)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_fifty_times(tmp_path):
+    """SIGKILL at a random moment; between the kills a station writes new batches, and batches that were there."""
+    root, ids, rng, kills = tmp_path / "late", Counter(), random.Random(18), 0
+    for n in range(60):
+        for m in range(3):
+            write(root, f"b{n}.{m}", some := [f"{n}.{m}.{k}" for k in range(3)])
+            ids.update(some)
+        command = [sys.executable, "-c", PROGRAM, str(root)]
+        one = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert one.stdout.readline() == b"ready\n"
+        one.stdin.write(b"\n")
+        one.stdin.flush()
+        try:
+            one.wait(rng.random() * 0.03)
+        except subprocess.TimeoutExpired:
+            one.send_signal(signal.SIGKILL)
+            kills += one.wait() == -signal.SIGKILL
+        old = rng.randrange(n + 1)
+        write(root, f"b{old}.0", [f"{old}.0.{k}" for k in range(3)], epoch=2 + n)
+        try:
+            assert read(listed(root)) == ids
+        except pa.ArrowInvalid:
+            assert (root / IN_THE_WAY).exists()
+    run(root)
+    assert read(files_in(root)) == ids
+    assert {one.name.partition("=")[0] for one in root.iterdir()} == {"batch", "_jobrunner"}
+    assert kills >= 30
