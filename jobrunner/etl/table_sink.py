@@ -79,6 +79,11 @@ class TableSink:
         return import_module(WRITER).write_sink(self, df, spark, batch)
 
 
+def is_table(target: str) -> bool:
+    """Whether a text begins as the address of a table does."""
+    return target.partition(":")[0] in _LIBRARIES
+
+
 def address_of(table: object) -> TableAddress:
     """The address that a text names. Raises InvalidOption that says what is wrong with it."""
     if not isinstance(table, str):

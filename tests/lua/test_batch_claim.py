@@ -60,7 +60,7 @@ def test_a_paused_queue_hands_no_batch_out_but_a_decided_one(held, clock):
     assert found.state == "committed"
 
 
-def test_drivers_that_die_again_and_again_have_the_batch_halved(held, clock):
+def test_drivers_that_die_again_and_again_have_the_batch_split(held, clock):
     held.configure(max_attempts=2)
     clock.advance(1000)
     claim(held)
@@ -68,15 +68,15 @@ def test_drivers_that_die_again_and_again_have_the_batch_halved(held, clock):
 
     assert claim(held) is True
 
-    assert set(held.scores("batches")) == {"b.1", "b.2"}
-    found = claim(held, "b.2")
+    assert set(held.scores("batches")) == {"b.p1of2", "b.p2of2"}
+    found = claim(held, "b.p2of2")
     assert isinstance(found, Claimed)
     assert (found.size, found.first, found.root, found.epoch) == (1, 1, "b", 1)
     clock.advance(1000)
-    found = claim(held, "b.2")
+    found = claim(held, "b.p2of2")
     assert isinstance(found, Claimed)
     assert (found.state, found.error) == ("committed", "its driver died, hung or was cut off")
-    assert held.run(batches.advance(held.keys, "b.2")).dead == 1
+    assert held.run(batches.advance(held.keys, "b.p2of2")).dead == 1
     assert held.ids("dead") == ["y"]
 
 
@@ -162,7 +162,7 @@ def test_a_batch_of_a_week_gives_back_members_that_came_later(held, clock):
 
 
 @pytest.mark.parametrize("writers", [1, 700])
-def test_a_batch_that_is_halved_as_its_drivers_died_leaves_nothing_staged(held, clock, writers):
+def test_a_batch_that_is_split_as_its_drivers_died_leaves_nothing_staged(held, clock, writers):
     held.configure(max_attempts=1)
     for n in range(writers):
         held.run(batches.stage(held.keys, "b", 1, f"n{n}", ["x", "mail", "1", ""]))
@@ -171,6 +171,6 @@ def test_a_batch_that_is_halved_as_its_drivers_died_leaves_nothing_staged(held, 
     while claim(held) is True:
         pass
 
-    assert set(held.scores("batches")) == {"b.1", "b.2"}
+    assert set(held.scores("batches")) == {"b.p1of2", "b.p2of2"}
     kept = {key.removeprefix(held.keys.batch) for key in held.raw.keys(held.keys.batch + b"*")}
-    assert kept == {b"b", b"b:members", b"b.1", b"b.2"}
+    assert kept == {b"b", b"b:members", b"b.p1of2", b"b.p2of2"}

@@ -29,17 +29,18 @@ def test_the_first_failure_makes_it_due_again_after_the_delay(held, clock):
         setback(held)
 
 
-def test_the_second_failure_makes_two_halves_of_it_that_are_due_now(held, clock):
+def test_the_second_failure_makes_parts_of_it_that_are_due_now(held, clock):
     setback(held)
     claim(held)
     assert setback(held, epoch=2, delay_ms=500) == "split"
 
-    assert held.scores("batches") == {"b.1": clock.ms, "b.2": clock.ms}
-    halves = [claim(held, f"b.{n}") for n in (1, 2)]
-    lists = [held.run(batches.members(held.keys, half.root, half.first, half.size)) for half in halves]
-    assert lists == [["x"], ["y", "z"]]
-    assert [half.failures for half in halves] == [2, 2]
-    assert setback(held, batch="b.2") == "split"
+    names = [f"b.p{n}of3" for n in (1, 2, 3)]
+    assert held.scores("batches") == dict.fromkeys(names, clock.ms)
+    parts = [claim(held, name) for name in names]
+    lists = [held.run(batches.members(held.keys, part.root, part.first, part.size)) for part in parts]
+    assert lists == [["x"], ["y"], ["z"]]
+    assert [part.failures for part in parts] == [2, 2, 2]
+    assert setback(held, batch=names[1]) == "again"
 
 
 def test_no_staged_key_is_left_however_many(held):

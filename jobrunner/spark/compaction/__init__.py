@@ -1,6 +1,5 @@
 """Fewer, larger files for what sinks have written: `compact(target)`."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 from jobrunner.errors import InvalidOption
@@ -8,9 +7,6 @@ from jobrunner.spark.compaction.batch_folders import Compacted, Watch, compact_f
 from jobrunner.spark.station.sink_folders import local_path
 
 __all__ = ["Compacted", "compact"]
-
-FOR_TABLES: dict[str, Callable[..., Compacted]] = {}
-"""Scheme of a table (`delta`, `iceberg`) → the function that compacts one; the same arguments as `compact_folders`."""
 
 
 def compact(
@@ -23,12 +19,9 @@ def compact(
 ) -> Compacted:
     """Gathers the files of batches that are older than that into files of about `size` bytes.
 
-    `target`: the path that `write_batch` writes to, or a table. `watch` is entered while files are merged.
-    Raises InvalidOption for what cannot be compacted, UsageError while another process does.
+    `target`: the path that `write_batch` writes to; tables have `lake.services`. `watch` is entered while files are
+    merged. Raises InvalidOption for what cannot be compacted, UsageError while another process does.
     """
-    scheme = target.partition(":")[0]
-    if scheme in FOR_TABLES:
-        return FOR_TABLES[scheme](target, older_than_s=older_than_s, size=size, dry_run=dry_run, watch=watch)
     path = local_path(target)
     if path is None:
         raise InvalidOption(

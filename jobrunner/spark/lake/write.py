@@ -23,9 +23,9 @@ from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
 from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
-from jobrunner.spark.station.records import SinkRecords, as_name
+from jobrunner.spark.station.records import SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
-from jobrunner.spark.station.sink_folders import LocalFolders
+from jobrunner.spark.station.sink_folders import LocalFolders, as_name
 
 _ID = "_id"
 _ORDER = ("_enqueue_time", _ID)
@@ -52,9 +52,12 @@ def write_table(
     `merge_on` a row replaces the one with its key; `latest_by` names the column whose largest value wins among rows of
     one key. Two writes to one table in one sink need a `name` each.
 
-    Call it last in a sink of your own, or in `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
+    Rows with errors are not written, and their items are dead with the error. Call it last in a sink of your own, or in
+    `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
     InvalidOption, SparkMissing.
     """
+    if isinstance(batch, SinkBatch):
+        df = batch.quarantine(df)
     key = names_of(merge_on, "merge_on")
     order = [latest_by] if latest_by else [one for one in _ORDER if key and one in df.columns]
     rows = df.select([_column(one) for one in df.columns])
@@ -81,6 +84,7 @@ def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkB
     if not isinstance(made, DataFrame):
         raise StationError(f"the function of the sink into {sink.address} returned {type(made).__name__}: return a "
                            "DataFrame with the rows to write")  # fmt: skip
+    made = batch.quarantine(made)
     columns = [_column(one) for one in made.columns if not one.startswith("_")]
     if sink.id_column is not None:
         if _ID not in made.columns:

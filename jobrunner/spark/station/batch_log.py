@@ -21,7 +21,7 @@ _log = SafeLogger("jobrunner.spark")
 
 
 @dataclass(slots=True, kw_only=True)
-class BatchNote:
+class AttemptNote:
     """One attempt at a batch, while it lasts. The driver sets the instants (monotonic clock) as they come."""
 
     lease: BatchLease
@@ -40,11 +40,11 @@ class BatchLog:
         self._seen = seen
         self._lineage = lineage_of(station, client)
 
-    def begin(self, lease: BatchLease) -> BatchNote:
+    def begin(self, lease: BatchLease) -> AttemptNote:
         """A batch was taken."""
-        return BatchNote(lease=lease, filled_s=lease.taken_s, decided_s=lease.taken_s)
+        return AttemptNote(lease=lease, filled_s=lease.taken_s, decided_s=lease.taken_s)
 
-    def filled(self, note: BatchNote, jobs: SparkJobs) -> None:
+    def filled(self, note: AttemptNote, jobs: SparkJobs) -> None:
         """Its function begins."""
         note.filled_s, note.jobs = monotonic(), jobs
         if self._lineage is not None:
@@ -55,11 +55,11 @@ class BatchLog:
         if self._lineage is not None:
             self._lineage.close()
 
-    def failed(self, note: BatchNote, outcome: BatchOutcome, cause: str) -> None:
+    def failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str) -> None:
         """An attempt ended without a decision."""
         self._write(note, outcome, cause, run_s=monotonic() - note.filled_s, advance_s=0.0)
 
-    def done(self, note: BatchNote) -> None:
+    def done(self, note: AttemptNote) -> None:
         """Its last row was applied."""
         run_s, advance_s = note.decided_s - note.filled_s, monotonic() - note.decided_s
         record = self._write(note, "decided", "", run_s=run_s, advance_s=advance_s)
@@ -70,7 +70,7 @@ class BatchLog:
                   rows=record.rows, per_s=per_s, **lengths)  # fmt: skip
 
     def _write(
-        self, note: BatchNote, outcome: BatchOutcome, cause: str, *, run_s: float, advance_s: float
+        self, note: AttemptNote, outcome: BatchOutcome, cause: str, *, run_s: float, advance_s: float
     ) -> BatchRecord:
         lease = note.lease
         usage = note.jobs.usage() if note.jobs is not None else SparkUsage()

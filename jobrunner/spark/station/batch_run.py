@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -198,6 +199,7 @@ class SetAside:
         self._rules = rules
         self._staged = staged
         self._kept: list[DataFrame] = []
+        self._told: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -217,7 +219,10 @@ class SetAside:
         rows = rows.persist()
         self._kept.append(rows)
         failed = rows.where(F.col(ERROR).isNotNull()).select(ID, ERROR).distinct().toArrow()
-        self._staged += stage_batches(self._access, self._rules, failed.to_batches(), 0)
+        is_new = [one not in self._told for one in failed[ID].to_pylist()]  # a sink may write to two tables
+        self._told.update(failed[ID].to_pylist())
+        new = failed.filter(pa.array(is_new, pa.bool_()))
+        self._staged += stage_batches(self._access, self._rules, new.to_batches(), 0)
         if failed.num_rows:
             ids = df.sparkSession.createDataFrame(failed.select([ID]))
             rows = rows.join(F.broadcast(ids), rows[ID] == ids[ID], "left_anti")

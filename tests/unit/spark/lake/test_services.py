@@ -137,11 +137,11 @@ def test_the_commands_compact_and_clean(lake, numbers, cli):
     for turn in range(3):
         lake.write(part(f"b{turn}"), numbers(turn))
     lake.files(lake.prepare(part("other"), numbers(1)), numbers(1))
-    assert cli("lake", "compact", lake.table).line == "3 small files rewritten"
-    assert cli("lake", "compact", lake.table, "--json").value == {"table": lake.table, "files": 0}
-    assert cli("lake", "clean", lake.table, "--dry-run").line == "0 files would be removed"
-    done = cli("lake", "clean", lake.table, "--older-than", "0s", "--json").value
+    assert cli("spark", "compact", lake.table).line == "3 small files rewritten"
+    assert cli("spark", "compact", lake.table, "--json").value == {"table": lake.table, "files": 0}
+    assert cli("spark", "clean", lake.table, "--dry-run").line == "0 files would be removed"
+    done = cli("spark", "clean", lake.table, "--older-than", "0s", "--json").value
     assert any("other@" in name for name in done["files"])
     assert lake.column() == [0, 1, 2]
-    refused = cli("lake", "clean", "late:/x")
+    refused = cli("spark", "clean", "late:/x")
     assert (refused.code, "'late' is no table format" in refused.line) == (2, True)
