@@ -23,6 +23,9 @@ def handle(warm, client, flights):
     return run
 
 
+NO_PAUSE = Backoff(base=0, jitter=0)
+
+
 @F.udf(IntegerType())
 def halved(n):
     if n == 13:
@@ -31,7 +34,7 @@ def halved(n):
 
 
 def test_batches_are_named_measured_and_recorded(spark, flights, handle):
-    @flights.spark_station("clean", to="late", max_wait=0, schema="n int", max_attempts=2, backoff=Backoff(0.01))
+    @flights.spark_station("clean", to="late", max_wait=0, schema="n int", max_attempts=2, backoff=NO_PAUSE)
     def clean(df, _):
         return df.groupBy("_id").agg(F.first("n").alias("n")).withColumn("n", halved("n"))
 

@@ -179,7 +179,8 @@ def test_bad_items_among_many_die_with_the_error_and_the_others_move_on(flights,
     assert audit("flights/late")["waiting"] == many + 1 - len(bad)
     dead = raw.zrange(keys.queue("flights/clean").dead, 0, -1)
     errors = [raw.hget(keys.queue("flights/clean").tasks + one, "error") for one in dead]
-    assert errors == [b"ValueError: 1 bad ones"] * len(bad)
+    place = f"test_stations_errors.py:{fail.__code__.co_firstlineno + 4} fail"
+    assert errors == [f"ValueError: 1 bad ones ({place})".encode()] * len(bad)
     print(f"{len(tries)} runs for {len(bad)} bad ones among {many}")
     assert len(tries) <= 2 + 16 + len(bad) * 4 * (math.ceil(math.log(many, 4)) + 4), "not logarithmic"
 
