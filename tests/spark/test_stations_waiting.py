@@ -112,7 +112,8 @@ def test_two_drivers_with_a_record_that_raises_a_misfit_deaths_and_lost_leases(
             except BatchLost:
                 pass
 
-    assert written(spark, tmp_path / "late") == [n for n in range(600) if n != 123]
+    told = {record.payload["n"]: record.error for record in late.tasks("dead")}
+    assert written(spark, tmp_path / "late") == [n for n in range(600) if n != 123], told
     books = audit("flights/late")
     assert (books["waiting"], books["pending"], books["dead"]) == (0, 0, 2)
     for driver in drivers:
