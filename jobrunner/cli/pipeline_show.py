@@ -14,7 +14,7 @@ from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.clock import sleep
 from jobrunner.errors import PipelineError
 from jobrunner.etl.pipeline import Pipeline, all_pipelines, find_pipeline
-from jobrunner.etl.progress import PipelineView, Progress, Rate
+from jobrunner.etl.progress import PipelineView, Progress, Rate, StationView
 from jobrunner.formatting import cut, duration, number
 from jobrunner.jobs.registry import load_modules
 
@@ -42,7 +42,8 @@ def show(
 ) -> None:
     """Show counts, rates and the time left of the pipeline NAME.
 
-    LEFT: open items divided by the rate at which their number falls; - while it does not fall.
+    LEFT: open items divided by the rate at which their number falls; - while it does not fall. STATE: stopped, with the
+    error below the table, while a station on Spark waits and tries again because no item is to blame.
     """
     found = loaded_pipeline(name, modules)
     found.check()
@@ -68,13 +69,13 @@ def station_table(seen: PipelineView) -> str:
         (
             *(station.queue, station.targets, station.waiting, station.scheduled, station.pending, station.dead),
             *_rate_texts(station.rate),
-            "paused" if station.paused else _kind(station.kind),
+            _state(station),
         )
         for station in seen.stations
     ]
     counts = (sum(getattr(one, state) for one in seen.stations) for state in ("waiting", "scheduled", "pending"))
     rows.append((seen.name, "", *counts, seen.dead, *_rate_texts(seen.rate), _ended(seen)))
-    return table(columns, rows)
+    return "\n".join([table(columns, rows), *_stopped(seen)])
 
 
 def narrow_table(seen: PipelineView, width: int) -> str:
@@ -85,26 +86,35 @@ def narrow_table(seen: PipelineView, width: int) -> str:
             cut(one.queue, max(width - _FIXED, 10)),
             *(number(count) for count in (one.waiting, one.scheduled, one.pending, one.dead)),
             *("-" if per_s is None else number(per_s) for per_s in (one.rate.in_per_s, one.rate.out_per_s)),
-            *(_rate_texts(one.rate)[2], "paused" if one.paused else _kind(one.kind)),
+            *(_rate_texts(one.rate)[2], _state(one)),
         )
         for one in seen.stations
     ]
     whole = f"{seen.name}: {seen.open} open, {seen.dead} dead, {_ended(seen)}, left {_rate_texts(seen.rate)[2]}"
-    return f"{table(columns, rows)}\n{cut(whole, width)}"
+    return "\n".join([table(columns, rows), cut(whole, width), *(cut(line, width) for line in _stopped(seen))])
 
 
 def fitting_table(seen: PipelineView, width: int) -> str:
     """The table that fits: the full one when there is room."""
-    full = station_table(seen)
-    return full if max(map(len, full.splitlines())) <= width else narrow_table(seen, width)
+    full, below = station_table(seen), len(_stopped(seen))
+    lines = full.splitlines()
+    if max(map(len, lines[: len(lines) - below])) > width:
+        return narrow_table(seen, width)
+    return "\n".join(cut(line, width) for line in lines)
 
 
 def _ended(seen: PipelineView) -> str:
     return f"{seen.succeeded} finished, {seen.dropped} dropped"
 
 
-def _kind(kind: str) -> str:
-    return "not served" if kind == "queue" else kind
+def _state(station: StationView) -> str:
+    if station.paused or station.stopped:
+        return "paused" if station.paused else "stopped"
+    return "not served" if station.kind == "queue" else station.kind
+
+
+def _stopped(seen: PipelineView) -> list[str]:
+    return [f"{one.queue} stopped, as the error is no item's: {one.stopped}" for one in seen.stations if one.stopped]
 
 
 def _rate_texts(rate: Rate) -> tuple[str, str, str]:

@@ -1,8 +1,8 @@
 """Where the items of a pipeline are, how fast they move, and how long the open items will take. Reads only.
 
-A reading is one round trip with a fixed number of commands for each queue, however many items it has. Rates are the
-growth of the queues' totals. The time left is the number of open items divided by the rate at which it falls; it is
-unknown while that number does not fall.
+A reading is one round trip with a fixed number of commands for each queue, however many items it has, and a second one
+for the last batches of stations on Spark, if there are any. Rates are the growth of the queues' totals. The time left
+is the number of open items divided by the rate at which it falls; it is unknown while that number does not fall.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,11 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.etl.graph import Graph, QueueNode
+from jobrunner.inspector.batches import batches_of, stopped_by
 from jobrunner.inspector.live_snapshot import CAME, ENDED, LEFT, Growth
 
+_ATTEMPTS = 10
+"""Last attempts at batches that are looked at; while a station is stopped, few end without that error."""
 Counts = Mapping[str, QueueCounts]
 """By the full name of the queue."""
 
@@ -46,6 +49,8 @@ class StationView:
     totals: Mapping[str, int]
     """Since it exists: enqueued, moved_in, moved_out, succeeded, dropped, dead, ..."""
     rate: Rate
+    stopped: str = ""
+    """On Spark: the error for which it has stopped, as no item is to blame. Empty while it works, or has no item."""
 
     @property
     def open(self) -> int:
@@ -80,8 +85,8 @@ class Progress:
         """Reads the state; the first reading has no rates. Raises ServerError."""
         now = self._counts()
         self._growth.add(monotonic(), {name: found.totals for name, found in now.items()})
-        nodes = self._graph.in_order()
-        stations = tuple(self._station(node, now) for node in nodes)
+        nodes, stopped = self._graph.in_order(), self._stopped()
+        stations = tuple(self._station(node, now, stopped.get(node.queue, "")) for node in nodes)
         return PipelineView(
             name=self._graph.pipeline,
             stations=stations,
@@ -98,7 +103,15 @@ class Progress:
         found = broker_of(self._client).run_many([queues.counts(keys.queue(name)) for name in names])
         return dict(zip(names, found, strict=True))
 
-    def _station(self, node: QueueNode, now: Counts) -> StationView:
+    def _stopped(self) -> dict[str, str]:
+        names = [node.queue for node in self._graph.nodes if node.batches]
+        if not names:
+            return {}
+        redaction, logs = self._client.redaction(), batches_of(self._client, names, _ATTEMPTS)
+        found = {name: stopped_by(batches) for name, batches in logs.items()}
+        return {name: redaction.text(one.cause) for name, one in found.items() if one is not None}
+
+    def _station(self, node: QueueNode, now: Counts, stopped: str) -> StationView:
         found = now[node.queue]
         return StationView(
             queue=node.short,
@@ -112,6 +125,7 @@ class Progress:
             paused=found.paused,
             totals=found.totals,
             rate=self._rate([node.queue], now, CAME, LEFT),
+            stopped=stopped if found.open else "",
         )
 
     def _rate(self, names: list[str], now: Counts, coming: Iterable[str], leaving: Iterable[str]) -> Rate:

@@ -8,7 +8,7 @@ from jobrunner.broker.calls import batch_log
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.jobs.batch_record import BatchRecord, read_record
 
-__all__ = ["BatchRecord", "batches_of", "recent_batches"]
+__all__ = ["BatchRecord", "batches_of", "recent_batches", "stopped_by"]
 
 
 def recent_batches(client: Client, queue: str, count: int = batch_log.MOST) -> list[BatchRecord]:
@@ -22,10 +22,18 @@ def recent_batches(client: Client, queue: str, count: int = batch_log.MOST) -> l
     return [replace(one, cause=redaction.text(one.cause)) for one in found]
 
 
-def batches_of(client: Client, queues: Sequence[str]) -> dict[str, list[BatchRecord]]:
+def stopped_by(batches: Sequence[BatchRecord]) -> BatchRecord | None:
+    """The attempt for whose error the station has stopped, of its batch log; None when a batch succeeded since."""
+    for one in batches:
+        if one.outcome == "decided" or one.stops:
+            return one if one.stops else None
+    return None
+
+
+def batches_of(client: Client, queues: Sequence[str], count: int = batch_log.MOST) -> dict[str, list[BatchRecord]]:
     """The same of several queues, in one round trip, with causes that are not redacted."""
     keys = keys_of(client)
-    logs = broker_of(client).run_many([batch_log.recent(keys.queue(queue)) for queue in queues])
+    logs = broker_of(client).run_many([batch_log.recent(keys.queue(queue), count) for queue in queues])
     return {queue: _read(entries) for queue, entries in zip(queues, logs, strict=True)}
 
 

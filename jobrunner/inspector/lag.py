@@ -2,13 +2,13 @@
 
 The suggestion, for people and autoscalers: items come at the rate at which they left plus that at which the queue grew,
 and what waits shall be gone within a target time. Each item keeps a worker busy for the mean run time that workers
-measured; on Spark for its share of a batch, as the larger ones in the batch log have it. So with arrivals a, waiting w,
-target t, run time r and s items at once in one worker,
+measured. So with arrivals a, waiting w, target t, run time r and s items at once in one worker,
 
     workers = ceil((a + w / t) * r / s)
 
-A driver of a Spark station runs one batch at a time, so s is 1 there. Nothing waiting and nothing coming is 0 workers;
-anything that waits and was never timed is 1.
+On Spark s is 1, and r is the time in which a driver ran batches, by the larger ones in the batch log, divided by their
+items: batches that it ran beside each other share that time. Nothing waiting and nothing coming is 0 workers; anything
+that waits and was never timed is 1.
 """
 
 import math
@@ -54,7 +54,7 @@ class StationLag:
     workers: int
     """Workers that serve it now."""
     slots: int
-    """Items that one of them runs at once; 1 for a station on Spark, whose driver runs one batch."""
+    """Items that one of them runs at once; 1 on Spark, where `run_s` is the share of a driver's time."""
     suggested_workers: int
     paused: bool
 
@@ -129,9 +129,21 @@ def suggested_workers(
 def run_s_of(batches: Sequence[BatchRecord]) -> float | None:
     """The time that an item costs a driver, of the batches that have at least half as many items as the largest: small
     ones, such as the parts of a batch that failed, are nearly all overhead."""
-    large = [one for one in batches if 2 * one.items >= max(other.items for other in batches)]
+    largest = max((one.items for one in batches), default=0)
+    large = [one for one in batches if 2 * one.items >= largest]
     items = sum(one.items for one in large)
-    return sum(one.run_s for one in large) / items if items else None
+    return _busy_s(large) / items if items else None
+
+
+def _busy_s(batches: Sequence[BatchRecord]) -> float:
+    """Seconds in which drivers ran any of these; those of batches that one driver ran beside each other count once."""
+    total, busy_until = 0.0, dict[str, float]()
+    spans = [(one.began_ms / 1000 + one.fill_s, one.run_s, one.driver or one.id) for one in batches]
+    for began, run_s, driver in sorted(spans):
+        until = busy_until.get(driver, 0.0)
+        total += max(began + run_s - max(began, until), 0.0)
+        busy_until[driver] = max(began + run_s, until)
+    return total
 
 
 def _slots(queue: str, workers: Sequence[WorkerRecord]) -> int:

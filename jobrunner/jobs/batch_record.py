@@ -40,6 +40,10 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """From the decision until its last row was applied."""
     spilled_bytes: int = 0
     shuffle_bytes: int = 0
+    driver: str = ""
+    """Which driver ran it, one of several in as many processes; empty when an earlier version wrote it."""
+    stops: bool = False
+    """The cause is no item's: the station stopped then, and tries again after a pause."""
 
     @property
     def took_s(self) -> float:

@@ -59,10 +59,25 @@ def test_batches_are_named_measured_and_recorded(spark, flights, handle):
     records = handle("clean")
 
     outcomes = [(one.outcome, one.items) for one in records]
-    assert outcomes[0] == ("split", 2), "an error of a row splits its batch at once"
+    assert outcomes[0] == ("split", 2), "at once, as the error is that of a row"
     assert ("decided", 1) in outcomes
-    assert outcomes[-1] == ("dead", 1) or ("dead", 1) in outcomes
+    assert ("dead", 1) in outcomes
     line = halved.func.__code__.co_firstlineno + 3
     causes = {one.cause for one in records if one.outcome != "decided"}
     assert causes == {f"ValueError: thirteen (test_batch_log.py:{line} halved)"}
-    assert {one.attempt for one in records if one.items == 2} == {1}
+    assert not any(one.stops for one in records)
+
+
+def test_the_record_of_an_error_that_is_no_items_says_that_the_station_stops(flights, handle):
+    @flights.spark_station("clean", to="late", max_wait=0, schema="n int")
+    def clean(df, _):
+        return df.select("_id", "no_such_column")
+
+    flights.declare("late")
+    flights.push_many("clean", [{"n": 1}, {"n": 2}])
+
+    (released,) = handle("clean")
+
+    assert (released.outcome, released.items, released.stops) == ("released", 2, True)
+    assert "no_such_column" in released.cause
+    assert released.driver

@@ -16,7 +16,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.inspector.batches import recent_batches
-from jobrunner.inspector.lag import read_lags
+from jobrunner.inspector.lag import read_lags, run_s_of
 from jobrunner.jobs.batch_record import BatchRecord, read_record, write_record
 from jobrunner.jobs.registry import BatchEnd
 from jobrunner.metrics.exposition import render
@@ -142,6 +142,25 @@ def test_the_lag_of_a_growing_queue_asks_for_more_workers(client: Client, cli: A
     assert "did you mean 'flights'" in refused.err
     client.queue(QUEUE).pause()
     assert read_lags(client)[0].suggested_workers == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "run_s"),
+    [
+        ([{}, {}], 0.4),
+        ([{"driver": "a"}, {"driver": "a"}], 0.2),
+        ([{"driver": "a"}, {"driver": "b"}], 0.4),
+        ([{"driver": "a"}, {"driver": "a", "fill_s": 3.0}], 0.3),
+        ([{"driver": "a"}, {"driver": "a", "began_ms": 2e12}], 0.4),
+        ([{"driver": "a", "run_s": 8.0}, {"driver": "a", "fill_s": 2.0}], 0.4),
+        ([{"driver": "a"}, {"driver": "a", "items": 1}], 0.4),
+        ([], None),
+    ],
+)
+def test_batches_that_one_driver_ran_beside_each_other_share_its_time(changed: Any, run_s: float | None) -> None:
+    """Each has 10 items and ran for 4 s, behind a second of filling, unless it says so."""
+    batches = [record(number, **{"run_s": 4.0, "items": 10} | one) for number, one in enumerate(changed)]
+    assert run_s_of(batches) == (None if run_s is None else pytest.approx(run_s))
 
 
 def test_without_a_time_something_that_waits_gets_one_worker_and_nothing_none(client: Client) -> None:

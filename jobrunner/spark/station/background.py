@@ -98,7 +98,6 @@ class LeaseRenewal:
         self._jobs = jobs
         self._renewed_at = monotonic()
         self._over = threading.Event()
-        self._renewed_at = monotonic()
         self._thread = threading.Thread(target=self._keep, name=f"jobrunner-lease-{lease.id}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -150,12 +149,6 @@ class RollForward:
         self._waits = True
         self._complaints = Complaints()
         self.lease: BatchLease | None = None
-
-    @property
-    def in_hand(self) -> int:
-        """Items of the batch."""
-        lease = self.lease
-        return 0 if lease is None else lease.size
 
     def hand(self, lease: BatchLease, tell: Callable[[], None], count: Callable[[Advance], None]) -> None:
         """Takes a batch over: `count` is called after every slice, and `tell` when the batch is done. Waits until the

@@ -177,7 +177,7 @@ class BatchFailures:
         self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float, ended: Ended = _unnoted
     ) -> None:
         """Reports a batch whose attempt raised `error` after `run_s` seconds: handed back, or counted as failed.
-        `ended` is called with the outcome and the cause, before any pause."""
+        `ended` is called with the outcome and the cause. `wait_out_pause` comes before the next batch."""
         if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
             self.report(partial(lease.release, delay_s=delay_s))
             ended("released", error_line(error))
@@ -202,7 +202,7 @@ class BatchFailures:
         self.failure = error
 
     def wait_out_pause(self) -> None:
-        """Waits until the pause of the station is over, which the failure of another batch began."""
+        """Waits until the pause of the station is over, which a failure began. Nothing is held meanwhile."""
         if (left := self._paused_until - monotonic()) > 0:
             self.stopping.wait(left)
 
@@ -228,8 +228,6 @@ class BatchFailures:
             ended(self._hand_back(lease, told, pause_s, divides=divides, stops=not is_lone), told)
         else:
             ended(self._failed(lease, told, cause, run_s), told)
-        if pause_s and not is_lone:
-            self.stopping.wait(pause_s)
 
     def _pause(self, began: float) -> float:
         """Seconds to pause. Batches that ran beside the one whose failure began the pause do not make it longer."""

@@ -5,6 +5,7 @@ next report; lineage has a thread of its own.
 """
 
 from dataclasses import dataclass
+from secrets import token_hex
 
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client
@@ -38,6 +39,7 @@ class BatchLog:
 
     def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
         self._seen = seen
+        self._driver = token_hex(4)
         self._lineage = lineage_of(station, client)
 
     def begin(self, lease: BatchLease) -> AttemptNote:
@@ -55,9 +57,9 @@ class BatchLog:
         if self._lineage is not None:
             self._lineage.close()
 
-    def failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str) -> None:
-        """An attempt ended without a decision."""
-        self._write(note, outcome, cause, run_s=monotonic() - note.filled_s, advance_s=0.0)
+    def failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str, *, stops: bool = False) -> None:
+        """An attempt ended without a decision. `stops`: so did the station, for a while."""
+        self._write(note, outcome, cause, run_s=monotonic() - note.filled_s, advance_s=0.0, stops=stops)
 
     def done(self, note: AttemptNote) -> None:
         """Its last row was applied."""
@@ -70,8 +72,9 @@ class BatchLog:
                   rows=record.rows, per_s=per_s, **lengths)  # fmt: skip
 
     def _write(
-        self, note: AttemptNote, outcome: BatchOutcome, cause: str, *, run_s: float, advance_s: float
-    ) -> BatchRecord:
+        self, note: AttemptNote, outcome: BatchOutcome, cause: str, *, run_s: float, advance_s: float,
+        stops: bool = False,
+    ) -> BatchRecord:  # fmt: skip
         lease = note.lease
         usage = note.jobs.usage() if note.jobs is not None else SparkUsage()
         record = BatchRecord(
@@ -79,6 +82,7 @@ class BatchLog:
             began_ms=unix_ms() - (monotonic() - lease.taken_s) * 1000, failures=lease.failures,
             cause=cause[:LONGEST_CAUSE], fill_s=note.filled_s - lease.taken_s, run_s=run_s, commit_s=note.commit_s,
             advance_s=advance_s, spilled_bytes=usage.spilled_bytes, shuffle_bytes=usage.shuffle_bytes,
+            driver=self._driver, stops=stops,
         )  # fmt: skip
         self._seen(BatchEnd(record=record))
         if self._lineage is not None:

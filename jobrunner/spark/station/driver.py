@@ -17,12 +17,12 @@ from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.batch_recovery import MemberLists, reclaim_items
-from jobrunner.client.batches import Batches
+from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic, unix_ms
-from jobrunner.errors import JobrunnerError, ServerError
+from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.registry import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
@@ -113,17 +113,20 @@ class StationDriver:
     @property
     def in_hand(self) -> int:
         """Items it holds, with those that are being rolled forward."""
-        return sum(lane.in_hand for lane in self._lanes)
+        return sum(lease.size for lease in self._held())
 
     @property
     def running(self) -> tuple[CurrentBatch, ...]:
         """The current batches, and those that are being rolled forward."""
-        held = {lease.id: lease for lane in self._lanes for lease in lane.held}
         ahead_ms = unix_ms() - monotonic() * 1000
         return tuple(
             CurrentBatch(id=lease.id, attempt=lease.epoch, items=lease.size, began_ms=lease.taken_s * 1000 + ahead_ms)
-            for lease in held.values()
+            for lease in self._held()
         )
+
+    def _held(self) -> list[BatchLease]:
+        """Each once, also while a lane hands it over to be rolled forward."""
+        return list({lease.id: lease for lane in self._lanes for lease in lane.held}.values())
 
     def start(self) -> None:
         """Starts the lanes; the first turn of one starts the session when there is none."""
@@ -150,8 +153,9 @@ class StationDriver:
             thread.start()
         for thread in cancelled:
             thread.join()
+        cancelled_by = monotonic() + _CANCEL_S
         for loop in self._loops:
-            loop.stop(_CANCEL_S)
+            loop.stop(_left(cancelled_by))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))
         self._over.set()
@@ -165,6 +169,7 @@ class StationDriver:
         """Runs one batch, if there is one. Raises ServerError when the server cannot be asked for one."""
         if self._plan is None:
             self._plan = plan_of(self._station, self._client)
+        self._failures.wait_out_pause()
         with self._taking:
             self._take(self._lanes[0])
         return self._run(self._lanes[0], spark)
@@ -194,15 +199,19 @@ class StationDriver:
         return True
 
     def _take(self, lane: Lane) -> None:
-        """Gives a lane a batch, filled as far as it should be; none when there is nothing, or when it was given back.
-        """
+        """Gives a lane a batch, filled as far as it should be; none when there is nothing, or when it was given back or
+        lost meanwhile."""
         lane.lease = lease = self._batches.take(self._sizes.wanted, lease_s=self._station.lease)
         if lease is None or not lease.is_new:
             return
-        self._gathering.fill(lease)
-        if self._stopping.is_set():
-            lane.lease = None
+        try:
+            self._gathering.fill(lease)
+            if not self._stopping.is_set():
+                return
             self._failures.report(lease.dissolve)
+        except BatchLost as error:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
+        lane.lease = None
 
     def _begin(self) -> bool:
         """Joins the session of this process, or starts it. Returns False when it cannot: the process must be replaced

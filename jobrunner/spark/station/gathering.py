@@ -12,7 +12,7 @@ from jobrunner.broker.calls.queues import coming
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic, unix_ms
-from jobrunner.errors import BatchLost, ServerError
+from jobrunner.errors import ServerError
 from jobrunner.etl.spark_station import AUTO, LARGEST_AUTO, SMALLEST_AUTO, SparkStation
 
 _POLLS = 10
@@ -64,7 +64,7 @@ class Gathering:
         self._pause = threading.Event()
 
     def fill(self, lease: BatchLease) -> None:
-        """Adds items to a new batch until it should begin."""
+        """Adds items to a new batch until it should begin. Raises BatchLost when another driver may have it by then."""
         full, enough = self._sizes.wanted, self._enough
         ends = monotonic() + self._station.max_wait
         poll_s = min(max(self._station.max_wait / _POLLS, _SHORTEST_S), _LONGEST_S, self._station.lease / 3)
@@ -75,9 +75,10 @@ class Gathering:
                 if lease.size >= enough and self._is_dry():
                     return
                 self._pause.wait(min(left, poll_s))
+                self._pause.clear()
                 lease.renew()
                 self._batches.top_up(lease, full - lease.size)
-        except (BatchLost, ServerError):  # the attempt meets it, too, and hands the batch back
+        except ServerError:  # the attempt meets it, too, and hands the batch back
             return
         finally:
             self.is_busy = False

@@ -16,13 +16,14 @@ from jobrunner.client.client import Client, middleware_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ServerError
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.jobs.registry import BatchEnd, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures
-from jobrunner.spark.station.batch_log import BatchLog
+from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.station.ui_names import title_of_batch
@@ -63,11 +64,6 @@ class Lane:
         """The batch that is rolled forward, and the current one."""
         return [lease for lease in (self.closing.lease, self.lease) if lease is not None]
 
-    @property
-    def in_hand(self) -> int:
-        """Items of both."""
-        return sum(lease.size for lease in self.held)
-
     def cancel(self, timeout_s: float) -> None:
         """Cancels what Spark runs for the current batch until it has ended, for up to `timeout_s` seconds."""
         if (jobs := self._jobs) is not None:
@@ -98,7 +94,7 @@ class Lane:
                 made = self._attempt(run, jobs)
             self._jobs = None
             if isinstance(made, BaseException):
-                ended = partial(self._notes.failed, note)
+                ended = partial(self._failed, note)
                 if keeping.lost:
                     ended("lost", error_line(made))
                 else:
@@ -110,6 +106,9 @@ class Lane:
             self._sizes.saw(lease.size, run_s)
             self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
         self.closing.hand(lease, partial(self._notes.done, note), self._count)
+
+    def _failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str) -> None:
+        self._notes.failed(note, outcome, cause, stops=cause == self._failures.reason)
 
     def _count(self, step: Advance) -> None:
         """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""

@@ -8,7 +8,7 @@ from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import lines
 from jobrunner.clock import from_ms
 from jobrunner.etl.graph import QueueNode
-from jobrunner.inspector.batches import BatchRecord, recent_batches
+from jobrunner.inspector.batches import BatchRecord, recent_batches, stopped_by
 from jobrunner.inspector.lag import read_lags
 from jobrunner.inspector.stats import series
 from jobrunner.inspector.stats_types import StatsSeries
@@ -19,7 +19,10 @@ from jobrunner.web.routing import Context, Page, Values
 
 _HOUR = timedelta(hours=1)
 _FEWEST_MINUTES = 15
-_SAID = {"max_wait": "waits to be full", "fan_out": "rows may multiply", "emits_new": "rows are new items"}
+_SAID = {
+    "min_rows": "begins early with", "max_wait": "waits to be full", "parallel": "batches at once",
+    "fan_out": "rows may multiply", "emits_new": "rows are new items",
+}  # fmt: skip
 _SECONDS = ("max_wait", "lease")
 
 
@@ -43,6 +46,7 @@ def _station(context: Context) -> tuple[str, Values]:
         "drawing": _throughput(found),
         "batches": [(one, from_ms(one.began_ms)) for one in batches],
         "any_spilled": any(one.spilled_bytes for one in batches),
+        "stopped": stopped_by(batches),
         "last_failure": _failing(batches),
         "facts": batch_facts(node),
         "settings": shown_settings(queue.settings(), queue.origins()),
@@ -60,7 +64,7 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
-        return "none: one column payload" if name == "schema" else "none"
+        return {"schema": "none: one column payload", "min_rows": "a tenth of a batch"}.get(name, "none")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

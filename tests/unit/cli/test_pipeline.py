@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from jobrunner.broker.calls import batch_log
 from jobrunner.cli.pipeline_show import fitting_table
-from jobrunner.client.client import Client
-from jobrunner.etl.progress import PipelineView, Rate, StationView
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.etl import Pipeline
+from jobrunner.etl.progress import PipelineView, Progress, Rate, StationView
+from jobrunner.jobs.batch_record import BatchRecord, write_record
 from tests.support.registries import forget_pipelines
 
 ORDERS = """
@@ -125,6 +129,31 @@ def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None
         assert "paused" in lines[2]
         assert "9999999 finished" in lines[-1]
     assert "another-target" in fitting_table(seen, 200)
+
+
+def test_show_says_why_a_station_on_spark_has_stopped(cli: Any, client: Client) -> None:
+    lake = Pipeline("lake", client)
+    lake.spark_sink("late", table="delta:/lake/late")
+    lake.push("late", {"n": 1})
+    cause = "TableError: token='hidden' " + 100 * "x"
+    stopped = BatchRecord(id="b", outcome="split", attempt=1, began_ms=1e12, items=9, cause=cause, stops=True)
+
+    def note(record: BatchRecord) -> None:
+        broker_of(client).run_many(batch_log.note(keys_of(client).queue("lake/late"), [write_record(record)]))
+
+    note(stopped)
+    note(replace(stopped, outcome="lost", cause="BatchLost: y", stops=False))
+    (shown,) = cli("pipeline", "show", "lake", "--over", "0", "--json").value["stations"]
+    assert shown["stopped"].startswith("TableError: token=•••••• xxx")
+    lines = cli("pipeline", "show", "lake", "--over", "0").out.splitlines()
+    assert lines[1].split()[-1] == "stopped"
+    assert lines[-1].startswith("late stopped, as the error is no item's: TableError: ")
+    narrow = fitting_table(Progress(client, lake.graph).look(), 80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "late stopped, as" in narrow
+
+    note(replace(stopped, outcome="decided", cause="", stops=False))
+    assert "stopped" not in cli("pipeline", "show", "lake", "--over", "0").out
 
 
 def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(cli: Any, client: Client, module: str) -> None:

@@ -1,15 +1,18 @@
 """When a new batch of a station on Spark begins; needs no Spark."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import batches as batch_calls
+from jobrunner.broker.calls.batches import foremost
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
-from jobrunner.client.client import Client
-from jobrunner.errors import InvalidOption
+from jobrunner.client.client import Client, keys_of
+from jobrunner.errors import BatchLost, InvalidOption
 from jobrunner.etl import Pipeline
 from jobrunner.etl.spark_station import LARGEST_AUTO, SMALLEST_AUTO
 from jobrunner.spark.station.gathering import BatchSizes, Gathering
@@ -114,6 +117,40 @@ def test_an_entry_waits_to_be_full_as_programs_may_push_at_any_time(gather: Any,
 def test_a_full_batch_waits_for_nothing(gather: Any, client: Client) -> None:
     client.queue(HERE).push_many(range(9))
     assert gather(batch=7, min_rows=1) == (7, 0)
+
+
+def test_a_batch_that_was_lost_while_it_was_gathered_is_not_run(gather: Any, client: Client, broker: Broker) -> None:
+    client.queue(HERE).push(1)
+    thief = Batches(broker, keys_of(client).queue(HERE))
+
+    def steal() -> None:
+        (batch_id,) = broker.run(foremost(thief.keys, "batches", 1))
+        broker.run(batch_calls.renew(thief.keys, batch_id, 1, lease_ms=-1))
+        assert thief.take(0, lease_s=60) is not None
+
+    with pytest.raises(BatchLost):
+        gather(steal, batch=50, entry=True)
+
+
+def test_a_worker_that_was_quiet_for_a_moment_does_not_poll_without_a_pause(broker: Broker, client: Client) -> None:
+    orders = Pipeline("orders", client)
+    orders.spark_sink("clean", max_wait=0.3)(lambda df, spark, batch: None)
+    station, batches = orders.spark_stations[HERE], Batches(broker, keys_of(client).queue(HERE))
+    client.queue(HERE).push(1)
+    gathering = Gathering(station, batches, [], BatchSizes(station), lambda: False)
+    polls: list[bool] = []
+
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if not polls:
+                gathering.interrupt()  # it was told to be quiet, and to go on at once
+            polls.append(super().wait(timeout))
+            return polls[-1]
+
+    gathering._pause = Pause()
+    gathering.fill(batches.take(10, lease_s=60))  # type: ignore[arg-type]
+    assert polls.count(True) == 1
+    assert len(polls) <= 12
 
 
 def test_an_automatic_size_follows_the_time_that_full_batches_take(client: Client) -> None:

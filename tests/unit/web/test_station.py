@@ -55,6 +55,25 @@ def test_a_station_has_its_settings_lag_and_batches(browse, client, flights):
     assert values["lag"]["waiting"] == 1
 
 
+def test_a_station_that_stopped_says_so_until_a_batch_succeeds_or_nothing_is_left(browse, client, flights):
+    said = "The station has stopped, as the error is no item"
+    note(
+        client,
+        BatchRecord(id="b1", outcome="decided", attempt=1, began_ms=1e12, items=5),
+        BatchRecord(id="b2", outcome="released", attempt=1, began_ms=1e12, items=5, cause="TableError: x", stops=True),
+        BatchRecord(id="b3", outcome="lost", attempt=1, began_ms=1e12, items=5, cause="BatchLost: y"),
+    )
+    page = browse().get("/pipelines/flights/clean").text
+    assert said in page
+    assert "TableError: x" in page
+    client.queue("flights/clean").purge("waiting")
+    assert said not in browse().get("/pipelines/flights/clean").text
+    flights.push("clean", {"n": 1})
+    assert said in browse().get("/pipelines/flights/clean").text
+    note(client, BatchRecord(id="b2", outcome="decided", attempt=2, began_ms=1e12, items=5))
+    assert said not in browse().get("/pipelines/flights/clean").text
+
+
 def test_a_station_in_python_and_one_without_batches_say_so(browse, flights):
     assert "A station in Python runs one item at a time" in browse().get("/pipelines/flights/late").text
     assert "No batch yet" in browse().get("/pipelines/flights/clean").text
