@@ -111,7 +111,7 @@ class Pipeline:
         batch: int | Literal["auto"] = 10_000,
         min_rows: int | None = None,
         max_wait: Duration = 1.0,
-        parallel: int = 2,
+        parallel: int | None = None,
         schema: str | None = None,
         missing: Literal["drop", "fail"] = "drop",
         fan_out: bool = False,
@@ -144,7 +144,7 @@ class Pipeline:
         batch: int | Literal["auto"] = 10_000,
         min_rows: int | None = None,
         max_wait: Duration = 1.0,
-        parallel: int = 2,
+        parallel: int | None = None,
         schema: str | None = None,
         lease: Duration = 60.0,
         quarantine: bool = False,
@@ -157,11 +157,13 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         link = _link(self, own, (), is_sink=True)
+        sink, of_queue = settle_table(queue, schema, options)
+        if parallel is None and sink is not None and sink.merge_on:
+            parallel = 1  # of two versions of a row, the one that was enqueued last is merged last
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing="drop",
             lease=lease, quarantine=quarantine,
         )  # fmt: skip
-        sink, of_queue = settle_table(queue, schema, options)
         settings = settle_queue(self.name, own, of_queue, explicit=_OPTIONS["spark sink"])
         if sink is not None:
             self._add_spark(link, name or queue, settings, batches, sink, f"{calling_module()}:{queue}")

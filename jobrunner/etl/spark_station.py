@@ -35,7 +35,8 @@ LARGEST_BATCH = 1_000_000
 AUTO = "auto"
 SMALLEST_AUTO, LARGEST_AUTO = 10_000, 200_000
 """Limits of a batch whose size follows the time that batches take."""
-MOST_PARALLEL = 16
+MOST_PARALLEL, PARALLEL = 16, 2
+"""Batches of a station that run at once in a process: at most, and where it is not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class SparkStation:
     """Items with which a batch begins when the queues before this one are empty; None: a tenth of a full batch."""
     max_wait: float = 1.0
     """Seconds that a batch which is not full waits for more."""
-    parallel: int = 2
+    parallel: int = PARALLEL
     """Batches of one process that run at once."""
     schema: str | None = None
     """DDL of the payload's columns; None: one column `payload`."""
@@ -94,9 +95,12 @@ class SparkStation:
         return "succeeded" if self.is_sink or self.fan_out or self.emits_new else "dropped"
 
 
+_PUBLISHED = ("batch", "min_rows", "max_wait", "parallel", "lease", "quarantine", "schema")
+
+
 def batches_of(declared: SparkStation) -> dict[str, Any]:
     """What a reader of the published graph learns about its batches."""
-    found = {name: getattr(declared, name) for name in ("batch", "max_wait", "lease", "schema")}
+    found = {name: getattr(declared, name) for name in _PUBLISHED}
     if not declared.is_sink:
         found |= {name: getattr(declared, name) for name in ("missing", "fan_out", "emits_new")}
     return found
@@ -124,7 +128,7 @@ def settle_batches(
     batch: int | str,
     min_rows: int | None,
     max_wait: Duration,
-    parallel: int,
+    parallel: int | None,
     schema: str | None,
     missing: str,
     lease: Duration,
@@ -135,7 +139,8 @@ def settle_batches(
         _check_batch(batch, queue)
     if min_rows is not None:
         check_whole(min_rows, "min_rows", minimum=1, maximum=LARGEST_AUTO if isinstance(batch, str) else batch)
-    check_whole(parallel, "parallel", minimum=1, maximum=MOST_PARALLEL)
+    if parallel is not None:
+        check_whole(parallel, "parallel", minimum=1, maximum=MOST_PARALLEL)
     if missing not in ("drop", "fail"):
         raise InvalidOption(f"missing={missing!r} of queue {queue!r}: choose 'drop' or 'fail'")
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
@@ -148,7 +153,7 @@ def settle_batches(
     return {
         "batch": batch,
         "min_rows": min_rows,
-        "parallel": parallel,
+        "parallel": PARALLEL if parallel is None else parallel,
         "max_wait": seconds(max_wait, option="max_wait"),
         "schema": schema,
         "missing": missing,

@@ -5,6 +5,7 @@ its row count and the bounds of its columns, the driver neither lists folders no
 form in any session, and it works under Spark Connect.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,8 +31,17 @@ from jobrunner.spark.station.sink_folders import LocalFolders, as_name
 _ID = "_id"
 _ORDER = ("_enqueue_time", _ID)
 """Of two rows with one key in one batch, the row of the item that was enqueued last counts."""
-_last: dict[tuple[str, str], tuple[BatchIdentity, int]] = {}
-"""The batch of the last call, by table and name: a second call for it would pass for a repeated one, and lose rows."""
+
+
+class _LastCalls(threading.local):
+    """The batch of the last call in each thread, as batches of a station run beside each other: a second call for it
+    would pass for a repeated one, and lose rows."""
+
+    def __init__(self) -> None:
+        self.by_table_and_name: dict[tuple[str, str], tuple[BatchIdentity, int]] = {}
+
+
+_last = _LastCalls()
 
 
 def write_table(
@@ -181,13 +191,13 @@ def _check_visible(ready: Prepared, files: Sequence[DataFile]) -> None:
 
 def _check_single_call(address: TableAddress, name: str, batch: BatchIdentity) -> None:
     run = batch, hash(batch.left_out.members) if isinstance(batch, SinkBatch) else 0
-    before = _last.get((str(address), name))
+    before = _last.by_table_and_name.get((str(address), name))
     if before is not None and before[0] is batch and before[1] == run[1]:
         raise StationError(
             f"one batch was written twice to table {address} in one attempt, and the second write would pass for a "
             "repeated one: unite the DataFrames, or give each write a name=…"
         )
-    _last[str(address), name] = run
+    _last.by_table_and_name[str(address), name] = run
 
 
 def _schema(address: TableAddress, df: DataFrame) -> pa.Schema:

@@ -31,6 +31,16 @@ def test_it_may_stand_above_a_function_that_shapes_the_rows(orders):
         orders.spark_sink("other", table="iceberg:lake.db.late")(lambda df, spark, batch: df)
 
 
+@pytest.mark.parametrize(
+    ("options", "parallel"),
+    [({}, 2), ({"merge_on": "n"}, 1), ({"merge_on": "n", "parallel": 3}, 3), ({"parallel": 1}, 1)],
+)
+def test_a_merge_runs_one_batch_at_a_time_unless_it_is_told_to(orders, options, parallel):
+    """Else the older of two versions of a row may be merged last."""
+    orders.spark_sink("late", table="delta:/lake/late", **options)
+    assert orders.spark_stations["orders/late"].parallel == parallel
+
+
 def test_a_queue_has_one_sink(orders):
     orders.spark_sink("late", table="delta:/lake/late")
     with pytest.raises(PipelineError, match="'late' of pipeline 'orders' is declared twice"):
