@@ -185,3 +185,21 @@ def test_values_of_another_type_are_errors_and_a_whole_number_is_a_double(spark)
     assert "can not accept object" in rows[1]["_error"]
     assert rows[3]["_error"] is None
     assert as_int.__wrapped__("7") == 7
+
+
+def test_a_row_whose_error_comes_and_goes_is_written_or_dead_when_a_sink_is_called_again(flights, drive, client):
+    """A path that has rows of the batch already, after a failover, has the function called again without them."""
+    calls, written = [], []
+
+    @flights.spark_sink("clean", schema="n int", max_wait=0)
+    def store(df, spark, batch):
+        calls.append(batch.id)
+        rows = batch.quarantine(df.withColumn("_error", F.when(df.n == len(calls), "comes and goes")))
+        if batch.left_out.fits("/path", frozenset(ids[:1])):
+            written.extend(row.n for row in rows.collect())
+
+    ids = flights.push_many("clean", [{"n": n} for n in range(5)])
+    assert drive("clean") == 1
+    assert len(calls) == 2
+    assert sorted(client.queue("flights/clean").ids("dead")) == sorted(ids[1:3])
+    assert sorted(written) == [3, 4]

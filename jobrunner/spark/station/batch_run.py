@@ -119,20 +119,19 @@ class BatchRun:
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
 
     def _call_sink(self, df: DataFrame, access: BatchConnections) -> None:
-        """Calls the function, and again for rows that a path lacks: then errors of rows were set aside before."""
+        """Calls the function, and again for rows that a path lacks: then without those whose errors were set aside."""
         lease = self.lease
         batch = SinkBatch(
             id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
             lease=lease,
         )  # fmt: skip
-        self._run_sink(df, batch, access, self.staged)
+        told: set[str] = set()
+        self._run_sink(df, batch, access, told)
         while batch.left_out.next_run():  # after a failover only
-            self._run_sink(without_members(df, batch.left_out.members), batch, access, [])
+            self._run_sink(without_members(df, batch.left_out.members), batch, access, told)
 
-    def _run_sink(
-        self, df: DataFrame, batch: SinkBatch, access: BatchConnections, staged: list[StagedRows]
-    ) -> None:
-        with SetAside(access, self._plan.rules, staged) as aside:
+    def _run_sink(self, df: DataFrame, batch: SinkBatch, access: BatchConnections, told: set[str]) -> None:
+        with SetAside(access, self._plan.rules, self.staged, told) as aside:
             one = replace(batch, quarantine=aside.quarantine)
             _check_sink(self._plan.station, _steered(self._plan.station.function(df, self._spark, one)))
 
@@ -191,15 +190,17 @@ class SetAside:
     block ends, so that rows are computed once.
 
     Invariant: a row is written or staged, never both and never neither, also when it is computed again with another
-    result.
+    result. `told`: the items whose errors are staged, by any call of the sink's function for this attempt.
     """
 
-    def __init__(self, access: BatchConnections, rules: RowRules, staged: list[StagedRows]) -> None:
+    def __init__(
+        self, access: BatchConnections, rules: RowRules, staged: list[StagedRows], told: set[str]
+    ) -> None:
         self._access = access
         self._rules = rules
         self._staged = staged
         self._kept: list[DataFrame] = []
-        self._told: set[str] = set()
+        self._told = told
 
     def __enter__(self) -> Self:
         return self
@@ -223,8 +224,8 @@ class SetAside:
         self._told.update(failed[ID].to_pylist())
         new = failed.filter(pa.array(is_new, pa.bool_()))
         self._staged += stage_batches(self._access, self._rules, new.to_batches(), 0)
-        if failed.num_rows:
-            ids = df.sparkSession.createDataFrame(failed.select([ID]))
+        if self._told:
+            ids = df.sparkSession.createDataFrame(pa.table({ID: sorted(self._told)}))
             rows = rows.join(F.broadcast(ids), rows[ID] == ids[ID], "left_anti")
         changed = F.raise_error(F.concat(F.lit("this row had no error before: "), F.col(ERROR)))
         return rows.where(F.when(F.col(ERROR).isNull(), True).otherwise(changed.cast("boolean"))).drop(ERROR)
