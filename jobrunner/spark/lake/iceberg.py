@@ -20,7 +20,7 @@ from pyiceberg.table import Table, Transaction
 from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
-from jobrunner.spark.lake.files import DataFile, Storage, local_path
+from jobrunner.spark.lake.files import DataFile, Storage
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.tables import CommitConflict, Orphans
@@ -225,7 +225,7 @@ class IcebergLake:
 
     def _named(self) -> Iterator[str]:
         """Names below the root of all files that a retained snapshot, or the log of the metadata, names."""
-        table, root = self._table, local_path(self._table.location().rstrip("/"))
+        table, root = self._table, _unquoted(self._table.location().rstrip("/"))
         addresses = [table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)]
         seen: set[str] = set()
         for snapshot in table.snapshots():
@@ -237,7 +237,13 @@ class IcebergLake:
                     addresses += [one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io)]
         addresses += [one.statistics_path for one in table.metadata.statistics]
         for address in addresses:
-            yield local_path(address).removeprefix(root).lstrip("/")
+            yield _unquoted(address).removeprefix(root).lstrip("/")
+
+
+def _unquoted(location: str) -> str:
+    """The path of a location without its scheme. A `%` in it is one in the name: the library quotes values of partitions
+    itself, and nothing is decoded."""
+    return f"/{location.removeprefix('file:').lstrip('/')}" if location.startswith("file:") else location
 
 
 def _about(attempt: WriteAttempt) -> dict[str, str]:

@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from jobrunner.clock import unix_ms
@@ -113,6 +114,16 @@ def test_marks_that_another_program_destroyed_end_the_commit(catalog, numbers):
         change.set_properties({iceberg.MARKS: "[1]"})
     with pytest.raises(TableError, match=f"table {lake.table}: its property jobrunner.batches was changed"):
         lake.write(part("b"), numbers(1))
+
+
+def test_files_in_folders_whose_names_are_quoted_stay(lake, numbers):
+    """A rewrite puts files into folders that the library names after the values of the partition."""
+    for turn in range(2):
+        queues = pa.array(["orders/raw", "a b%2F~ü"])
+        lake.write(part(f"b{turn}"), numbers(turn, turn, queue=queues), partition_by=["queue"])
+    assert compact_table(lake.table) == 4
+    clean_up_table(lake.table, older_than=timedelta(0))
+    assert lake.column() == [0, 0, 1, 1]
 
 
 def test_services_of_no_table(lake):
