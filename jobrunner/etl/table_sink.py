@@ -4,9 +4,12 @@ Nothing here needs Spark or a library of a table format. `jobrunner.spark.lake.w
 by its path and imported with the first batch, as this package lies below it.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, Literal
@@ -19,6 +22,10 @@ from jobrunner.formatting import describe, install_command
 
 WRITER = "jobrunner.spark.lake.write"
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_LOWEST = {"deltalake": "1.6", "pyiceberg": "0.11"}
+"""As in the extra `lake`. deltalake below 1.6 writes files without the transaction of the application that is passed
+with them, silently: a repeated batch would be in the table twice. pyiceberg below 0.11 has no properties of a merge.
+"""
 _EXAMPLES = "'delta:/lake/late', 'delta:s3://bucket/late' or 'iceberg:catalog.db.late'"
 
 
@@ -53,10 +60,15 @@ class TableAddress:
         return f"{self.format}:{self.where}"
 
     def check_installed(self) -> None:
-        """Raises SparkMissing, with the command that installs it, when the library of the format is not there."""
+        """Raises SparkMissing, with the command that installs it, when the library of the format is not there, or too
+        old."""
         library = _LIBRARIES[self.format]
         if find_spec(library) is None:
             raise SparkMissing(f"the table {self} needs {library}: {install_command('lake')}")
+        lowest = _LOWEST[library]
+        if _numbers(found := _version(library)) < _numbers(lowest):
+            needed = f"{library} {lowest} or newer, not {found}"
+            raise SparkMissing(f"the table {self} needs {needed}: {install_command('lake')}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +89,19 @@ class TableSink:
     def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
         """The function of the sink, as the driver calls it."""
         return import_module(WRITER).write_sink(self, df, spark, batch)
+
+
+@cache
+def _version(library: str) -> str:
+    """The version that is installed, which each batch asks for; the lowest that will do when its metadata is gone."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return _LOWEST[library]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def is_table(target: str) -> bool:

@@ -1,5 +1,8 @@
 """Sinks into tables as they are declared, without Spark."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from jobrunner.errors import InvalidOption, PipelineError, SparkMissing, UnknownOption
@@ -82,3 +85,33 @@ def test_a_missing_library_is_named_at_the_start_of_the_worker(orders, monkeypat
     monkeypatch.setattr(table_sink, "find_spec", lambda name: None)
     with pytest.raises(SparkMissing, match=r"the table delta:/a needs deltalake: pip install .*\[lake\]"):
         driver_of("orders/late")(orders._client, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("table", "found", "words"),
+    [
+        ("delta:/a", "1.5.1", r"needs deltalake 1\.6 or newer, not 1\.5\.1: pip install .*\[lake\]"),
+        ("iceberg:a.b.c", "0.10.0", r"needs pyiceberg 0\.11 or newer, not 0\.10\.0: pip install .*\[lake\]"),
+        ("delta:/a", "1.6.0rc1", None),
+        ("delta:/a", "1.10", None),
+        ("iceberg:a.b.c", "0.11.0", None),
+        ("iceberg:a.b.c", "1.0", None),
+    ],
+)
+def test_a_library_that_would_double_rows_or_cannot_merge_is_refused(monkeypatch, table, found, words):
+    monkeypatch.setattr(table_sink, "find_spec", lambda name: object())
+    monkeypatch.setattr(table_sink, "_version", lambda name: found)
+    check = table_sink.address_of(table).check_installed
+    if words is None:
+        check()
+        return
+    with pytest.raises(SparkMissing, match=words):
+        check()
+
+
+def test_the_extra_installs_the_lowest_versions_that_are_accepted():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    listed = " ".join(project["optional-dependencies"]["lake"])
+    for library, lowest in table_sink._LOWEST.items():
+        assert library in listed
+        assert f">={lowest}" in listed
