@@ -115,9 +115,18 @@ def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | Non
 
 
 def _put_in_place(folders: Folders, batch_id: str, own: str) -> None:
-    before = _hide(folders, folder_of(batch_id), batch_id)
+    """Replaces the rows of an earlier attempt. An attempt that was suspended meanwhile finds its own folder gone, and
+    the rows of the newer attempt, which removed it, stay."""
+    place = folder_of(batch_id)
+    if folders.place(own, place):
+        return
+    before = _hide(folders, place, batch_id)
     try:
-        folders.rename(own, folder_of(batch_id))
+        folders.rename(own, place)
+    except BaseException:
+        with suppress(Exception):  # report the first error
+            folders.place(before, place)
+        raise
     finally:
         folders.remove(before)
 

@@ -4,6 +4,7 @@ Invariant: `move` is atomic, so of two processes that move one name only one suc
 as S3, copies instead: there a table format is the better sink.)
 """
 
+import errno
 import fcntl
 import secrets
 import shutil
@@ -44,6 +45,10 @@ class Folders(Protocol):
 
     def rename(self, name: str, to: str) -> None:
         """Raises PipelineError or OSError when it cannot be done."""
+
+    def place(self, name: str, to: str) -> bool:
+        """Renames a folder unless there is one of the new name that is not empty: then it returns False. Raises as
+        `rename`."""
 
     def move(self, name: str, to: str) -> bool:
         """Renames a folder or file into a folder that exists. Returns False when it is gone."""
@@ -111,6 +116,14 @@ class HadoopFolders:
             root = self._root.toString()
             raise PipelineError(f"{root}/{name} cannot be renamed to {to}: make sure that nothing else writes there")
 
+    def place(self, name: str, to: str) -> bool:
+        # No step of its own does this on every file system. A folder that comes in between is that of an attempt which
+        # removed the one to be renamed, so the renaming fails.
+        if self._system.exists(self._at(to)):
+            return False
+        self.rename(name, to)
+        return True
+
     def move(self, name: str, to: str) -> bool:
         return bool(self._system.exists(self._at(name)) and self._system.rename(self._at(name), self._at(to)))
 
@@ -167,6 +180,15 @@ class LocalFolders:
                 f"{self._root / name} was written by the Spark Connect server and is not on this machine: "
                 "give write_batch a folder that both share, or the URL with its scheme (hdfs://..., s3a://...)"
             ) from error
+
+    def place(self, name: str, to: str) -> bool:
+        try:
+            self.rename(name, to)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+        return True
 
     def move(self, name: str, to: str) -> bool:
         with suppress(FileNotFoundError):

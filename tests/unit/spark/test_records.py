@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from jobrunner.client.client import keys_of
-from jobrunner.errors import BatchLost
-from jobrunner.spark.station import records
+from jobrunner.errors import BatchLost, PipelineError
+from jobrunner.spark.station import exactly_once, records
 from jobrunner.spark.station.records import NOTES
 from jobrunner.spark.station.sink_folders import LocalFolders
 from tests.support.plain_sink import QUEUE, PlainSink, left_of, rows_in
@@ -189,6 +189,26 @@ def test_a_commit_in_flight_of_a_batch_that_the_server_forgot(sink, forgetful, t
     with pytest.raises((BatchLost, Exception)) as caught:
         sink.write(lease, renew=renew)
     assert at == "rename" or caught.type is BatchLost
+    assert rows_in(root) == Counter(ids)
+    assert {one.name.partition("=")[0] for one in root.iterdir()} == {"batch", "_jobrunner"}
+
+
+def test_an_attempt_suspended_before_its_rename_removes_no_row_of_the_next(sink, forgetful, tmp_path, monkeypatch):
+    root = tmp_path / "late"
+    ids = sink.queue.push_many(range(3))
+    lease = sink.take(3)
+    put, before = exactly_once._put_in_place, []
+
+    def put_later(*args):
+        if not before:
+            before.append(None)
+            expire(sink, forgetful.connect())
+            PlainSink(forgetful.url, root).drain(3)
+        put(*args)
+
+    monkeypatch.setattr(exactly_once, "_put_in_place", put_later)
+    with pytest.raises(PipelineError):
+        sink.write(lease)
     assert rows_in(root) == Counter(ids)
     assert {one.name.partition("=")[0] for one in root.iterdir()} == {"batch", "_jobrunner"}
 
