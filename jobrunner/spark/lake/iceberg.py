@@ -241,8 +241,8 @@ class IcebergLake:
 
 
 def _unquoted(location: str) -> str:
-    """The path of a location without its scheme. A `%` in it is one in the name: the library quotes values of partitions
-    itself, and nothing is decoded."""
+    """The path of a location without its scheme. A `%` in it is one in the name: the library quotes values of
+    partitions itself, and nothing is decoded."""
     return f"/{location.removeprefix('file:').lstrip('/')}" if location.startswith("file:") else location
 
 
