@@ -103,7 +103,8 @@ Examples:
 @click.argument("queue", required=False, shell_complete=queue_names)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--where", metavar="SQL", help="SQL expression that selects the tasks, in place of ids; needs Spark.")
-@click.option("--from", "path", metavar="PATH", help="Archive to read, in place of the history in Redis.")
+@click.option("--from", "path", metavar="PATH",
+              help="Archive to read, a folder or table, in place of the history in Redis.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only counts the tasks.")
 @click.option("--replay-id", metavar="NAME",
               help="Name of this replay; a second run with it enqueues only missing tasks.")  # fmt: skip
@@ -221,11 +222,14 @@ Examples:
   jobrunner history archive --to archive
   jobrunner history archive --to archive --queue 'orders/*' --trim
   jobrunner history archive --to s3a://bucket/history --json
+  jobrunner history archive --to delta:/lake/history --trim
 """
 
 
 @history.command(epilog=_ARCHIVE_EXAMPLES)
-@click.option("--to", "path", required=True, metavar="PATH", help="Folder or URL of the archive, as Spark writes to.")
+@click.option("--to", "path", required=True, metavar="PATH",
+              help="Folder or URL of the archive, as Spark writes to, or a table: delta:/lake/history, "
+                   "iceberg:catalog.db.history.")  # fmt: skip
 @click.option("--queue", "likes", multiple=True, metavar="PATTERN", shell_complete=queue_names,
               help="Only queues that match: mail, 'orders/*'. Repeatable.")  # fmt: skip
 @click.option("--trim", is_flag=True, help="Deletes archived tasks from Redis.")
@@ -238,11 +242,12 @@ def archive(
     shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None,
     conf: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Append finished and dead tasks to a Parquet archive.
+    """Append finished and dead tasks to an archive.
 
-    Writes each task exactly once, also when it is interrupted. Takes the tasks that finished since the last run, of
-    queues that keep history (queues limit --history), and the dead tasks of all queues. Run it regularly, for example
-    from cron. Needs the extra spark.
+    An archive is a folder of Parquet, or a table of Delta Lake or Iceberg. Writes each task exactly once, also when it
+    is interrupted. Takes the tasks that finished since the last run, of queues that keep history (queues limit
+    --history), and the dead tasks of all queues. Run it regularly, for example from cron. Needs the extra spark, for a
+    table lake.
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

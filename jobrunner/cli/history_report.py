@@ -24,6 +24,7 @@ _EXAMPLES = """\b
 Examples:
   jobrunner history report --from archive
   jobrunner history report --from archive --queue 'orders/*' --from-time 24h --html report.html
+  jobrunner history report --from iceberg:lake.db.history
   jobrunner history report --from archive --split-at 2026-11-20T20:00 --csv figures
 """
 _MOST_LINES = 40
@@ -51,7 +52,7 @@ def _ago(text: str) -> datetime:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--from", "path", required=True, metavar="PATH",
-              help="Folder or URL of the archive, as Spark reads from.")  # fmt: skip
+              help="Folder or URL of the archive, as Spark reads from, or its table: delta:/lake/history.")  # fmt: skip
 @click.option("--queue", "queues", multiple=True, metavar="PATTERN", shell_complete=queue_names,
               help="Only queues that match: mail, 'orders/*'. Repeatable.")  # fmt: skip
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only tasks of this job. Repeatable.")

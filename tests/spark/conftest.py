@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.item import Item
 from jobrunner.etl import Pipeline
 from jobrunner.spark.failures import error_line
+from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_run import BatchRun, plan_of
 from jobrunner.spark.station.driver import build_driver
@@ -118,3 +120,33 @@ def found(client):
         return read
 
     return read
+
+
+@pytest.fixture
+def finish(client):
+    """finish("mail", 5): runs five tasks; returns their ids."""
+
+    def run(queue, n, *, dies=False):
+        line = client.queue(queue)
+        ids = line.push_many([Item({"n": at, "to": f"u{at % 3}"}, max_attempts=1) for at in range(n)])
+        for lease in line.reserve(n):
+            if dies:
+                lease.rollback(error="Oops: 42")
+            else:
+                lease.commit(result={"ok": True})
+        return ids
+
+    return run
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def table(request, tmp_path, monkeypatch):
+    """The address of a table of each format that is not there yet."""
+    monkeypatch.setattr(lake_commit, "_seen", set())
+    if request.param == "delta":
+        return f"delta:{tmp_path}/late"
+    from pyiceberg.catalog import Config
+
+    settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    monkeypatch.setattr(Config, "get_catalog_config", lambda self, name: settings)
+    return "iceberg:lake.db.late"

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
-from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history import archive as module
 from jobrunner.spark.history import archive_files
@@ -21,23 +20,6 @@ from jobrunner.spark.history.report import build_report
 @pytest.fixture
 def path(tmp_path: Any) -> str:
     return str(tmp_path / "archive")
-
-
-@pytest.fixture
-def finish(client: Any) -> Any:
-    """finish("mail", 5): runs five tasks; returns their ids."""
-
-    def run(queue: str, n: int, *, dies: bool = False) -> list[str]:
-        line = client.queue(queue)
-        ids: list[str] = line.push_many([Item({"n": at, "to": f"u{at % 3}"}, max_attempts=1) for at in range(n)])
-        for lease in line.reserve(n):
-            if dies:
-                lease.rollback(error="Oops: 42")
-            else:
-                lease.commit(result={"ok": True})
-        return ids
-
-    return run
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +149,8 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
 
 
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
-    run = module._ArchiveRun(spark, client, path, lambda _: None, lambda _: nullcontext())
+    place = archive_files.archive_at(spark, path)
+    run = module._ArchiveRun(spark, client, place, lambda _: None, lambda _: nullcontext())
     assert broker_of(client).run(archive_files.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)

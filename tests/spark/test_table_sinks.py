@@ -15,19 +15,6 @@ from jobrunner.spark.lake.services import clean_up_table
 SOON = {"max_wait": 0, "backoff": Backoff(base=0)}
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def table(request, tmp_path, monkeypatch):
-    """The address of a table of each format that is not there yet."""
-    monkeypatch.setattr(lake_commit, "_seen", set())
-    if request.param == "delta":
-        return f"delta:{tmp_path}/late"
-    from pyiceberg.catalog import Config
-
-    settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
-    monkeypatch.setattr(Config, "get_catalog_config", lambda self, name: settings)
-    return "iceberg:lake.db.late"
-
-
 def read(table):
     opened = open_table(address_of(table))
     if not opened.load():

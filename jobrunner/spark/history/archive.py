@@ -1,11 +1,12 @@
-"""From Redis to Parquet: finished and dead tasks, window by window, each exactly once across restarts.
+"""From Redis to an archive: finished and dead tasks, window by window, each exactly once across restarts.
 
 A window [from, to) of the server's clock lies in the past, so the set of tasks that ended in it no longer changes. The
-window is recorded on the server before its tasks are written to files, whose last folder has the window's name; so a
-run after a crash writes the same window again, over the same files. Invariants:
+window is recorded on the server before its tasks are written. In a folder, the files of a window are in folders with
+its name, so a run after a crash writes the same window again, over the same files. In a table of a lakehouse a window
+is one commit under its name, which is there or not. Invariants:
 
 1. one process at a time writes an archive: it holds a claim on the server and renews it while it works;
-2. `done` advances when a whole window is in files, and this module deletes nothing that ended after `done`;
+2. `done` advances when a whole window is in the archive, and this module deletes nothing that ended after `done`;
 3. tasks that a queue deleted by its own limits before they were archived are reported as a warning.
 """
 
@@ -17,10 +18,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import msgspec
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -34,7 +33,8 @@ from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import register
 from jobrunner.spark.history import archive_files as archives
-from jobrunner.spark.history.archive_files import PARTITIONS, telling_rows
+from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
+from jobrunner.spark.history.archive_tables import TableArchive
 from jobrunner.spark.source.readers import check_untrimmed
 
 LAG_S = 5.0
@@ -86,13 +86,14 @@ def archive(
 ) -> Archived:
     """Adds the tasks that ended since the last run to the archive at `path`; with `trim`, deletes them from Redis.
 
-    `likes`: patterns of queues. `watch`: entered while rows are written. Raises UsageError when another process
-    writes this archive.
+    `path`: a folder or URL, or a table: `delta:/lake/history`, `iceberg:catalog.db.history`. `likes`: patterns of
+    queues. `watch`: entered while rows are written. Raises UsageError when another process writes this archive,
+    TableError for a table that is away or does not fit.
     """
     register(spark)
-    path = path if "://" in path else str(Path(path).absolute())
-    run = _ArchiveRun(spark, client, path, tell, watch)
+    run = _ArchiveRun(spark, client, archive_at(spark, path), tell, watch)
     with run.held():
+        run.check()
         window, resumed = run.window(likes, lag_s)
         warnings = run.gaps(window)
         rows = run.write(window, resumed=resumed)
@@ -100,7 +101,7 @@ def archive(
         run.close(window)
         trimmed = run.trim(likes) if trim else 0
     return Archived(
-        path=path,
+        path=run.place.where,
         until=datetime.fromtimestamp(window.until / 1000, UTC),
         rows={name: sum(counts) for name, counts in rows.items()},
         trimmed=trimmed,
@@ -120,10 +121,12 @@ def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
 class _ArchiveRun:
     """One run of the archive, as steps over the same state."""
 
-    def __init__(self, spark: SparkSession, client: Client, path: str, tell: Tell, watch: Watch) -> None:
-        self._spark, self._client, self._path, self._tell, self._watch = spark, client, path, tell, watch
+    def __init__(
+        self, spark: SparkSession, client: Client, place: FolderArchive | TableArchive, tell: Tell, watch: Watch
+    ) -> None:
+        self._spark, self._client, self.place, self._tell, self._watch = spark, client, place, tell, watch
         self._broker, self._keys = broker_of(client), keys_of(client)
-        self._digest = hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]
+        self._digest = hashlib.sha256(place.where.rstrip("/").encode()).hexdigest()[:16]
         self._name = secrets.token_hex(8)
 
     @contextmanager
@@ -131,7 +134,7 @@ class _ArchiveRun:
         """Claims the archive for this process. Raises UsageError when another process holds the claim."""
         if not self._broker.run(archives.hold(self._keys, self._digest, self._name, ttl_ms=_HOLD_MS)):
             raise UsageError(
-                f"another process writes the archive {self._path}; wait until it ends, or a minute if it has died"
+                f"another process writes the archive {self.place.where}; wait until it ends, or a minute if it has died"
             )
         over = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
@@ -144,6 +147,11 @@ class _ArchiveRun:
             with suppress(JobrunnerError):
                 self._check_held()
                 self._broker.run(archives.let_go(self._keys, self._digest))
+
+    def check(self) -> None:
+        """Raises the error of an archive that rows cannot be added to, before a window is opened."""
+        _, done = self._broker.run(archives.state(self._keys, self._digest))
+        self.place.check(self._named(self._spark.createDataFrame([], SCHEMA).drop("_when"), ""), done)
 
     def window(self, likes: Sequence[str], lag_s: float) -> tuple[ArchiveWindow, bool]:
         """The window to write, and whether an earlier run opened it."""
@@ -172,25 +180,26 @@ class _ArchiveRun:
         return found
 
     def write(self, window: ArchiveWindow, *, resumed: bool) -> dict[str, tuple[int, int]]:
-        """Writes the window's files. Returns (finished, dead) by queue, as they are in the files."""
+        """Writes the window. Returns (finished, dead) by queue, as they are in the archive."""
         expected = self._expected(window)
-        there = self._in_files(window) if resumed else {}
+        there = self._archived(window) if resumed else {}
+        is_there = self.place.is_atomic and bool(there)
         wanted = {
             name: counts
             for name, counts in expected.items()
-            if any(counts) and not _covers(there.get(name, (0, 0)), counts)
+            if any(counts) and not (is_there or _covers(there.get(name, (0, 0)), counts))
         }
         if wanted:
             total = sum(map(sum, wanted.values()))
             self._tell(f"writing {total} tasks of {len(wanted)} queues")
             self._check_held()
-            with self._watch(total) as seen, telling_rows(self._spark, seen):
+            with self._watch(total) as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
                 self._write_files(window, sorted(wanted))
-            there = self._in_files(window)
+            there = self._archived(window)
         return there
 
     def shortfall(self, window: ArchiveWindow, rows: dict[str, tuple[int, int]]) -> list[str]:
-        """A warning for tasks that an index still names and no file has: their hash is damaged or was trimmed
+        """A warning for tasks that an index still names and the archive lacks: their hash is damaged or was trimmed
         meanwhile."""
         found = []
         for name, (finished, _) in self._expected(window).items():
@@ -200,7 +209,7 @@ class _ArchiveRun:
         return found
 
     def close(self, window: ArchiveWindow) -> None:
-        """Records that the whole window is in files."""
+        """Records that the whole window is in the archive."""
         self._check_held()
         _, done = self._broker.run(archives.state(self._keys, self._digest))
         done |= dict.fromkeys(window.begins, window.until)
@@ -232,11 +241,10 @@ class _ArchiveRun:
         )
         return {name: (counted[2 * at], counted[2 * at + 1]) for at, name in enumerate(names)}
 
-    def _in_files(self, window: ArchiveWindow) -> dict[str, tuple[int, int]]:
-        try:
-            found = self._spark.read.parquet(self._path).where(F.col("window") == window.name)
-        except AnalysisException:
-            return {}  # there are no files yet
+    def _archived(self, window: ArchiveWindow) -> dict[str, tuple[int, int]]:
+        found = self.place.rows(window.name)
+        if found is None:
+            return {}
         dead = F.col("_state") == "dead"
         counted = found.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
         return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
@@ -249,11 +257,10 @@ class _ArchiveRun:
         rows = parts[0]
         for part in parts[1:]:
             rows = rows.unionByName(part)
-        rows = rows.withColumns(
-            {"date": F.to_date("_finished_at"), "queue": F.col("_queue"), "window": F.lit(window.name)}
-        )
-        writer = rows.write.partitionBy(*PARTITIONS).mode("overwrite")
-        writer.option("partitionOverwriteMode", "dynamic").parquet(self._path)
+        self.place.write(self._named(rows, window.name), f"{self._digest}-{window.name}", self._check_held)
+
+    def _named(self, rows: DataFrame, window: str) -> DataFrame:
+        return rows.withColumns({"date": F.to_date("_finished_at"), "queue": F.col("_queue"), "window": F.lit(window)})
 
     def _rows(self, names: list[str], begins: float, until: float, of: tuple[str, str]) -> DataFrame:
         state, column = of
@@ -273,8 +280,8 @@ class _ArchiveRun:
     def _check_held(self) -> None:
         if self._broker.run(archives.holder(self._keys, self._digest)) != self._name:
             raise UsageError(
-                f"this process lost its claim on the archive {self._path} to another one, as it did not renew it for "
-                f"{_HOLD_MS // 1000} s; run the archive again"
+                f"this process lost its claim on the archive {self.place.where} to another one, as it did not renew it "
+                f"for {_HOLD_MS // 1000} s; run the archive again"
             )
 
 

@@ -1,5 +1,6 @@
-"""The files of an archive: history as Parquet, partitioned by day, queue and window of time. And what the server knows
-of an archive: its writer, the window that is open, and how far queues are archived.
+"""The files of an archive: history as Parquet, partitioned by day, queue and window of time; tables of a lakehouse are
+in `archive_tables`. And what the server knows of an archive: its writer, the window that is open, and how far queues
+are archived.
 
 `PATH/date=2026-11-20/queue=mail/window=1763600000000-1763686400000/part-….parquet`; a window is [from, to) in Unix
 ms by the server's clock. The rows have the columns of the data source, and the payload as it was stored.
@@ -23,8 +24,41 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidOption
+from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
 
 PARTITIONS = ("date", "queue", "window")
+
+
+class FolderArchive:
+    """A folder, or what else Spark can write Parquet to, in which each window has folders of its own."""
+
+    is_atomic = False
+    """Whether a window is there as a whole or not at all."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark, self.where = spark, path
+
+    def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
+        """Raises an error when rows like these cannot be written; `done`: up to when queues are in the archive."""
+
+    def write(self, rows: DataFrame, name: str, renew: Callable[[], None]) -> None:  # noqa: ARG002
+        """Writes rows of the window that they name, over those that are in its folders. `name`: of this archive and
+        the window; `renew` raises UsageError when another process may write the archive."""
+        writer = rows.write.partitionBy(*PARTITIONS).mode("overwrite")
+        writer.option("partitionOverwriteMode", "dynamic").parquet(self.where)
+
+    def rows(self, window: str) -> DataFrame | None:
+        """The rows of a window; None when there are no files yet."""
+        try:
+            return self._spark.read.parquet(self.where).where(F.col("window") == window)
+        except AnalysisException:
+            return None
+
+
+def archive_at(spark: SparkSession, path: str) -> FolderArchive | TableArchive:
+    """The archive in this folder or table. Raises InvalidOption."""
+    place = place_of(path)
+    return FolderArchive(spark, place) if isinstance(place, str) else TableArchive(spark, place)
 
 
 def read_archive(
@@ -38,18 +72,14 @@ def read_archive(
 ) -> DataFrame:
     """The tasks of an archive that ended in [since, until), of queues like these patterns and of these jobs.
 
-    Raises InvalidOption when there is no archive.
+    `path`: a folder or URL, or the address of a table (`delta:…`, `iceberg:…`). Raises InvalidOption when there is no
+    archive, TableError for a table that cannot be read.
     """
-    try:
-        found = spark.read.parquet(path)
-    except AnalysisException as error:
-        reason = (error.getCondition() or "").lower().replace("_", " ").replace(".", ": ")
-        raise InvalidOption(
-            f"{path} cannot be read as an archive ({reason}); make one: jobrunner history archive --to {path}"
-        ) from error
-    lacking = [name for name in ("_id", "_state", "_finished_at", "payload") if name not in found.columns]
-    if lacking:
-        raise InvalidOption(f"{path} is no archive of jobrunner: it has no column {lacking[0]}")
+    place = place_of(path)
+    if isinstance(place, str):
+        found = _in_folder(spark, path)
+    else:
+        found = read_archive_table(spark, place, queues, since, until)
     if queues:
         likes = "|".join(f"({fnmatch.translate(pattern)})" for pattern in queues)
         found = found.where(F.col("_queue").rlike(likes))
@@ -62,12 +92,28 @@ def read_archive(
     return found
 
 
+def _in_folder(spark: SparkSession, path: str) -> DataFrame:
+    try:
+        found = spark.read.parquet(path)
+    except AnalysisException as error:
+        reason = (error.getCondition() or "").lower().replace("_", " ").replace(".", ": ")
+        raise InvalidOption(
+            f"{path} cannot be read as an archive ({reason}); make one: jobrunner history archive --to {path}"
+        ) from error
+    if lacking := [name for name in NEEDED if name not in found.columns]:
+        raise InvalidOption(f"{path} is no archive of jobrunner: it has no column {lacking[0]}")
+    return found
+
+
 _EACH_S = 0.25
 
 
 @contextmanager
-def telling_rows(spark: SparkSession, tell: Callable[[int], None] | None) -> Iterator[None]:
-    """Calls `tell` from a thread of its own with the number of rows written since the `with` block began.
+def telling_rows(
+    spark: SparkSession, tell: Callable[[int], None] | None, *, of_table: bool = False
+) -> Iterator[None]:
+    """Calls `tell` from a thread of its own with the number of rows written since the `with` block began; for a table,
+    whose files Spark's own writer does not write, with the number of rows read.
 
     Rows of a Spark task count when it ends. Other writes of the session meanwhile count, too. With a session of Spark
     Connect, `tell` is never called.
@@ -75,12 +121,12 @@ def telling_rows(spark: SparkSession, tell: Callable[[int], None] | None) -> Ite
     if tell is None or not hasattr(spark, "_jsparkSession"):
         yield
         return
-    over, rows = threading.Event(), _RowsWritten(spark)
+    over, rows = threading.Event(), _Rows(spark, "inputRecords" if of_table else "outputRecords")
 
     def watch() -> None:
         while not over.wait(_EACH_S):
             with suppress(Exception):  # a failing progress display must not end the write
-                tell(rows.written())
+                tell(rows.count())
 
     watcher = threading.Thread(target=watch, name="jobrunner-progress", daemon=True)
     watcher.start()
@@ -91,18 +137,19 @@ def telling_rows(spark: SparkSession, tell: Callable[[int], None] | None) -> Ite
         watcher.join()
 
 
-class _RowsWritten:
-    """Counts rows written by stages that were active at some reading."""
+class _Rows:
+    """Counts rows that stages which were active at some reading have written, or read."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, metric: str) -> None:
+        self._metric = metric
         session: Any = spark
         self._tracker = session.sparkContext.statusTracker()
         self._store = session._jsparkSession.sparkContext().statusStore()  # noqa: SLF001 - there is no public way
         self._seen: set[int] = set()
 
-    def written(self) -> int:
+    def count(self) -> int:
         self._seen.update(self._tracker.getActiveStageIds())
-        return sum(self._store.lastStageAttempt(stage).outputRecords() for stage in self._seen)
+        return sum(getattr(self._store.lastStageAttempt(stage), self._metric)() for stage in self._seen)
 
 
 def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:

@@ -9,8 +9,10 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
@@ -21,7 +23,7 @@ from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile, Storage
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
-from jobrunner.spark.lake.tables import CommitConflict, Orphans
+from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
 APPLICATION = "jobrunner:"
 """Begin of the application ids."""
@@ -30,6 +32,8 @@ _LIBRARY_RETRIES = 15
 _UNFIT_SETTINGS = ("delta.enableRowTracking", "delta.enableIcebergCompatV1", "delta.enableIcebergCompatV2")
 _UNFIT_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "delta.columnMapping.id")
 _TIMESTAMP_NTZ = "timestamp_ntz"
+_PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""What a table may ask of readers, and its data files are its rows all the same."""
 
 
 class DeltaLake:
@@ -145,6 +149,25 @@ class DeltaLake:
         library removes old entries of the log with its checkpoints."""
         hours = max(round(older_than_s / 3600), 0)
         self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+
+    def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:
+        if others := sorted(set(self._table.protocol().reader_features or ()) - _PLAIN_FEATURES):
+            raise TableError(f"table {self.address} has the feature {others[0]}, so that its data files alone are not "
+                             "its rows: read it with Spark's Delta connector")  # fmt: skip
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        low, high = f"min.{column}", f"max.{column}"
+        if {low, high} <= set(found.column_names):
+            bounds = [found.column(name).cast(pa.string()) for name in (low, high)]
+            within = pc.and_(pc.less_equal(bounds[0], value), pc.greater_equal(bounds[1], value))
+            found = found.filter(pc.fill_null(within, True))
+        root, by = self.address.where, self.partition_by
+        values = [found.column(f"partition.{name}").cast(pa.string()).to_pylist() for name in by]
+        paths = [unquote(one) for one in found.column("path").to_pylist()]
+        return [
+            LiveFile(path=path if "://" in path or path.startswith("/") else f"{root}/{path}",
+                     partition={name: texts[at] for name, texts in zip(by, values, strict=True)})
+            for at, path in enumerate(paths)
+        ]  # fmt: skip
 
     def orphans(self) -> Orphans:
         table = self._table

@@ -32,6 +32,16 @@ class Orphans:
     storage: Storage
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFile:
+    """A data file of the loaded version."""
+
+    path: str
+    """Path or URL."""
+    partition: Mapping[str, str | None]
+    """The text of its partition's values, by column."""
+
+
 class LakeTable(Protocol):
     """A table of a lakehouse, as it was at the last `load`."""
 
@@ -95,6 +105,13 @@ class LakeTable(Protocol):
 
     def expire(self, older_than_s: float) -> None:
         """Gives up versions that are older, with the files that only they name."""
+
+    def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:
+        """The data files of the loaded version; with a column of text, without those whose bounds exclude the value.
+
+        Raises TableError when rows in them are deleted, or columns are called otherwise, which only readers of this
+        format know.
+        """
 
     def orphans(self) -> Orphans:
         """Files that no version names."""

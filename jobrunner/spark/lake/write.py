@@ -109,10 +109,17 @@ def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkB
     return None
 
 
+def write_rows(
+    df: DataFrame, batch: BatchIdentity, address: TableAddress, *, partition_by: Sequence[str]
+) -> TableCommit:  # fmt: skip
+    """Writes rows as they are, once. Each of Spark's tasks writes files of its own: no row goes through a shuffle."""
+    return _write(df, batch, address, partition_by=partition_by, merge_on=(), order=(), gathers=False)
+
+
 def _write(
     df: DataFrame, batch: BatchIdentity, address: TableAddress, *, partition_by: Sequence[str],
     merge_on: Sequence[str], order: Sequence[str], hidden: Sequence[str] = (), rows_per_file: int = ROWS_PER_FILE,
-    name: str = "",
+    name: str = "", gathers: bool = True,
 ) -> TableCommit:  # fmt: skip
     shown = df.drop(*hidden) if hidden else df
     schema = _schema(address, shown)
@@ -129,7 +136,7 @@ def _write(
     if merge_on:
         done = commit_merge(fenced, df.toArrow(), order)
     else:
-        done = commit(fenced, _files_of(shown, fenced, rows_per_file))
+        done = commit(fenced, _files_of(shown, fenced, rows_per_file, gathers=gathers))
     _check_single_call(address, name, batch)
     return done
 
@@ -155,10 +162,15 @@ def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepa
     return replace(ready, attempt=replace(ready.attempt, renew=renew))
 
 
-def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int) -> list[DataFile]:
-    """The data files that Spark wrote of the rows: one for each partition, or more of `rows_per_file` rows."""
+def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int, *, gathers: bool) -> list[DataFile]:
+    """The data files that Spark wrote of the rows: one for each partition, or more of `rows_per_file` rows; from each
+    of Spark's tasks, unless the rows of a partition are to be gathered first."""
     by = [_column(one) for one in ready.partition_by]
-    spread = df.repartition(*by).sortWithinPartitions(*by) if by else df.repartition(1)
+    spread = df
+    if gathers:
+        spread = df.repartition(*by) if by else df.repartition(1)
+    if by:
+        spread = spread.sortWithinPartitions(*by)
     target = ready.target(rows_per_file)
     try:
         made = spread.mapInArrow(partial(_write_task, target), "file string").collect()
