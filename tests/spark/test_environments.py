@@ -6,8 +6,10 @@ Those that start a cluster or a server are `slow`: pytest -n 0 -m 'spark and slo
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pyspark
@@ -16,6 +18,7 @@ import pytest
 from jobrunner.client.client import keys_of
 from jobrunner.spark.java import find_java, home_of
 from tests.spark.cluster import LOOPBACK, Cluster
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("environment_program.py")
@@ -24,6 +27,36 @@ EXPECTED = {
     "big": [[n, TOWNS[n % 2]] for n in range(30, 60)],
     "small": [[n, TOWNS[n % 2]] for n in range(30)],
 }
+LONE_STATIONS = """
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
+from jobrunner.etl import Pipeline
+
+numbers = Pipeline("numbers")
+
+def doubled(n):
+    return 2 * n
+
+@F.udf(IntegerType())
+def twice(n):
+    return doubled(n)
+
+@numbers.spark_station("rows", to="late", max_wait=0.1, batch=5, max_attempts=1, schema="n int")
+def double(df, spark):
+    return df.withColumn("n", twice("n"))
+
+numbers.declare("late")
+"""
+"""Executors get no module of the driver's folder. The decorated function is sent with its code; pickle names the one
+that it calls by its module."""
+WITHOUT_MSGSPEC = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "msgspec":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
@@ -83,3 +116,60 @@ def test_on_a_standalone_cluster_that_gets_the_package_from_the_driver(run, tmp_
 def test_through_spark_connect(run):
     pytest.importorskip("grpc")
     assert run("remote=local[2]")[0] == EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, client, tmp_path):
+    """`jobrunner work` on a cluster, as the page of the environments has it: first with a Python that lacks msgspec,
+    then with one that lacks the module of the stations, then with that module sent."""
+    (tmp_path / "lone_stations.py").write_text(LONE_STATIONS)
+    client.queue("numbers/rows").push_many([{"n": n} for n in range(20)])
+    cluster = Cluster(tmp_path, workers=1)
+    told = {
+        "JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "JOBRUNNER_SPARK_MASTER": cluster.url,
+        "PYTHONPATH": f"{ROOT}:{tmp_path}",
+    }  # fmt: skip
+
+    def work(python, *words):
+        path = tmp_path / "log"
+        path.unlink(missing_ok=True)
+        with path.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "jobrunner", "work", "lone_stations", *words], cwd=tmp_path,
+                env=os.environ | LOOPBACK | told | {"PYSPARK_PYTHON": str(python)}, stdout=log, stderr=log,
+            ), path  # fmt: skip
+
+    def stops(python):
+        process, path = work(python)
+        try:
+            wait_for(lambda: process.poll() is not None or "station stops" in path.read_text(), timeout_s=600)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0, path.read_text()
+        finally:
+            process.kill()
+        (line,) = [line for line in path.read_text().splitlines() if "station stops" in line]
+        assert "Traceback" not in path.read_text()
+        items = [item for state in ("waiting", "pending") for item in client.queue("numbers/rows").tasks(state)]
+        assert [(item.retry_count, item.failures, item.error) for item in items] == [(0, [], "")] * 20
+        return line.replace("\\'", "'")  # the log quotes them
+
+    try:
+        line = stops(_without_msgspec(tmp_path / "poor"))
+        assert "executors cannot import jobrunner: No module named 'msgspec'" in line
+        assert str(tmp_path / "poor") in line
+        assert "No module named 'lone_stations'" in stops(sys.executable)
+        process, path = work(sys.executable, "--burst", "--conf", f"spark.submit.pyFiles={tmp_path}/lone_stations.py")
+        assert process.wait(300) == 0, path.read_text()
+    finally:
+        cluster.stop()
+    assert sorted(item.payload["n"] for item in client.queue("numbers/late").pop(100)) == [2 * n for n in range(20)]
+
+
+def _without_msgspec(folder):
+    """A Python that has all that this one has, msgspec excepted."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python3.*/site-packages")
+    (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (packages / "sitecustomize.py").write_text(WITHOUT_MSGSPEC)
+    return folder / "bin" / "python"
