@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
+from jobrunner.broker.calls import batch_reads, tasks
 from jobrunner.broker.calls import batches as calls
-from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.batches import Advance, Claimed
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import QueueKeys, check_name
@@ -179,7 +179,7 @@ class BatchLease:
         now_ms, count = self._ends_ms - self._lease_ms, min(most, self.size)
         places = [self.first + (2 * n + 1) * self.size // (2 * count) for n in range(count)]
         taken = self._broker.run_many([calls.members(self._keys, self.root, at, 1) for at in places])
-        due_ms = self._broker.run_many([calls.due_since(self._keys, one) for some in taken for one in some])
+        due_ms = self._broker.run_many([batch_reads.due_since(self._keys, one) for some in taken for one in some])
         each, more = divmod(self.size, max(count, 1))
         return [(now_ms - due, each + (n < more)) for n, due in enumerate(due_ms) if due]
 
@@ -211,8 +211,8 @@ class BatchLease:
         """As the call: rows of one writer, four words each. Raises UnknownMember too."""
         self._broker.run(calls.stage(self._keys, self.id, self.epoch, nonce, words, after=after))
 
-    def decide(self, nonces: Sequence[str], *, rest: str, max_hops: int = 0) -> None:
-        """Applies the writes staged under `nonces` and discards all other staged ones. May be repeated.
+    def decide(self, nonces: Sequence[str] | Mapping[str, int], *, rest: str, max_hops: int = 0) -> None:
+        """Applies what is staged under `nonces`, no more. May be repeated. ServerRefused: counted rows are gone.
 
         `rest`: "succeeded" or "dropped", for members no row names. `max_hops`: an item that moves more often is dead.
         """
@@ -220,8 +220,8 @@ class BatchLease:
             raise InvalidOption(f"rest={describe(rest)}: choose one of {', '.join(_RESTS)}")
         if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
             self._broker.run_many(register(self._keys, [self.queue]))
-        call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
-        self._targets, self.state = self._broker.run(call), "committed"
+        decided = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
+        self._targets, self.state = self._broker.run(decided), "committed"
 
     def stage_all(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
         """Stages any number of rows, behind the `after` that are there, in calls that hold the server up shortly."""

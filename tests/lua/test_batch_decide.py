@@ -3,7 +3,7 @@
 import pytest
 
 from jobrunner.broker.calls import batches
-from jobrunner.errors import BatchLost
+from jobrunner.errors import BatchLost, ServerRefused
 
 
 @pytest.fixture
@@ -58,3 +58,16 @@ def test_nothing_is_rolled_forward_before_it(held):
     with pytest.raises(BatchLost):
         held.run(batches.advance(held.keys, "b"))
     assert held.snapshot() == before
+
+
+def test_rows_that_the_server_lost_are_missed(held, clock):
+    """A restart or a failover took them, and left the batch and its lease: its members would end without them."""
+    held.run(batches.stage(held.keys, "b", 1, "m", ["y", "", "no", ""]))
+    for lost in (["n"], ["n", "m"]):
+        counts = {"n": 1, "m": 1}
+        for nonce in lost:
+            held.raw.delete(held.keys.batch + f"b:rows:1.{nonce}".encode())
+        with pytest.raises(ServerRefused, match="batch b: the server restarted"):
+            held.run(batches.decide(held.keys, "b", 1, counts, rest="dropped"))
+    assert held.scores("batches") == {"b": clock.ms + 1000}
+    assert held.raw.exists(held.keys.batch + b"b:manifest") == 0

@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
-from jobrunner.broker.calls.batches import still_members
+from jobrunner.broker.calls.batch_reads import still_members
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
@@ -23,9 +24,11 @@ from jobrunner.etl import Pipeline
 from jobrunner.spark.failures import SparkTaskError
 from jobrunner.spark.station import records
 from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_run import BatchRun
 from jobrunner.spark.station.members import MISFITS
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders
+from jobrunner.spark.station.staging import StagedRows
 from tests.support.clock import Clock
 from tests.support.server import Server
 
@@ -61,6 +64,10 @@ class Driver:
         self.broker._replies = partial(self._replies, inner)  # type: ignore[method-assign]
         pipeline = world.declare(self.client)
         keys = keys_of(self.client)
+        self.plans: dict[str, Any] = {
+            queue: SimpleNamespace(station=station, rest=station.rest)
+            for queue, station in pipeline.spark_stations.items()
+        }
         self.batches = {queue: Batches(self.broker, keys.queue(queue)) for queue in (CLEAN, LATE)}
         self.failures = {
             queue: BatchFailures(pipeline.spark_stations[queue], self.broker, keys.queue(queue), lambda _: None,
@@ -114,6 +121,7 @@ class Driver:
             self.lease = lease = self.batches[queue].take(self.world.batch, lease_s=LEASE_S)
             if lease is None:
                 return False
+            self.is_idle = False
             if lease.state == "open":
                 try:
                     self._run(queue, lease)
@@ -138,22 +146,23 @@ class Driver:
 
     def _run(self, queue: str, lease: BatchLease) -> None:
         """As `BatchRun` does: rows of items that do not fit are staged while members are read, the others follow."""
+        run = BatchRun(None, self.plans[queue], lease)  # type: ignore[arg-type]
+        run.note_server()
         ids = lease.members(0, lease.size)
         present = self.broker.run(still_members(lease.batches.keys, lease.root, ids))
         ids = [one for one, is_there in zip(ids, present, strict=True) if is_there]
         misfits = [one for one in ids if one in self.world.misfits[queue]]
-        nonces = []
         if misfits:
-            nonces.append(f"{MISFITS}{self.name}")
-            lease.stage_all(nonces[0], [word for one in misfits for word in (one, "", "no such column", "")], after=0)
+            words = [word for one in misfits for word in (one, "", "no such column", "")]
+            lease.stage_all(f"{MISFITS}{self.name}", words, after=0)
         good = [one for one in ids if one not in misfits]
         if queue == CLEAN:
             self._raise_for(queue, good)
-            nonces.append("rows")
             lease.stage_all("rows", [word for one in good for word in (one, "late", b"1", "")], after=0)
+            run.staged = [StagedRows("rows", len(good), b"")]
         else:
             self._write(queue, lease, good)
-        lease.decide(nonces, rest="succeeded" if queue == LATE else "dropped")
+        run.decide()
 
     def _raise_for(self, queue: str, ids: list[str]) -> None:
         if not self.world.bad[queue].isdisjoint(ids):

@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from jobrunner.attempt import due_ms, number_from
+from jobrunner.attempt import number_from
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.calls.leases import batch_keys
 from jobrunner.broker.keys import QueueKeys, check_name
-from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
+from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerRefused, UnknownMember
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500
@@ -90,7 +90,7 @@ _begin: ScriptCommand[Any] = ScriptCommand("batch_begin", lambda reply: reply)
 _claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply, repeatable=False)
 _renew = ScriptCommand("batch_renew", float)
 _stage: ScriptCommand[Any] = ScriptCommand("batch_stage", lambda reply: reply)
-_decide = ScriptCommand("batch_decide", lambda reply: _texts(reply[1:]))
+_decide: ScriptCommand[Any] = ScriptCommand("batch_decide", lambda reply: reply)
 _failed_attempt = ScriptCommand("batch_fail", text)
 _advance = ScriptCommand("batch_advance", _advanced)
 
@@ -213,16 +213,35 @@ def _staged(batch_id: str, reply: list[bytes]) -> None:
 
 
 def decide(
-    keys: QueueKeys, batch_id: str, epoch: int, nonces: Sequence[str], *, rest: str, max_hops: int = 0
-) -> Call[tuple[str, ...]]:
+    keys: QueueKeys, batch_id: str, epoch: int, nonces: Sequence[str] | Mapping[str, int], *, rest: str,
+    max_hops: int = 0,
+) -> Call[tuple[str, ...]]:  # fmt: skip
     """Decides that the rows staged under these nonces are applied. Raises BatchLost.
 
     Reply: short names of the queues that the rows go to.
 
-    `rest`: 'succeeded' or 'dropped', for members that no row names. An item that moves more than `max_hops` times in
-    its life is dead (0: no limit).
+    `nonces` may say how many rows are staged under each: raises ServerRefused, and decides nothing, when a restart or a
+    failover lost some of them. `rest`: 'succeeded' or 'dropped', for members that no row names. An item that moves more
+    than `max_hops` times in its life is dead (0: no limit).
     """
-    return _with_batch(_decide, keys, batch_id, rest=nonces, epoch=epoch, max_hops=max_hops, remainder=rest)
+    rows = nonces if isinstance(nonces, Mapping) else dict.fromkeys(nonces, "")
+    words: list[Arg] = [word for pair in rows.items() for word in pair]
+    call = _with_batch(_decide, keys, batch_id, rest=words, epoch=epoch, max_hops=max_hops, remainder=rest)
+    return replace(call, read=partial(_unless_lost, batch_id, partial(_decided, batch_id)))
+
+
+def _decided(batch_id: str, reply: list[bytes]) -> tuple[str, ...]:
+    if reply[0] == b"missing":
+        raise ServerRefused(rows_lost(batch_id))
+    return _texts(reply[1:])
+
+
+def rows_lost(batch_id: str) -> str:
+    """The message about a batch whose staged rows did not outlive a restart or a failover of the server."""
+    return (
+        f"batch {batch_id}: the server restarted or failed over since its rows were staged, and may have lost some of "
+        "them; nothing was decided, and the batch is to be run again"
+    )
 
 
 def advance(keys: QueueKeys, batch_id: str, *, count: int = ADVANCED_AT_ONCE) -> Call[Advance]:
@@ -252,49 +271,9 @@ def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str
 
 def member_list(keys: QueueKeys, batch_id: str) -> bytes:
     """The key of the list of members of a batch that is no part."""
-    return _key(keys, batch_id, ":members")
+    return part_key(keys, batch_id, ":members")
 
 
-def nonces(keys: QueueKeys, batch_id: str, epoch: int, *, prefix: str) -> Call[list[str]]:
-    """Names, beginning with `prefix`, of the lists of rows that the holder of that epoch has staged, sorted; the batch
-    need not be decided."""
-    start = f"{epoch}."
-
-    def read(reply: Any) -> list[str]:
-        names = (raw.decode() for raw in reply)
-        return sorted(name.removeprefix(start) for name in names if name.startswith(start + prefix))
-
-    return command("SMEMBERS", _key(keys, batch_id, ":nonces"), read=read)
-
-
-def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[list[str]]:
-    """The ids of the rows in one such list, in order."""
-    rows = _key(keys, batch_id, f":rows:{epoch}.{nonce}")
-    return command("LRANGE", rows, 0, -1, read=lambda reply: [raw.decode() for raw in reply[::4]])
-
-
-def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
-    """When a member was due, Unix ms; 0 when it is gone or damaged."""
-
-    def read(reply: list[bytes | None]) -> float:
-        enqueue_time, place, priority = reply
-        if place is not None:
-            return due_ms(place, priority)
-        return float(enqueue_time) if enqueue_time and enqueue_time.replace(b".", b"", 1).isdigit() else 0.0
-
-    return command("HMGET", keys.tasks + task_id.encode(), "enqueue_time", "place", "priority", read=read)
-
-
-def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
-    """Whether each of one or more ids still is a member of the batch, or of a part of it: not once it was deleted, or
-    ended by another part."""
-    number = number_from(root)
-
-    def read(reply: Any) -> list[bool]:
-        return [held is not None and float(held) == number for held in reply]
-
-    return command("ZMSCORE", keys.leases, *ids, read=read)
-
-
-def _key(keys: QueueKeys, batch_id: str, of: str) -> bytes:
+def part_key(keys: QueueKeys, batch_id: str, of: str) -> bytes:
+    """The key of one of the lists and sets of a batch."""
     return keys.batch + (batch_id + of).encode()

@@ -4,16 +4,22 @@ local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 --       others.
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms
 -- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of its holder · remainder: the outcome of members that no
---       row names, 'succeeded' or 'dropped' · max_hops: items that move more often die, 0 = no limit · then nonces
--- reply {'ok', target, ...}, or {'lost'} (nothing changed). Again by the same holder: 'ok'.
+--       row names, 'succeeded' or 'dropped' · max_hops: items that move more often die, 0 = no limit · then for each
+--       nonce: it, and how many rows its writer staged ('' = not said)
+-- reply {'ok', target, ...}, or {'lost'}, {'missing', nonce}: the server lost some of its rows (nothing changed). Again
+--       by the same holder: 'ok'.
 -- include numbers batch
 
 local now = read_clock(now_ms)
 local read = read_batch()
 if read.decided == epoch then return {'ok', unpack(batch_targets(read))} end
 if not (is_leased_as(read, epoch, now) and read.state == 'open') then return {'lost'} end
+for n = 6, #ARGV, 2 do  -- a failover may have lost them, and their members would end as if no row named them
+  local staged = redis.call('LLEN', batch .. ':rows:' .. epoch .. '.' .. ARGV[n]) / 4
+  if staged < (number(ARGV[n + 1]) or 0) then return {'missing', ARGV[n]} end
+end
 redis.call('UNLINK', batch .. ':manifest')
-for n = 6, #ARGV do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
+for n = 6, #ARGV, 2 do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
 redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch)
 redis.call('ZADD', finishing, read.ends, id)
 redis.call('ZREM', batches, id)

@@ -202,7 +202,7 @@ def _stage(
 
 def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> None:
     told = [message for message in messages if isinstance(message, StagedWrite) and message.rows]
-    lease.decide([message.nonce for message in told], rest="succeeded")
+    lease.decide({message.nonce: message.rows for message in told}, rest="succeeded")
     _roll_forward(lease)
 
 

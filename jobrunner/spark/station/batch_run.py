@@ -15,11 +15,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
+from jobrunner.broker.calls.batch_reads import nonces, staged_ids, staged_rows, still_members
+from jobrunner.broker.calls.batches import rows_lost
+from jobrunner.broker.calls.server import run_id
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.clock import monotonic
-from jobrunner.errors import PipelineError, StationError
+from jobrunner.errors import PipelineError, ServerRefused, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
@@ -88,6 +90,7 @@ class BatchRun:
         self.staged: list[StagedRows] = []
         self.commit_s = 0.0
         """How long the decision took."""
+        self._server = ""
         self._spark = spark
         self._plan = plan
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
@@ -104,6 +107,7 @@ class BatchRun:
     def stage(self) -> None:
         """The function, and the rows it makes. Raises PipelineError that names column and item."""
         station, lease = self._plan.station, self.lease
+        self.note_server()
         place = BatchRef(
             url=self._plan.url, prefix=self._plan.prefix, queue=lease.queue, batch=lease.id, epoch=lease.epoch,
             root=lease.root, first=lease.first, size=lease.size, failures=lease.failures,
@@ -117,6 +121,10 @@ class BatchRun:
         rules = replace(self._plan.rules, checks_payload=rows.checks_payload)
         staging = rows.frame.mapInArrow(Shipped(partial(stage_rows, place, rules)), STAGED)
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
+
+    def note_server(self) -> None:
+        """Notes which server is asked, before anything is staged on it."""
+        self._server = self._broker.run(run_id(self._keys.batches))
 
     def _call_sink(self, df: DataFrame, access: BatchConnections) -> None:
         """Calls the function, and again for rows that a path lacks: then without those whose errors were set aside."""
@@ -145,15 +153,22 @@ class BatchRun:
             self._check_none_missing(found)
 
     def decide(self) -> None:
-        """Decides the batch: from here on its rows are applied. Raises BatchLost."""
-        staged = sorted((one.nonce for one in self.staged), key=lambda nonce: not nonce.startswith(ERRORS))
-        nonces = [*staged, *self._misfits()]
-        self.lease.decide(nonces, rest=self._plan.rest, max_hops=self._plan.station.link.max_hops)
+        """Decides the batch: from here on its rows are applied. Raises BatchLost, and ServerRefused when a restart or a
+        failover may have lost rows."""
+        staged = sorted(self.staged, key=lambda one: not one.nonce.startswith(ERRORS))
+        rows = {one.nonce: one.rows for one in staged} | self._misfits()
+        self.lease.decide(rows, rest=self._plan.rest, max_hops=self._plan.station.link.max_hops)
 
-    def _misfits(self) -> list[str]:
-        """Staging keys of payloads that do not fit, of any attempt: whether a payload fits does not depend on the
-        attempt."""
-        return self._broker.run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
+    def _misfits(self) -> dict[str, int]:
+        """Staging keys of payloads that do not fit, with how many rows they have, of any attempt: whether a payload
+        fits does not depend on the attempt. Only the server knows them, so it must still be the same one."""
+        broker, keys, lease = self._broker, self._keys, self.lease
+        found = nonces(keys, lease.id, lease.epoch, prefix=MISFITS)
+        server, names = broker.run_many([run_id(keys.batches), found])
+        if server != self._server:
+            raise ServerRefused(rows_lost(lease.id))
+        counts = broker.run_many([staged_rows(keys, lease.id, lease.epoch, one) for one in names]) if names else []
+        return dict(zip(names, counts, strict=True))
 
     def _check_single(self, counts: dict[int, int]) -> None:
         members = self._members()

@@ -183,14 +183,19 @@ class SinkRecords:
         for note, known in zip(notes, found, strict=True):
             if known:
                 view.known.add(note.stem)
-            elif self._folders.move(note.path, (suspect := replace(note, state=SUSPECT)).path):
-                self._add_suspect(suspect)
+            else:
+                self._folders.move(note.path, replace(note, state=SUSPECT).path)  # or another driver did
+                self._add_suspect(note)
         return True
 
     def _add_suspect(self, note: BatchNote) -> None:
-        content = self._folders.read(note.path)
-        if content is not None:  # else another process changed its state: the next batch reads it
-            self._view.suspects[note.stem] = np.frombuffer(content, np.uint64)
+        """Reads it in whichever state it is by now: other drivers lead it from one to the next, in this order. One that
+        is gone was removed, because it does not count."""
+        for state in (NOTED, SUSPECT, FENCED, KEPT):
+            content = self._folders.read(replace(note, state=state).path)
+            if content is not None:
+                self._view.suspects[note.stem] = np.frombuffer(content, np.uint64)
+                return
 
     def _in_sink(self, digests: Any) -> Any:
         there = np.zeros(len(digests), bool)

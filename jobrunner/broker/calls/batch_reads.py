@@ -1,0 +1,56 @@
+"""Reads of batches: what is staged, who still is a member, and since when members were due."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobrunner.attempt import due_ms, number_from
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls.batches import part_key
+from jobrunner.broker.keys import QueueKeys
+
+
+def nonces(keys: QueueKeys, batch_id: str, epoch: int, *, prefix: str) -> Call[list[str]]:
+    """Names, beginning with `prefix`, of the lists of rows that the holder of that epoch has staged, sorted; the batch
+    need not be decided."""
+    start = f"{epoch}."
+
+    def read(reply: Any) -> list[str]:
+        names = (raw.decode() for raw in reply)
+        return sorted(name.removeprefix(start) for name in names if name.startswith(start + prefix))
+
+    return command("SMEMBERS", part_key(keys, batch_id, ":nonces"), read=read)
+
+
+def staged_rows(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[int]:
+    """How many rows such a list has."""
+    rows = part_key(keys, batch_id, f":rows:{epoch}.{nonce}")
+    return command("LLEN", rows, read=lambda reply: int(reply) // 4)
+
+
+def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[list[str]]:
+    """The ids of the rows in one such list, in order."""
+    rows = part_key(keys, batch_id, f":rows:{epoch}.{nonce}")
+    return command("LRANGE", rows, 0, -1, read=lambda reply: [raw.decode() for raw in reply[::4]])
+
+
+def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
+    """When a member was due, Unix ms; 0 when it is gone or damaged."""
+
+    def read(reply: list[bytes | None]) -> float:
+        enqueue_time, place, priority = reply
+        if place is not None:
+            return due_ms(place, priority)
+        return float(enqueue_time) if enqueue_time and enqueue_time.replace(b".", b"", 1).isdigit() else 0.0
+
+    return command("HMGET", keys.tasks + task_id.encode(), "enqueue_time", "place", "priority", read=read)
+
+
+def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
+    """Whether each of one or more ids still is a member of the batch, or of a part of it: not once it was deleted, or
+    ended by another part."""
+    number = number_from(root)
+
+    def read(reply: Any) -> list[bool]:
+        return [held is not None and float(held) == number for held in reply]
+
+    return command("ZMSCORE", keys.leases, *ids, read=read)
