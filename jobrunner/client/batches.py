@@ -151,6 +151,8 @@ class BatchLease:
         first member in that list."""
         self.failures, self.error = found.failures, found.error
         """How often it failed before, as reported, and why it failed last; empty when it did not."""
+        self.others_worked = found.others_worked
+        """Whether another part of the same root was decided before this one was taken."""
         self.state = found.state
         """open, committed or done, as far as this lease knows."""
         self.taken_s = monotonic()

@@ -6,7 +6,7 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 --       claim: a name of this call alone, which `batch_renew` compares
 -- reply {} when it is not due, {'gone'} when it cannot be taken (it was split, is damaged, or much is staged: ask
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
---       error, target, ...}
+--       error, 1 when another part of its root was decided, target, ...}
 -- Works on a server that is full.
 -- include numbers queue_settings batch
 
@@ -61,4 +61,4 @@ redis.call('HSET', batch, 'epoch', epoch, 'ends', ends, 'claim', claim)
 redis.call('ZADD', set, ends, id)
 if read.state == 'open' then clear_staged() end
 return {epoch, read.state, ends, tonumber(read.size), tonumber(read.failures), read.list, tonumber(read.first),
-  read.error or '', unpack(batch_targets(read))}
+  read.error or '', redis.call('HEXISTS', batch_key(read.list or id), 'worked'), unpack(batch_targets(read))}

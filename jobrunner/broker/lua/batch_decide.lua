@@ -23,4 +23,5 @@ for n = 6, #ARGV, 2 do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' ..
 redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch)
 redis.call('ZADD', finishing, read.ends, id)
 redis.call('ZREM', batches, id)
+if read.list ~= id then redis.call('HSET', batch_key(read.list), 'worked', 1) end  -- see batch_claim
 return {'ok', unpack(batch_targets(read))}

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Table, Transaction
 
@@ -23,7 +23,7 @@ from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile, Storage
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
-from jobrunner.spark.lake.tables import CommitConflict, Orphans
+from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
 MARKS = "jobrunner.batches"
 _KEPT_S = KEPT_DAYS * 86_400
@@ -182,6 +182,33 @@ class IcebergLake:
             self._table.maintenance.expire_snapshots().older_than(before).commit()
             self.load()
 
+    def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:
+        names: dict[int, str] = {}
+        for schema in self._table.schemas().values():
+            for one in schema.fields:
+                if names.setdefault(one.field_id, one.name) != one.name:
+                    raise TableError(f"column {one.name!r} of table {self.address} had another name before, which "
+                                     "older files still have: read it with Spark's Iceberg connector")  # fmt: skip
+        found = []
+        wanted: Any = EqualTo
+        for task in self._table.scan(row_filter=wanted(column, value) if column else AlwaysTrue()).plan_files():
+            if task.delete_files:
+                raise TableError(f"rows of table {self.address} are deleted in files of their own (merge on read): "
+                                 "rewrite its data files, or read it with Spark's Iceberg connector")  # fmt: skip
+            found.append(LiveFile(path=task.file.file_path, partition=self._partition_of(task.file)))
+        return found
+
+    def _partition_of(self, file: Any) -> dict[str, str | None]:
+        schema, spec = self._table.schema(), self._table.specs()[file.spec_id]
+        kinds = [one.field_type for one in spec.partition_type(schema).fields]
+        return {
+            str(schema.find_column_name(one.source_id)): None
+            if file.partition[at] is None
+            else one.transform.to_human_string(kinds[at], file.partition[at])
+            for at, one in enumerate(spec.fields)
+            if str(one.transform) == "identity"
+        }
+
     def orphans(self) -> Orphans:
         storage, named = self.storage, set(self._named())
         found = {
@@ -241,8 +268,8 @@ class IcebergLake:
 
 
 def _unquoted(location: str) -> str:
-    """The path of a location without its scheme. A `%` in it is one in the name: the library quotes values of
-    partitions itself, and nothing is decoded."""
+    """The path of a location without its scheme. A `%` in it is one in the name, as the library quotes values of
+    partitions itself: nothing is decoded."""
     return f"/{location.removeprefix('file:').lstrip('/')}" if location.startswith("file:") else location
 
 

@@ -6,7 +6,7 @@ counts as failed, and the station stops with the reason until a batch succeeds.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -209,10 +209,13 @@ class BatchFailures:
     def _judge(
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float, ended: Ended
     ) -> None:
+        are_last = cause is Cause.ROWS and lease.size == 1 and self.report(self._few_are_left)
         with self._lock:
             has_worked = self._history.successes > 0
             found = self._history.failed(lease.id, lease.root, line, may_pass=cause is Cause.ITEMS)
-            is_last_part = cause is Cause.ROWS and lease.size == 1 and lease.root != lease.id
+            if lease.others_worked and cause is not Cause.ITEMS and found.in_a_row <= _PROVEN_IN_A_ROW:
+                found = replace(found, others_worked=True)  # in another process, which may be dead
+            is_last_part = cause is Cause.ROWS and lease.size == 1 and lease.root != lease.id and not are_last
             is_everything = found.is_one_error and (found.in_a_row > _PATIENT_WITH or is_last_part)
             is_code = cause is Cause.CODE and (not found.others_worked or is_never_of_items(error))
             pause_s = 0.0
@@ -228,6 +231,11 @@ class BatchFailures:
             ended(self._hand_back(lease, told, pause_s, divides=divides, stops=not is_lone), told)
         else:
             ended(self._failed(lease, told, cause, run_s), told)
+
+    def _few_are_left(self) -> bool:
+        """Whether there is no other item that will show that the function works: then these are to blame."""
+        waiting, pending, _ = self._broker.run_many(queues.coming(self._keys, until_ms=0))
+        return not waiting and pending <= _PATIENT_WITH
 
     def _pause(self, began: float) -> float:
         """Seconds to pause. Batches that ran beside the one whose failure began the pause do not make it longer."""

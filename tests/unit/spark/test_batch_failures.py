@@ -151,6 +151,31 @@ def test_an_error_that_begins_in_the_middle_kills_no_item_and_stops_the_station(
     assert client.queue(QUEUE).counts()["dead"] == 0
 
 
+@pytest.mark.parametrize("has_worked", [True, False])
+def test_the_last_items_of_a_queue_die_of_one_error_though_no_other_item_shows_that_the_function_works(
+    station, client, has_worked
+):
+    served = station(max_attempts=2)
+    client.queue(QUEUE).configure(max_attempts=2)
+    if has_worked:
+        client.queue(QUEUE).push(0)
+        served.run(raises_for([]))
+    bad = client.queue(QUEUE).push_many(range(3))
+    served.run(raises_for(bad))
+    assert sorted(client.queue(QUEUE).ids("dead")) == sorted(bad)
+
+
+def test_a_part_counts_when_another_driver_decided_one_of_the_same_batch(station, client):
+    first, second = station(max_attempts=2), station(max_attempts=2)
+    client.queue(QUEUE).configure(max_attempts=2)
+    bad = client.queue(QUEUE).push_many(range(8))[1:]
+    for _ in range(2):
+        first.step(raises_for(bad), n=8)
+    assert first.runs == [8, 1], "it dies behind the first good part"
+    second.run(raises_for(bad), n=8)
+    assert sorted(client.queue(QUEUE).ids("dead")) == sorted(bad)
+
+
 def test_dense_bad_rows_with_one_error_are_isolated_all_the_same(station, client):
     """All larger parts fail as if no item worked. So one path of parts is followed down to items that do."""
     served = station()
