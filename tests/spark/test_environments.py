@@ -88,6 +88,7 @@ def run(server, client, tmp_path):
     return ran
 
 
+@pytest.mark.slow  # .ci/lowest runs it, with the lowest versions
 @pytest.mark.timeout(900)
 def test_in_a_program_with_a_session_as_a_notebook_has_it(run):
     result, log = run("local[2]")

@@ -125,7 +125,7 @@ def test_a_function_of_a_module_runs_through_spark_connect(client, shell, tmp_pa
     assert sorted(item.payload["n"] for item in moved) == [2 * n for n in range(20)]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stop_of_the_whole_process_group_writes_a_handful_of_lines(client, shell, tmp_path, sent):
     """Java is in that group and gets the signal, too. A batch that fails is one line with the cause."""
     client.queue("numbers/rows").push_many([{"n": 77}, *({"n": n} for n in range(100, 3000))])

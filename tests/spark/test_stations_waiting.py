@@ -121,6 +121,7 @@ def test_two_drivers_with_a_record_that_raises_a_misfit_deaths_and_lost_leases(
     assert leftovers(raw, keys, "late") == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_row_that_fails_is_tried_once_by_spark_and_one_that_kills_its_python_as_often_as_spark_is_set_to(
     flights, drive, spark, raw, keys, audit, tmp_path

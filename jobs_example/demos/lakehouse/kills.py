@@ -8,7 +8,7 @@ from jobs_example.demos.pipelines.kills import Kills
 
 _REST_S = 2.0
 """Between two kills on Spark: time for the work to begin anew."""
-SERVER_AT, DRIVER_AT, JAVA_AT = 0.25, 0.4, 0.6
+SERVER_AT, DRIVER_AT, JAVA_AT = 0.1, 0.3, 0.55
 """Shares of the orders that are stored by then."""
 
 

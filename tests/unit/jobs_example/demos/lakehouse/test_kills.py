@@ -53,7 +53,7 @@ def test_the_worker_and_a_python_of_the_executor_are_killed_early(kills: Lakehou
 
 def test_java_is_killed_once_the_new_driver_has_done_a_batch(kills: LakehouseKills) -> None:
     kills.look(glance())
-    kills.look(glance(stored=400, batches=3))
+    kills.look(glance(stored=300, batches=3))
     assert roles(kills) == ["executor", "driver"]
     fresh = Crew(worker=(1,), driver=(7,), java=(8,), executor=(9,))
     kills.look(glance(stored=700, batches=3, crew=fresh))
