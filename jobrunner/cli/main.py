@@ -33,7 +33,7 @@ COMMANDS = {
     "workers": ("jobrunner.cli.workers:workers", "List workers, and quiet, resume or stop one."),
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "List, show, draw and run pipelines, and push items."),
     "history": ("jobrunner.cli.history:history", "List, replay, archive, delete and report on finished tasks."),
-    "spark": ("jobrunner.cli.spark:spark", "Compact and clean up what sinks on Spark wrote."),
+    "spark": ("jobrunner.cli.spark:spark", "Maintain what sinks on Spark have written."),
     "periodic": ("jobrunner.cli.periodic:periodic", "List, run, enable and disable periodic jobs."),
     "redact": ("jobrunner.cli.redact:redact", "List, add and remove names of hidden parameters."),
     "events": ("jobrunner.cli.events:events", "Print the event log, and follow it."),

@@ -24,10 +24,11 @@ Examples:
               help="Seconds in which the suggested workers clear what waits.")  # fmt: skip
 @with_shared_options
 def lag(shared: CommonOptions, name: str | None, within: float) -> None:
-    """Show what waits in the queues of the pipeline NAME, or of all, and how many workers would keep up.
+    """Show the lag of a pipeline, or of all.
 
-    Rates are those of the last 5 minutes. SUGGESTED: ceil((arrivals + waiting / within) * run time of an item / items
-    that one worker runs at once). For autoscalers: the metric jobrunner_station_suggested_workers. Needs no MODULE.
+    That is what waits in the queues of the pipeline NAME, and how many workers would keep up. Rates are those of the
+    last 5 minutes. SUGGESTED: ceil((arrivals + waiting / within) * run time of an item / items that one worker runs at
+    once). For autoscalers: the metric jobrunner_station_suggested_workers. Needs no MODULE.
     """
     with connected(shared) as client:
         found = read_lags(client, name, within_s=max(within, 1.0))

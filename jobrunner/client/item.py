@@ -113,7 +113,7 @@ def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
     return raw, encoding
 
 
-def check_verdict(word: str, task_id: str) -> str:
+def check_verdict(word: str, task_id: str, *, max_hops: int = 0) -> str:
     """Returns what a report was answered. Raises NotReserved or LeaseLost for one that came too late, TargetFull and
     TooManyHops for a move that cannot be."""
     if word == "not_reserved":
@@ -123,7 +123,8 @@ def check_verdict(word: str, task_id: str) -> str:
     if word == "full":
         raise TargetFull(f"task {task_id} stays where it is: the queue it should move to has reached its max_size")
     if word == "hops":
-        raise TooManyHops(f"task {task_id} made as many hops as max_hops allows; look for a loop without an end")
+        most = f"{max_hops} hops, the most allowed" if max_hops else "as many hops as max_hops allows"
+        raise TooManyHops(f"task {task_id} made {most}; look for a loop without an end")
     return word
 
 

@@ -97,7 +97,7 @@ def move(
     """Returns False when the item is gone. Raises PipelineError for a target that a published pipeline has not."""
     payloads = None if payload is msgspec.UNSET else [payload]
     (call,) = yield from _moves(ref, [held], queue, payloads, headers, delay, priority, max_hops)
-    return (yield from _report(held, call)) != "gone"
+    return check_verdict((yield from ask(call))[0], held.id, max_hops=max_hops) != "gone"
 
 
 def move_many(
