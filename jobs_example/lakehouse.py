@@ -87,13 +87,13 @@ def delta_table() -> str:
 
 def settings_of(place: Path) -> dict[str, str]:
     """The environment of programs that use the tables in a folder: where they are, and the catalog of the second."""
-    catalog = f"PYICEBERG_CATALOG__{CATALOG.upper()}"
-    return {
-        FOLDER_VARIABLE: str(place),
-        f"{catalog}__TYPE": "sql",
-        f"{catalog}__URI": f"sqlite:///{place / 'catalog.db'}",
-        f"{catalog}__WAREHOUSE": f"file://{place / 'iceberg'}",
-    }
+    prefix = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
+    return {FOLDER_VARIABLE: str(place)} | {prefix + name.upper(): value for name, value in catalog_of(place).items()}
+
+
+def catalog_of(place: Path) -> dict[str, str]:
+    """The properties of that catalog. A process that has imported pyiceberg reads no variable for it any more."""
+    return {"type": "sql", "uri": f"sqlite:///{place / 'catalog.db'}", "warehouse": f"file://{place / 'iceberg'}"}
 
 
 def _words(table: dict[str, int]) -> Iterator[Any]:

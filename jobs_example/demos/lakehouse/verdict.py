@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from jobs_example.demos.checks import Check, at_least, same, same_names
 from jobs_example.demos.lakehouse.orders import Truth
 from jobs_example.demos.pipelines.remains import Remains
-from jobs_example.lakehouse import ICEBERG, delta_table
+from jobs_example.lakehouse import ICEBERG, catalog_of, delta_table, folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,8 @@ def read_delta() -> Any:
 def read_iceberg() -> Any:
     """These columns of the Iceberg table."""
     catalog, _, name = ICEBERG.removeprefix("iceberg:").partition(".")
-    return load_catalog(catalog).load_table(name).scan(selected_fields=tuple(_COLUMNS)).to_arrow()
+    table = load_catalog(catalog, **catalog_of(folder())).load_table(name)
+    return table.scan(selected_fields=tuple(_COLUMNS)).to_arrow()
 
 
 def verdict(tables: Mapping[str, Stored], truth: Truth, remains: Remains, lost_bytes: int | None) -> list[Check]:
