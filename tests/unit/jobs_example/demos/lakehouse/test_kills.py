@@ -51,13 +51,13 @@ def test_the_worker_and_a_python_of_the_executor_are_killed_early(kills: Lakehou
     assert roles(kills) == ["worker", "executor"]
 
 
-def test_java_is_killed_once_the_new_driver_has_done_a_batch(kills: LakehouseKills) -> None:
+def test_java_is_killed_once_the_new_driver_has_a_batch_in_work(kills: LakehouseKills) -> None:
     kills.look(glance())
     kills.look(glance(stored=300, batches=3))
     assert roles(kills) == ["executor", "driver"]
-    fresh = Crew(worker=(1,), driver=(7,), java=(8,), executor=(9,))
-    kills.look(glance(stored=700, batches=3, crew=fresh))
-    kills.look(glance(stored=700, batches=3, crew=fresh))
+    fresh = Crew(worker=(1,), driver=(7,), java=(8,))
+    kills.look(glance(stored=700, crew=fresh))
+    kills.look(glance(stored=700, crew=fresh))
     assert "java" not in roles(kills), "it has only just started"
-    kills.look(glance(stored=700, batches=4, crew=fresh))
+    kills.look(glance(stored=700, crew=Crew(worker=(1,), driver=(7,), java=(8,), executor=(9,))))
     assert kills.done[-1] == ("java", 8)
