@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jobrunner.etl.progress import PipelineView, StationView
 from jobs_example.demos.pipelines.crew import Crew, Role
 from jobs_example.demos.pipelines.log import BatchDone
-from jobs_example.demos.pipelines.stations import batches_table, processes_table, stations_table
+from jobs_example.demos.pipelines.stations import picture_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,11 +51,6 @@ class Glance:
 
     def picture(self) -> "RenderableType":
         """Stations, processes, and the last batches of Spark."""
-        from rich.columns import Columns
-        from rich.console import Group
-
-        tables = [processes_table(ROLES, self.crew, self.killed)]
-        if self.batches:
-            tables.append(batches_table(self.batches))
-        beside = Columns(tables, padding=(0, 3))
-        return Group(stations_table(self.pipeline, at_the_end="Parquet"), beside, self.summary())
+        return picture_of(
+            self.pipeline, ROLES, self.crew, self.killed, self.batches, at_the_end="Parquet", summary=self.summary()
+        )

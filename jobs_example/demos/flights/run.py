@@ -10,7 +10,6 @@ Steps:
 """
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -28,17 +27,12 @@ from jobs_example.demos.flights.kills import FlightKills
 from jobs_example.demos.flights.published import Notes
 from jobs_example.demos.flights.tables import read_tables
 from jobs_example.demos.pipelines import crew
+from jobs_example.demos.pipelines.demo import PipelineDemo
 from jobs_example.demos.pipelines.kills import damage_done
-from jobs_example.demos.pipelines.log import Log
 from jobs_example.demos.pipelines.remains import remains
 from jobs_example.demos.play import play
 from jobs_example.demos.screen import Screen, opened
 from jobs_example.flights import FOLDER_VARIABLE, flights
-
-PATIENCE_S = 1800.0
-"""After this long the demo stops waiting; the checks then show what is missing."""
-
-LOOK_S = 0.5
 
 RUN = ("pipeline", "run", "flights", "jobs_example.flights", "--log-format", "json")
 
@@ -101,56 +95,32 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
         ]
 
 
-class Demo:
-    """The run: polls the pipeline, shows it, and kills processes, until all items have left or the time limit."""
+class Demo(PipelineDemo[Glance, FlightKills]):
+    """The run, which also tells of batches that were handed out again."""
 
     def __init__(self, progress: Progress, feed: Feed, supervisor: WorkerProcess, screen: Screen, plan: Plan) -> None:
+        kills = FlightKills(screen.say, plan.driver_at)
+        super().__init__(feed, supervisor, screen, kills, planned=plan.flights + DAMAGED_ROWS, noun="items")
         self._progress = progress
-        self._feed = feed
-        self._supervisor = supervisor
-        self._screen = screen
-        self._planned = plan.flights + DAMAGED_ROWS
-        self._log = Log(supervisor.log)
-        self._began = time.monotonic()
         self._told = 0
-        self.kills = FlightKills(screen.say, plan.driver_at)
 
-    def run(self) -> None:
-        """Returns when nothing is on its way any more."""
-        while not (glance := self._look()).is_over and self._may_go_on(glance):
-            self._screen.show(glance)
-            self.kills.look(glance)
-            self._tell_what_came_again(glance)
-            time.sleep(LOOK_S)
-        self._screen.show(glance)
-
-    def _look(self) -> Glance:
-        self._log.look()
+    def look(self) -> Glance:
+        """The present state."""
         return Glance(
-            elapsed_s=time.monotonic() - self._began,
-            planned=self._planned,
-            pushed=self._feed.pushed,
+            elapsed_s=self.elapsed_s,
+            planned=self.planned,
+            pushed=self.feed.pushed,
             pipeline=self._progress.look(),
-            crew=crew.muster(self._supervisor.pid, python="flights/raw", spark="flights/departed"),
+            crew=crew.muster(self.supervisor.pid, python="flights/raw", spark="flights/departed"),
             killed=tuple(self.kills.done),
-            batches=tuple(self._log.batches),
+            batches=tuple(self.log.batches),
         )
 
-    def _may_go_on(self, glance: Glance) -> bool:
-        if not self._supervisor.alive:
-            self._screen.say(f"the pipeline has ended before its time: {self._log.last_error or 'its log says why'}")
-        elif not self._feed.is_alive and self._feed.pushed < self._planned:
-            self._screen.say(f"only {self._feed.pushed} of {self._planned} items could be pushed")
-        elif glance.elapsed_s > PATIENCE_S:
-            self._screen.say(f"not done after {PATIENCE_S:.0f} s")
-        else:
-            return True
-        return False
-
-    def _tell_what_came_again(self, glance: Glance) -> None:
-        for batch in glance.batches[self._told :]:
+    def act(self, moment: Glance) -> None:
+        """Tells of batches that were handed out again."""
+        for batch in moment.batches[self._told :]:
             if batch.epoch > 1:
-                self._screen.say(
+                self.screen.say(
                     f"a batch of {batch.items} items at {batch.station}, handed out {batch.epoch} times, is done"
                 )
-        self._told = len(glance.batches)
+        self._told = len(moment.batches)

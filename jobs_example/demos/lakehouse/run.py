@@ -27,17 +27,14 @@ from jobs_example.demos.lakehouse.orders import SHOPS, truth_of
 from jobs_example.demos.lakehouse.server import DemoServer
 from jobs_example.demos.lakehouse.verdict import read_delta, read_iceberg, stored_in, verdict
 from jobs_example.demos.pipelines import crew
+from jobs_example.demos.pipelines.demo import PipelineDemo
 from jobs_example.demos.pipelines.kills import damage_done
-from jobs_example.demos.pipelines.log import Log
 from jobs_example.demos.pipelines.remains import remains
 from jobs_example.demos.play import play
 from jobs_example.demos.screen import Screen, opened
 from jobs_example.lakehouse import lakehouse, settings_of
 
 ITEMS, FEW = 1_000_000, 40_000
-PATIENCE_S = 1800.0
-"""After this long the demo stops waiting; the checks then show what is missing."""
-LOOK_S = 0.5
 RUN = ("pipeline", "run", "lakehouse", "jobs_example.lakehouse", "--log-format", "json")
 _ON_THIS_MACHINE = {"JOBRUNNER_SPARK_MASTER": "", "JOBRUNNER_SPARK_REMOTE": ""}
 
@@ -125,60 +122,36 @@ def _last_number(log: Path) -> int:
     return int(numbers[-1]) if numbers else 0
 
 
-class Demo:
-    """The run: polls the pipeline, shows it, and kills processes, until all orders have left or the time limit."""
+class Demo(PipelineDemo[Glance, LakehouseKills]):
+    """The run, in which the server is killed, too."""
 
     def __init__(
         self, client: Client, server: DemoServer, shops: Shops, supervisor: WorkerProcess, screen: Screen, items: int
     ) -> None:
+        super().__init__(shops, supervisor, screen, LakehouseKills(screen.say), planned=items, noun="orders")
         self._progress = Progress(client, lakehouse.graph)
         self._server = server
-        self._shops = shops
-        self._supervisor = supervisor
-        self._screen = screen
-        self._planned = items
-        self._log = Log(supervisor.log)
-        self._began = time.monotonic()
-        self.kills = LakehouseKills(screen.say)
         self.lost_bytes: int | None = None
 
-    def run(self) -> None:
-        """Returns when nothing is on its way any more."""
-        while not (glance := self._look()).is_over and self._may_go_on(glance):
-            self._screen.show(glance)
-            self.kills.look(glance)
-            if self.lost_bytes is None and glance.stored >= SERVER_AT * self._planned:
-                self._kill_server()
-            time.sleep(LOOK_S)
-        self._screen.show(glance)
+    def look(self) -> Glance:
+        """The present state."""
+        return Glance(
+            elapsed_s=self.elapsed_s,
+            planned=self.planned,
+            pushed=self.feed.pushed,
+            pipeline=self._progress.look(),
+            crew=crew.muster(self.supervisor.pid, python="lakehouse/orders", spark="lakehouse/checked"),
+            killed=tuple(self.kills.done),
+            lost_bytes=self.lost_bytes,
+            batches=tuple(self.log.batches),
+        )
 
-    def _kill_server(self) -> None:
+    def act(self, moment: Glance) -> None:
+        """Kills the server, once."""
+        if self.lost_bytes is not None or moment.stored < SERVER_AT * self.planned:
+            return
         began = time.monotonic()
         self.lost_bytes = self._server.lose_the_last_second()
         took_s = time.monotonic() - began
         lost = f"its last {self.lost_bytes:,} bytes are gone"
-        self._screen.say(f"the server is killed (-9), {lost}, and it is back after {took_s:.1f} s")
-
-    def _look(self) -> Glance:
-        self._log.look()
-        return Glance(
-            elapsed_s=time.monotonic() - self._began,
-            planned=self._planned,
-            pushed=self._shops.pushed,
-            pipeline=self._progress.look(),
-            crew=crew.muster(self._supervisor.pid, python="lakehouse/orders", spark="lakehouse/checked"),
-            killed=tuple(self.kills.done),
-            lost_bytes=self.lost_bytes,
-            batches=tuple(self._log.batches),
-        )
-
-    def _may_go_on(self, glance: Glance) -> bool:
-        if not self._supervisor.alive:
-            self._screen.say(f"the pipeline has ended before its time: {self._log.last_error or 'its log says why'}")
-        elif not self._shops.is_alive and glance.pushed < self._planned and self._shops.pushed < self._planned:
-            self._screen.say(f"only {self._shops.pushed} of {self._planned} orders could be pushed")
-        elif glance.elapsed_s > PATIENCE_S:
-            self._screen.say(f"not done after {PATIENCE_S:.0f} s")
-        else:
-            return True
-        return False
+        self.screen.say(f"the server is killed (-9), {lost}, and it is back after {took_s:.1f} s")

@@ -8,10 +8,31 @@ from jobs_example.demos.pipelines.crew import TITLES, Crew, Role
 from jobs_example.demos.pipelines.log import BatchDone
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 MOST_BATCHES = 5
 """How many of the last batches are drawn."""
+
+
+def picture_of(
+    pipeline: PipelineView,
+    roles: Sequence[Role],
+    crew: Crew,
+    killed: Sequence[tuple[Role, int]],
+    batches: Sequence[BatchDone],
+    *,
+    at_the_end: str,
+    summary: str,
+) -> "RenderableType":
+    """The three tables, without the last one while there are no batches, and the summary below them."""
+    from rich.columns import Columns
+    from rich.console import Group
+
+    tables = [processes_table(roles, crew, killed)]
+    if batches:
+        tables.append(batches_table(batches))
+    return Group(stations_table(pipeline, at_the_end=at_the_end), Columns(tables, padding=(0, 3)), summary)
 
 
 def stations_table(pipeline: PipelineView, *, at_the_end: str) -> "Table":
