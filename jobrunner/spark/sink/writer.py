@@ -86,11 +86,14 @@ class BatchWriter(DataSourceArrowWriter):
             batches.resume(self._batch, self._epoch, lease_s=LEASE_S).dissolve()
 
 
-class MicroBatchWriter(DataSourceArrowWriter):
-    """`df.write` of one micro-batch in `foreachBatch`: its Spark tasks open the batch that is named after it."""
+class _MicroBatchWrite:
+    """The part of both writers of a micro-batch that runs where Spark does: their Spark tasks open the batch, which is
+    named after the micro-batch."""
+
+    streams = False
 
     def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
-        options = _append_only(write_options(given), overwrite)
+        options = _append_only(write_options(given, streams=self.streams), overwrite)
         self._write = _NamedWrite(options, write_shape(schema, options))
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
@@ -100,6 +103,10 @@ class MicroBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one Spark task, unless this micro-batch was decided before."""
         return self._write.stage(iterator)
+
+
+class MicroBatchWriter(_MicroBatchWrite, DataSourceArrowWriter):
+    """`df.write` of one micro-batch in `foreachBatch`."""
 
     @brief
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -111,20 +118,10 @@ class MicroBatchWriter(DataSourceArrowWriter):
         self._write.abort(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: made anew for each micro-batch, whose number the executors alone know: they open its batch."""
+class StreamWriter(_MicroBatchWrite, DataSourceStreamArrowWriter):
+    """`df.writeStream`: made anew for each micro-batch, whose number the executors alone know."""
 
-    def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
-        options = _append_only(write_options(given, streams=True), overwrite)
-        self._write = _NamedWrite(options, write_shape(schema, options))
-
-    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return sent(self)
-
-    @brief
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stages the rows of one Spark task, unless this micro-batch was decided before."""
-        return self._write.stage(iterator)
+    streams = True
 
     @brief
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
