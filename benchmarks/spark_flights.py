@@ -38,7 +38,7 @@ _AT_ONCE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one side took: seconds, and those of processors, without and of the server."""
+    """Wall time, processor time without the server, and that of the server, in seconds."""
 
     seconds: float
     cpu_s: float

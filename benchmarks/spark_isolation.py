@@ -4,7 +4,7 @@
 
 A function raises for the bad items, so their batch fails as a whole and is split until they are alone. The table has
 the seconds until they are dead and all others are in the next queue, the time when half of the others were, how many
-batches Spark ran, and the processor time of everything but the server. The same without a bad item stands beside it.
+batches Spark ran, and the processor time of everything but the server. Each row is measured without a bad item, too.
 """
 
 import argparse

@@ -184,7 +184,7 @@ def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str
 
 
 def coming(keys: QueueKeys, *, until_ms: float) -> list[Call[int]]:
-    """How many items of a queue wait, are in hand, and are due by `until_ms` (Unix ms): what may move on by then."""
+    """The numbers of items of a queue that are waiting, pending, and scheduled to be due by `until_ms` (Unix ms)."""
     return [
         command("ZCARD", keys.waiting, read=int),
         command("ZCARD", keys.pending, read=int),
