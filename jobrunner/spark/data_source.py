@@ -101,10 +101,18 @@ def register(spark: SparkSession) -> None:
     that Spark refuses, and a time zone that is not UTC, are warnings. Twice is as good as once. Raises SparkMissing
     for a version of Spark without data sources in Python.
     """
+    prepare(spark)
+    remember(spark)
+
+
+def prepare(spark: SparkSession) -> None:
+    """What `register` does, but for a session that is not to become the one of this process.
+
+    In a function of `foreachBatch` a frame belongs to a copy of the session, which ends with the stream.
+    """
     sources = getattr(spark, "dataSource", None)
     if sources is None:
         raise SparkMissing(f"PySpark {spark.version} has no data sources in Python; {install_command('spark')}")
-    remember(spark)
     for name, value in NEEDED_CONF.items():
         if not has_conf(spark, name):
             set_conf(spark, name, value)
@@ -166,7 +174,7 @@ def enqueue(
     once = OncePerRun(df, named, queue or definition.options.queue, definition.name)
     if micro_batch is None and not options["id"] and not options["idFrom"] and "_id" not in df.columns:
         warn_of_plain_append(df)
-    register(df.sparkSession)
+    prepare(df.sparkSession)
     given = {name: value for name, value in options.items() if value is not None}
     try:
         df.write.format("jobrunner").options(**given).mode("append").save()

@@ -10,6 +10,7 @@ import pytest
 from jobrunner.client.current import pinned
 from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.spark import enqueue
+from jobrunner.spark.running import running_session
 from jobs_example.jobs import QuoteFare
 
 
@@ -148,6 +149,7 @@ def test_a_micro_batch_that_foreach_batch_repeats_is_in_each_queue_once(
             note.unlink()
         stream()
 
+    assert running_session() is spark, "not the copy that a stream has of it"
     assert ran == [0, 0]
     assert numbers() == list(range(5))
     quotes = client.queue("partner").tasks("waiting", limit=100)

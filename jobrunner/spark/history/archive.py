@@ -31,7 +31,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
-from jobrunner.spark.data_source import register
+from jobrunner.spark.data_source import prepare
 from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
@@ -90,7 +90,7 @@ def archive(
     queues. `watch`: entered while rows are written. Raises UsageError when another process writes this archive,
     TableError for a table that is away or does not fit.
     """
-    register(spark)
+    prepare(spark)
     run = _ArchiveRun(spark, client, archive_at(spark, path), tell, watch)
     with run.held():
         run.check()
@@ -112,7 +112,7 @@ def archive(
 
 def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
     """The finished tasks that queues like this pattern keep in Redis, with the columns of an archive."""
-    register(spark)
+    prepare(spark)
     options = {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
     options |= {"history": like, "missingQueues": "ignore"}
     return spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
