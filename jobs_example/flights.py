@@ -51,7 +51,7 @@ def clean(item: StationItem) -> To:
     return To("cancelled" if flight["dep_time"] is None else "departed", flight)
 
 
-@flights.spark_station("departed", to=("on_time", "late"), batch=20_000, max_wait=1.0, lease=SOON, schema=FLIGHT)
+@flights.spark_station("departed", to=("on_time", "late"), batch=40_000, max_wait=2.0, lease=SOON, schema=FLIGHT)
 def enrich(df: DataFrame, spark: SparkSession) -> DataFrame:
     """Adds the weather at departure, the plane and the name of the airline; late flights go to a queue of their own."""
     on_time = F.coalesce(df.arr_delay < ON_TIME_MINUTES, F.lit(False))  # one that never arrived is not on time
@@ -63,19 +63,19 @@ def enrich(df: DataFrame, spark: SparkSession) -> DataFrame:
     )
 
 
-@flights.spark_sink("on_time", batch=50_000, max_wait=4.0, lease=SOON, schema=ENRICHED)
+@flights.spark_sink("on_time", batch=50_000, min_rows=1, max_wait=20.0, lease=SOON, schema=ENRICHED)
 def store_on_time(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Keeps flights that were on time."""
     store(df, "on_time", batch)
 
 
-@flights.spark_sink("late", batch=50_000, max_wait=4.0, lease=SOON, schema=ENRICHED)
+@flights.spark_sink("late", batch=50_000, min_rows=1, max_wait=20.0, lease=SOON, schema=ENRICHED)
 def store_late(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Keeps flights that were late."""
     store(df, "late", batch)
 
 
-@flights.spark_sink("cancelled", batch=50_000, max_wait=8.0, lease=SOON, schema=FLIGHT)
+@flights.spark_sink("cancelled", batch=50_000, min_rows=1, max_wait=20.0, lease=SOON, schema=FLIGHT)
 def store_cancelled(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Keeps flights that never departed."""
     store(df, "cancelled", batch)

@@ -2,8 +2,12 @@
 
 A script blocks the server. A number of rows that takes 3 ms on one machine takes 20 ms on a busy one or with large
 rows, so no fixed size fits both. The time of an empty round trip is subtracted: a distant server is not a slow one.
+Server and client also wait for a processor on a machine that is busy, which a call cannot tell from its own work. That
+only ever adds time, so the shortest of the last few times for a row is taken: by the longest, slices would shrink to a
+few rows, and the busy machine would have ten times the calls.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Final, TypeVar
@@ -22,6 +26,8 @@ _TRUSTED_S: Final = 60.0
 """A round trip is measured again after so long: after a failover another server answers."""
 _BYTES_AT_ONCE: Final = 1 << 20
 _SHORTEST_S: Final = 1e-5
+_REMEMBERED: Final = 3
+"""Slices whose times count; the size is right again after so many slices of larger rows."""
 
 
 class AdaptiveSlice:
@@ -33,6 +39,7 @@ class AdaptiveSlice:
         self._most = most
         self._round_trip_s: float | None = None
         self._measure_again_at = inf
+        self._seconds_each: deque[float] = deque(maxlen=_REMEMBERED)
         self.size = min(_FIRST, most)
 
     def run(self, slice_of: Callable[[int], Call[T]], done: Callable[[T], int], *, most: int | None = None) -> T:
@@ -63,7 +70,8 @@ class AdaptiveSlice:
         if count < _LEAST:  # too few to tell
             return
         spent_s = max(seconds - (self._round_trip_s or 0.0), _SHORTEST_S)
-        fits = int(_TARGET_S * count / spent_s)
+        self._seconds_each.append(spent_s / count)
+        fits = int(_TARGET_S / min(self._seconds_each))
         if fits < self.size or count >= self.size:  # a short slice that went well tells nothing of a long one
             self.size = min(max(min(fits, 2 * count), _LEAST), self._most)
 

@@ -40,6 +40,7 @@ _ALWAYS = {
 }
 _AT_START = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_DAEMON = "spark.python.daemon.module"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -113,10 +114,14 @@ def _running(master: str | None, remote: str | None) -> "SparkSession | None":
 def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession":
     from pyspark.sql import SparkSession  # the extra may be absent
 
+    from jobrunner.spark import preloaded_daemon  # needs Spark
+
     local = master.startswith("local")
     chosen = _ALWAYS | _AT_START
     if local:
         chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())}
+        if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:  # another one may lack this package
+            chosen[_DAEMON] = preloaded_daemon.__name__
     chosen |= settings
     if _QUIET.is_file():  # it is none when the package was imported from an archive
         quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"

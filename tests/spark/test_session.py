@@ -7,6 +7,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
@@ -56,6 +57,29 @@ def test_settings_of_a_call_reach_the_session_that_runs(spark):
     spark_session(**{"spark.sql.shuffle.partitions": 3})
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
     spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+def test_workers_on_this_machine_are_forked_with_their_modules_imported(spark):
+    def look(batches):
+        import os
+        import sys
+
+        parent = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
+        loaded = "jobrunner.spark.station.staging" in sys.modules
+        for _ in batches:
+            yield pa.record_batch({"parent": [parent[2]], "loaded": [loaded]})
+
+    found = spark.range(1).mapInArrow(look, "parent string, loaded boolean").collect()
+    assert found == [("jobrunner.spark.preloaded_daemon", True)]
+
+
+def test_an_interpreter_that_the_user_chose_starts_its_own_workers():
+    asked = "from jobrunner.spark import spark_session as s; print(s(master='local[1]').conf.get(%r, 'none'))"
+    told = subprocess.run(
+        [sys.executable, "-c", asked % "spark.python.daemon.module"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYSPARK_PYTHON": "/usr/bin/python3"}, timeout=250,
+    )  # fmt: skip
+    assert told.stdout.split() == ["none"]
 
 
 def test_java_home_wins_over_the_path(tmp_path):

@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from jobrunner.spark.failures import comes_again
 
 _FIRST_S = 0.2
-_INTERVAL_S = 0.2
+_LONGEST_S = 1.0
+_GROWTH = 1.3
+"""A failure of a long job may be seen a little later: each look is some calls into the JVM."""
 _FAILURES_READ = 3
 
 
@@ -44,7 +46,7 @@ class TaskWatch:
             with suppress(Exception):  # a job that ended meanwhile, a JVM that is gone: the caller meets that itself
                 if self._found():
                     return
-            wait_s = _INTERVAL_S
+            wait_s = min(_GROWTH * wait_s, _LONGEST_S)
 
     def _found(self) -> bool:
         scala = self._context._jsc.sc()  # noqa: SLF001 - Python's tracker knows no tags

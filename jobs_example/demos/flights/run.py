@@ -27,14 +27,14 @@ from jobs_example.demos.flights.kills import FlightKills
 from jobs_example.demos.flights.published import Notes
 from jobs_example.demos.flights.tables import read_tables
 from jobs_example.demos.pipelines import crew
-from jobs_example.demos.pipelines.demo import PipelineDemo
+from jobs_example.demos.pipelines.demo import SHORT_RUN, PipelineDemo
 from jobs_example.demos.pipelines.kills import damage_done
 from jobs_example.demos.pipelines.remains import remains
 from jobs_example.demos.play import play
 from jobs_example.demos.screen import Screen, opened
 from jobs_example.flights import FOLDER_VARIABLE, flights
 
-RUN = ("pipeline", "run", "flights", "jobs_example.flights", "--log-format", "json")
+RUN = ("pipeline", "run", "flights", "jobs_example.flights", "--log-format", "json", *SHORT_RUN)
 
 _ON_THIS_MACHINE = {"JOBRUNNER_SPARK_MASTER": "", "JOBRUNNER_SPARK_REMOTE": ""}
 

@@ -27,7 +27,7 @@ from jobs_example.demos.lakehouse.orders import SHOPS, truth_of
 from jobs_example.demos.lakehouse.server import DemoServer
 from jobs_example.demos.lakehouse.verdict import read_delta, read_iceberg, stored_in, verdict
 from jobs_example.demos.pipelines import crew
-from jobs_example.demos.pipelines.demo import PipelineDemo
+from jobs_example.demos.pipelines.demo import SHORT_RUN, PipelineDemo
 from jobs_example.demos.pipelines.kills import damage_done
 from jobs_example.demos.pipelines.remains import remains
 from jobs_example.demos.play import play
@@ -35,7 +35,7 @@ from jobs_example.demos.screen import Screen, opened
 from jobs_example.lakehouse import lakehouse, settings_of
 
 ITEMS, FEW = 1_000_000, 40_000
-RUN = ("pipeline", "run", "lakehouse", "jobs_example.lakehouse", "--log-format", "json")
+RUN = ("pipeline", "run", "lakehouse", "jobs_example.lakehouse", "--log-format", "json", *SHORT_RUN)
 _ON_THIS_MACHINE = {"JOBRUNNER_SPARK_MASTER": "", "JOBRUNNER_SPARK_REMOTE": ""}
 
 

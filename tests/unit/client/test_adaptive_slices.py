@@ -27,8 +27,16 @@ def test_it_begins_small_and_doubles_up_to_the_most_while_calls_are_quick(pace):
 def test_a_slow_call_makes_the_next_one_as_small_as_fits_3_ms(pace):
     pace.took(64, 6 * MS)
     assert pace.size == 32
-    pace.took(32, 60 * MS)
+    for _ in range(3):
+        pace.took(pace.size, 60 * MS)
     assert pace.size == 16
+
+
+def test_a_call_that_waited_for_a_processor_between_quick_ones_changes_nothing(pace):
+    for took_ms in (0.6, 40, 9, 0.6, 40, 9, 0.6):
+        pace.took(pace.size, took_ms * MS)
+        assert pace.size >= 64
+    assert pace.size == 250
 
 
 def test_a_far_server_is_not_taken_for_a_slow_one(pace):

@@ -1,0 +1,41 @@
+"""The parent process of Spark's Python workers on this machine, with everything imported that workers of stations need.
+
+    python -m jobrunner.spark.preloaded_daemon pyspark.worker
+
+PySpark's own daemon imports nothing, so each worker that it forks imports pandas, PyArrow and this package anew: more
+than a second of a core. A failed row ends the workers of its Spark job, so a search for bad items starts many. Spark
+starts this module in place of its own when `spark.python.daemon.module` names it. PySpark imports late because
+libraries with threads must not be forked in the middle of their work; here nothing runs before the fork, and PyArrow,
+OpenBLAS and jemalloc prepare themselves for one.
+"""
+
+import gc
+import sys
+from contextlib import suppress
+from importlib import import_module
+
+from pyspark.daemon import manager
+
+_OF_STATIONS = "pyspark.worker"
+_PRELOADED = (
+    _OF_STATIONS,
+    "pandas",
+    "pyarrow.compute",
+    "jobrunner.spark.source.readers",
+    "jobrunner.spark.station.staging",
+)
+
+
+def preload() -> None:
+    """Imports the modules, each if it can be: a worker that lacks one says so itself."""
+    for module in _PRELOADED:
+        with suppress(Exception):
+            import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would write to the pages that it shares with its parent
+
+
+if __name__ == "__main__":
+    if _OF_STATIONS in sys.argv[1:]:
+        preload()
+    manager()
