@@ -35,7 +35,7 @@ PRICED = "order string, shop int, product int, kind string, quantity int, cents 
 lakehouse = Pipeline("lakehouse")
 
 
-@lakehouse.station("orders", to="checked", keepalive=SOON, max_size=100_000)  # shops wait for room
+@lakehouse.station("orders", to="checked", keepalive=SOON, max_size=40_000)  # shops wait for room
 def check(item: StationItem) -> dict[str, Any]:
     """Passes an order on. One that cannot be true is dead at once, with the reason."""
     order: dict[str, Any] = item.payload

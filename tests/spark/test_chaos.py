@@ -69,7 +69,7 @@ class Fleet:
             words = command_of(pid)
             if "java" in words[:200]:
                 found["jvm"].append(pid)
-            elif "pyspark.daemon" in words:
+            elif "daemon pyspark" in words:
                 found["python"].append(pid)
         return found
 

@@ -66,7 +66,7 @@ class Run:
         if kind == "jvm":
             return jvms
         if kind == "python":
-            return [pid for pid in found if "pyspark.daemon" in command_of(pid)]
+            return [pid for pid in found if "daemon pyspark" in command_of(pid)]
         return [parent_of(pid) for pid in jvms]
 
     def sweep(self):

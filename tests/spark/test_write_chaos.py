@@ -27,7 +27,7 @@ def workers_below(root: int) -> Iterator[int]:
         above = pid
         while above in parents and above != root:
             above = parents[above]
-        if above == root and b"pyspark.daemon" in commands[pid] and b"pyspark.daemon" in commands.get(parent, b""):
+        if above == root and b"daemon\0pyspark" in commands[pid] and b"daemon\0pyspark" in commands.get(parent, b""):
             yield pid
 
 

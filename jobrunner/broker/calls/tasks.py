@@ -182,7 +182,8 @@ def full(queue: str, more: int) -> QueueFull:
     """The error for tasks beyond the capacity of a queue."""
     return QueueFull(
         f"queue {queue!r} has no room for {more} more: its max_size is reached and nothing was added; try again later, "
-        "or raise max_size"
+        "or raise max_size",
+        wanted=more,
     )
 
 

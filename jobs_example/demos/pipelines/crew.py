@@ -22,8 +22,8 @@ TITLES: dict[Role, str] = {
     "java": "Spark's Java",
     "executor": "a Python of Spark's executor",
 }
-_DAEMON = "pyspark.daemon pyspark.worker"
-"""Other daemons of Spark serve the driver: they look up data sources, say."""
+_DAEMON = "daemon pyspark.worker"
+"""The end of its command, be it Spark's own or `jobrunner.spark.preloaded_daemon`. Other daemons serve the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

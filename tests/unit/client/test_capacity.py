@@ -85,6 +85,42 @@ def test_a_batch_waits_until_all_of_it_fits(way: Any, full: Any, raw: redis.Redi
     assert [popped.payload for popped in full.pop(9)] == [3, 4]
 
 
+def test_a_batch_is_sent_again_when_all_of_it_fits_and_not_for_each_place(
+    way: Any, full: Any, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "_RESENT_S", 60.0)
+    full.configure(max_size=20)
+    full.push_many(range(18))
+
+    def make_room() -> None:
+        for _ in range(20):
+            wait_for(is_waited_for(raw, keys))
+            full.pop()
+
+    helper = threading.Thread(target=make_room)
+    helper.start()
+    raw.config_resetstat()
+    way.queue("mail").push_many(range(20), wait=40)
+    helper.join()
+
+    assert raw.info("commandstats")["cmdstat_exists"]["calls"] <= 2, "of the scripts, only enqueue asks this"
+    assert full.counts()["waiting"] == 20
+
+
+def test_a_batch_of_which_some_exist_needs_no_room_for_these(
+    way: Any, full: Any, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "_RESENT_S", 0.05)
+    full.configure(max_size=4)
+    way.queue("mail").push_many([Item(1, id="one"), Item(2, id="two")])
+    helper = threading.Thread(target=lambda: (wait_for(is_waited_for(raw, keys)), full.pop(1)))
+    helper.start()
+    way.queue("mail").push_many([Item(1, id="one"), Item(2, id="two"), Item(3, id="three")], wait=20)
+    helper.join()
+
+    assert full.counts()["waiting"] == 4
+
+
 def test_room_that_came_before_anybody_waited_is_seen(way: Any, full: Any, raw: redis.Redis, keys: Keys) -> None:
     full.configure(max_size=None)
 

@@ -13,9 +13,9 @@ PROCESSES = [
     Process(pid=12, parent=10, command=f"{WORK} --queue=flights/departed --queue=flights/late"),
     Process(pid=20, parent=11, command="/usr/bin/python -m jobrunner.worker.lease_keeper.keeper_process"),
     Process(pid=21, parent=12, command="java org.apache.spark.deploy.SparkSubmit pyspark-shell"),
-    Process(pid=22, parent=21, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
+    Process(pid=22, parent=21, command="/usr/bin/python -m jobrunner.spark.preloaded_daemon pyspark.worker"),
     Process(pid=23, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
-    Process(pid=24, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
+    Process(pid=24, parent=22, command="/usr/bin/python -m jobrunner.spark.preloaded_daemon pyspark.worker"),
     Process(pid=25, parent=21, command="/usr/bin/python -m pyspark.daemon pyspark.sql.worker.lookup_data_sources"),
     Process(pid=26, parent=25, command="/usr/bin/python -m pyspark.daemon pyspark.sql.worker.lookup_data_sources"),
 ]
