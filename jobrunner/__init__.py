@@ -1,29 +1,49 @@
 """jobrunner: background jobs for Python on Redis. `public.py` lists its names.
 
-They are imported when the first of them is used (PEP 562), so that what needs none of them starts in half the time: the
-lease keeper beside each worker, and most commands.
+Each is imported from its module when it is first used (PEP 562): a program that only enqueues imports no worker, and
+the lease keeper beside each worker, and most commands, import none of them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobrunner.public import *  # noqa: F403
 
+_NAMES = {
+    "client.async_client": "AsyncClient",
+    "client.async_queue": "AsyncQueue",
+    "client.client": "Client",
+    "client.current": "async_client configure",
+    "client.flow_handle": "AsyncFlowHandle FlowHandle",
+    "client.item": "Item",
+    "client.lease": "AsyncLease Lease",
+    "client.queue": "Queue",
+    "client.task_handle": "AsyncTaskHandle TaskHandle",
+    "jobs.declared_queues": "queue",
+    "jobs.decorator": "job",
+    "jobs.flow": "chain group",
+    "jobs.job": "Job PeriodicJob",
+    "jobs.options": "Unique",
+    "jobs.running_task": "current_task",
+    "outcome": "Cancel Fail Retry Snooze",
+    "queue_settings": "RateLimit",
+    "retry": "Backoff",
+    "task": "TaskState",
+    "worker.worker": "Worker",
+}
+"""The names of each module, as `public.py` imports them."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = list(_MODULES)
+
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__all__":  # attributes that Python itself reads of a module
-        raise AttributeError(f"module 'jobrunner' has no attribute {name!r}")
-    import jobrunner.public
-
-    try:
-        found = getattr(jobrunner.public, name)
-    except AttributeError:
-        raise AttributeError(f"module 'jobrunner' has no name {name!r}") from None
+    if name not in _MODULES:
+        raise AttributeError(f"module 'jobrunner' has no name {name!r}")
+    found = getattr(import_module(f"jobrunner.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    import jobrunner.public
-
-    return sorted({*globals(), *jobrunner.public.__all__})
+    return sorted({*globals(), *_MODULES})
