@@ -27,6 +27,7 @@ def held(server: Server, keys: Keys) -> Iterator[KeeperClient]:
     made = KeeperClient(server.url, keys.prefix)
     made.start()
     wait_for(lambda: made.leases.is_ready)
+    made.leases.attempts()  # the lock: the watcher has rung for the keeper that is ready
     yield made
     made.close()
 
