@@ -34,7 +34,7 @@ _NAMES = {
 }
 """The names of each module, as `public.py` imports them."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = list(_MODULES)
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - a list all the same
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ def test_names_and_modules_are_those_of_the_list() -> None:
     listed = {name: origin for origin, names in source(ROOT / "jobrunner" / "public.py").froms for name in names}
 
     assert {name: f"jobrunner.{origin}" for name, origin in jobrunner._MODULES.items()} == listed
-    assert sorted(jobrunner.__all__) == jobrunner.public.__all__
+    assert jobrunner.__all__ == jobrunner.public.__all__
     assert set(jobrunner.__all__) <= set(dir(jobrunner))
     for name in jobrunner.__all__:
         assert getattr(jobrunner, name) is getattr(jobrunner.public, name)
