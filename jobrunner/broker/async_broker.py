@@ -12,12 +12,12 @@ from jobrunner.broker.call import (
     Call,
     attempt_to_interpret,
     interpret,
-    is_unknown_script,
     may_repeat,
     pack_calls,
     pack_unknown,
     read_reply_async,
     server_error,
+    to_send_again,
 )
 from jobrunner.broker.cluster_nodes import AsyncClusterNodes
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, raise_if_demoted
@@ -176,7 +176,7 @@ class AsyncBroker:
         await connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
         replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
-        while unknown := [position for position, reply in enumerate(replies) if is_unknown_script(reply)]:
+        while unknown := to_send_again(calls, replies):
             packed = pack_unknown([calls[position] for position in unknown], now_ms)
             await connection.send_packed_command([packed], check_health=False)
             for position in unknown:

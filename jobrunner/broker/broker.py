@@ -15,12 +15,12 @@ from jobrunner.broker.call import (
     Call,
     attempt_to_interpret,
     interpret,
-    is_unknown_script,
     may_repeat,
     pack_calls,
     pack_unknown,
     read_reply,
     server_error,
+    to_send_again,
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes
@@ -255,7 +255,7 @@ class Broker:
             meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
-        while unknown := [position for position, reply in enumerate(replies) if is_unknown_script(reply)]:
+        while unknown := to_send_again(calls, replies):
             packed = pack_unknown([calls[position] for position in unknown], now_ms)
             connection.send_packed_command([packed], check_health=False)
             for position in unknown:

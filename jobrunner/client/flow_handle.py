@@ -26,7 +26,11 @@ class FlowHandle:
         self._keys = keys_of(client)
         self._encryption = encryption_of(client)
         self.tasks = [
-            TaskHandle[Any](self._broker, TaskRef(self._keys, self._encryption, task.id, task.queue))
+            TaskHandle[Any](
+                self._broker,
+                TaskRef(self._keys, self._encryption, task.id, task.queue),
+                durability=client.settings.durability,
+            )
             for task in flow.heads
         ]
         self._flow = flow
@@ -65,7 +69,11 @@ class AsyncFlowHandle:
         self._keys = keys_of(client)
         self._encryption = encryption_of(client)
         self.tasks = [
-            AsyncTaskHandle[Any](self._broker, TaskRef(self._keys, self._encryption, task.id, task.queue))
+            AsyncTaskHandle[Any](
+                self._broker,
+                TaskRef(self._keys, self._encryption, task.id, task.queue),
+                durability=client.settings.durability,
+            )
             for task in flow.heads
         ]
         self._flow = flow

@@ -6,6 +6,7 @@ ids are made before anything is sent, so what is sent twice is there once.
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -20,7 +21,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.encryption import encrypted_task, sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import Durable, Operation, ask
+from jobrunner.client.operations.operation import Durable, EachReply, Operation, ask
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.codec import decode
@@ -145,7 +146,17 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
         yield Durable([flows.describe(place, flow.id, fields) for fields in shown[1:]])
     for heads in batches(flow.heads, limit):
         yield Durable([call for _, call in EnqueueBatch(keys, encryption, heads, limit, names).written])
-    yield from relaying(keys, ended=flow.signals)
+    yield from _confirmed(relaying(keys, ended=flow.signals))
+
+
+def _confirmed(relay: Operation[Any]) -> Operation[None]:
+    """A relay of signals, which are in no outbox: what is refused or lost of it would be brought by nobody later. So
+    each round trip is confirmed as an enqueue is, and raises the first error."""
+    reply: Any = None
+    with suppress(StopIteration):
+        while True:
+            step = relay.send(reply)
+            reply = yield Durable(step.calls) if isinstance(step, EachReply) else step
 
 
 def _described(flow: Flow) -> Iterator[list[Arg]]:

@@ -20,10 +20,10 @@ from jobrunner.broker.call import (
     attempt_to_interpret,
     command,
     interpret,
-    is_unknown_script,
     pack,
     resp_args,
     server_error,
+    to_send_again,
 )
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import DamagedData, ServerFull, ServerRefused
@@ -117,10 +117,14 @@ def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(re
         raise error
 
 
-def test_a_script_the_server_does_not_know_is_noticed():
-    assert is_unknown_script(NoScriptError("No matching script"))
-    assert not is_unknown_script(ResponseError("ERR"))
-    assert not is_unknown_script(b"1")
+def test_a_script_the_server_does_not_know_is_sent_again_with_what_confirms_it():
+    purge = PURGE.with_keys((b"set", b"counters"), count=7, before="", tasks=b"t:", counter="c")
+    wait = command("WAIT", 1, 5, read=int)
+    unknown = NoScriptError("No matching script")
+
+    assert to_send_again([purge, purge, purge], [b"1", unknown, ResponseError("ERR")]) == [1]
+    assert to_send_again([purge, purge, wait], [b"1", unknown, 1]) == [1, 2]
+    assert to_send_again([purge, wait], [b"1", 1]) == []
 
 
 def test_loading_counts_when_nothing_at_all_was_done():

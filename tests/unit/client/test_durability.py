@@ -2,17 +2,30 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from jobrunner import AsyncClient, Client
+from jobrunner import AsyncClient, Client, Unique, chain, group, job
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.current import pinned
 from jobrunner.errors import BatchLost, InvalidOption, OutcomeUnknown
 from jobrunner.task import Task, new_id
 from tests.support.server import Server, version_of
 from tests.support.waiting import wait_for
+
+
+@job(name="durability.noop", queue="q")
+def noop(n: int = 0) -> None:
+    """Nothing."""
+
+
+@job(name="durability.once", queue="q", unique=Unique())
+def once() -> None:
+    """There is one of it."""
+
 
 ON_DISK = {"appendonly": "yes", "appendfsync": "everysec"}
 
@@ -80,6 +93,7 @@ def test_replicated_returns_when_a_replica_has_it(master: Server) -> None:
             wait_for(lambda: raw.info("replication").get("slave0", {}).get("state") == "online", timeout_s=20)
         with Client(master.url, "two", durability="replicated", durability_timeout=3) as client:
             first = client.enqueue(task())
+            assert first.durability == "replicated"
             with replica.connect() as copy:
                 assert copy.exists(keys_of(client).queue("q").task(first.id))
             replica.kill()
@@ -129,6 +143,82 @@ def test_a_server_without_a_file_cannot_confirm_and_the_task_is_there(server: Se
     ):
         careful.enqueue(task())
     assert client.queue("q").counts()["waiting"] == 1
+
+
+WAYS: dict[str, Callable[[Client], object]] = {
+    "enqueue": lambda client: noop.enqueue(1),
+    "enqueue_many": lambda client: noop.enqueue_many([noop.bind(n) for n in range(3)]),
+    "unique": lambda client: once.enqueue(),
+    "push": lambda client: client.queue("q").push(1),
+    "push_many": lambda client: client.queue("q").push_many([1, 2], wait=1),
+    "chain": lambda client: chain(noop.bind(1), noop.bind(2)).enqueue(),
+    "a step behind an empty group": lambda client: chain(group(), noop.bind(2)).enqueue(),
+}
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[Server]:
+    """A server that confirms at once."""
+    server = Server(appendonly="yes", appendfsync="always")
+    with server.connect() as raw:
+        if version_of(raw) < (7, 2):
+            pytest.skip("WAITAOF came with Redis 7.2")
+    yield server
+    server.remove()
+
+
+def sent(server: Server, act: Callable[[], object]) -> list[str]:
+    """The scripts and confirmations that reach the server while something is done."""
+    seen: list[str] = []
+    with server.connect() as watching, server.connect() as other, watching.monitor() as monitor:
+        act()
+        other.echo("over")
+        while "ECHO" not in seen:
+            command: dict[str, Any] = monitor.next_command()
+            seen += [command["command"].split()[0].upper()] if command["client_type"] != "lua" else []
+    return [one for one in seen if one in {"EVAL", "EVALSHA", "WAITAOF"}]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_that_an_enqueue_writes_is_left_unconfirmed(quick: Server, way: str) -> None:
+    """The queue is used already: the registry takes the name of a new one again, behind the confirmation."""
+    with Client(quick.url, "ways", durability="fsync") as client, pinned(client), quick.connect() as raw:
+        client.queue("q").push(0)
+        assert sent(quick, lambda: WAYS[way](client))[-1] == "WAITAOF"
+        raw.script_flush()
+        assert sent(quick, lambda: WAYS[way](client))[-1] == "WAITAOF", "the scripts had to be sent again"
+
+
+def test_a_script_that_has_to_be_sent_again_is_confirmed_in_asyncio_too(quick: Server) -> None:
+    async def main() -> None:
+        async with AsyncClient(quick.url, "ways", durability="fsync") as client:
+            await client.queue("q").push(0)
+            raw.script_flush()
+            await client.queue("q").push(1)
+
+    with quick.connect() as raw:
+        assert sent(quick, lambda: asyncio.run(main()))[-2:] == ["EVAL", "WAITAOF"]
+
+
+def test_tasks_of_a_flow_have_the_durability_that_was_reached(quick: Server, client: Client) -> None:
+    flow = group(noop.bind(1), noop.bind(2))
+    with Client(quick.url, "flow", durability="fsync") as careful, pinned(careful):
+        assert {one.durability for one in flow.enqueue().tasks} == {"fsync"}
+    with pinned(client):
+        assert {one.durability for one in flow.enqueue().tasks} == {"none"}
+
+
+def test_sent_again_because_it_was_not_confirmed_it_is_there_once(master: Server) -> None:
+    with Client(master.url, "again", durability="replicated", durability_timeout=0.05) as client:
+        queue = client.queue("q")
+        for _ in range(3):
+            with pytest.raises(OutcomeUnknown):
+                queue.push("x", id="mine")
+        assert queue.counts()["waiting"] == 1
+        assert [one.id for one in queue.pop(9)] == ["mine"]
+        with pytest.raises(OutcomeUnknown):
+            queue.push("x", id="mine")
+        assert queue.counts()["waiting"] == 0, "a consumer was done with it already"
 
 
 @pytest.mark.parametrize(
