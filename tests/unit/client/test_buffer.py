@@ -4,15 +4,18 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from jobrunner import Client, Unique, job
+from jobrunner import Client, Unique, chain, group, job
 from jobrunner.client.async_client import AsyncClient
+from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable
+from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable, TaskGone
+from tests.support.clock import Clock
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
@@ -51,6 +54,13 @@ def connect(own: Server) -> Iterator[Callable[..., Client]]:
 def numbers(client: Client) -> list[Any]:
     """The waiting payloads, in order."""
     return [popped.payload for popped in client.queue("mail").pop(1000)]
+
+
+def _server_is_back(client: Client) -> bool:
+    try:
+        return bool(client.queue("small").counts())
+    except ServerUnavailable:
+        return False
 
 
 def test_what_was_enqueued_while_the_server_was_away_comes_in_order_behind_what_was_there(
@@ -113,6 +123,95 @@ def test_a_full_buffer_refuses_and_keeps_what_it_has(
     wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
 
     assert numbers(client) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("refused", ["a full queue", "no memory"])
+def test_what_the_server_refuses_stays_and_so_does_all_behind_it(
+    connect: Callable[..., Client], own: Server, refused: str, capsys: Any
+) -> None:
+    client = connect()
+    small, mail = client.queue("small"), client.queue("mail")
+    if refused == "a full queue":
+        small.configure(max_size=1)
+        small.push(0)
+    own.kill()
+    pushed = small.push(1)
+    mail.push(2)
+    if refused == "no memory":
+        own._options["maxmemory"] = "1"
+    own.start()
+    wait_for(lambda: "refuses tasks" in capsys.readouterr().out, timeout_s=30)
+    mail.push(3)
+    if refused == "a full queue":
+        assert group(noop.bind(4)).enqueue().tasks[0].cancel(), "flows and unique tasks overtake"
+        assert once.enqueue().cancel()
+
+    assert client._buffer is not None
+    assert len(client._buffer) == 3, "the server is back, and the third waits behind the others"
+    assert mail.counts()["waiting"] == 0
+    with own.connect() as raw:
+        raw.config_set("maxmemory", "0")
+    small.configure(max_size=None)
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+    assert small.ids("waiting")[-1] == pushed
+    assert numbers(client) == [2, 3]
+
+
+def test_reading_a_task_that_waits_here_raises_until_it_has_arrived(
+    connect: Callable[..., Client], own: Server
+) -> None:
+    client = connect()
+    client.queue("small").configure(max_size=1)
+    client.queue("small").push(0)
+    own.kill()
+    client.queue("small").push(1)
+    task = noop.enqueue(2)
+    with pytest.raises(ServerUnavailable):
+        task.record()
+    own.start()
+    wait_for(lambda: _server_is_back(client), timeout_s=30)
+    with pytest.raises(TaskGone):
+        task.record()
+    client.queue("small").configure(max_size=None)
+
+    wait_for(task.exists, timeout_s=30)
+    assert task.record().state == "waiting"
+
+
+def test_a_delay_counts_from_when_the_task_arrives(own: Server, clock: Clock) -> None:
+    began = clock.set()
+    with Client(own.url, retry_timeout=0, buffer_tasks=9, now_ms=clock) as client, own.connect() as raw:
+        own.kill()
+        client.queue("mail").push(1, in_=60)
+        clock.advance(3_600_000)
+        own.start()
+        wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+        (found,) = raw.zrange(keys_of(client).queue("mail").scheduled, 0, -1, withscores=True)
+    assert found[1] == began + 3_600_000 + 60_000
+
+
+def test_closing_waits_for_the_server_as_long_as_it_may(connect: Callable[..., Client], own: Server) -> None:
+    client = connect(buffer_flush=30)
+    own.kill()
+    id_ = client.queue("mail").push(1)
+    starting = threading.Timer(0.2, own.start)
+    starting.start()
+    client.close()
+    starting.join()
+
+    with Client(own.url) as other:
+        assert other.queue("mail").ids("waiting") == [id_]
+
+
+def test_flows_do_not_wait(connect: Callable[..., Client], own: Server) -> None:
+    client = connect()
+    own.kill()
+
+    for flow in (group(noop.bind(1)), chain(noop.bind(1), noop.bind(2))):
+        with pytest.raises(ServerUnavailable):
+            flow.enqueue()
+    assert client._buffer is not None
+    assert not len(client._buffer)
 
 
 def test_unique_tasks_and_reads_do_not_wait(connect: Callable[..., Client], own: Server) -> None:

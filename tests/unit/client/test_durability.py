@@ -200,6 +200,14 @@ def test_a_script_that_has_to_be_sent_again_is_confirmed_in_asyncio_too(quick: S
         assert sent(quick, lambda: asyncio.run(main()))[-2:] == ["EVAL", "WAITAOF"]
 
 
+def test_moves_and_reports_are_not_confirmed(quick: Server) -> None:
+    with Client(quick.url, "ways", durability="fsync") as client:
+        queue = client.queue("line/q")
+        queue.push_many([1, 2])
+        first, second = queue.reserve(2)
+        assert "WAITAOF" not in sent(quick, lambda: (first.commit(), second.move("next")))
+
+
 def test_tasks_of_a_flow_have_the_durability_that_was_reached(quick: Server, client: Client) -> None:
     flow = group(noop.bind(1), noop.bind(2))
     with Client(quick.url, "flow", durability="fsync") as careful, pinned(careful):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Job, job
+from jobrunner.client import outgoing
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
@@ -212,6 +213,29 @@ def test_what_a_caller_sends_again_after_an_unknown_outcome_is_delivered_once(
         queue.push("y", id="mine")
         consumer.take_all()
         assert consumer.taken == ["mine", "mine"], "after that it is a new one"
+
+
+@pytest.mark.parametrize("again", ["the same call", "each alone", "another process"])
+def test_of_many_whose_outcome_is_unknown_the_same_call_again_adds_none(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, again: str
+) -> None:
+    """And what is another call for the server adds those that are done and gone: it cannot know that they are old."""
+    items = [Item("x", id="a"), Item("y", id="b")]
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0) as hasty:
+        queue = hasty.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose()
+        with pytest.raises(OutcomeUnknown):
+            queue.push_many(items)
+        if again == "another process":
+            outgoing._unknown.clear()
+        for part in [[one] for one in items] if again == "each alone" else [items]:
+            queue.push_many(part)
+        consumer.take_all()
+
+    assert consumer.taken == ["a", "b"] * (1 if again == "the same call" else 2)
 
 
 def test_what_a_buffer_sends_again_is_delivered_once(
