@@ -57,7 +57,8 @@ def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
     Returns False if the server refuses it. That does not undo the action, and the log record is written in any case.
     """
     entry = {name: _on_one_line(text) for name, text in fields.items()}
-    _log.info("%(action)s %(what)s by %(who)s (%(role)s) from %(address)s: %(outcome)s", entry, extra=entry)
+    text = "{action} {what} by {who} ({role}) from {address}: {outcome}".format_map(entry)
+    _log.info("%s", text, extra=entry)
     if not in_stream:
         return True
     words = [word for pair in entry.items() for word in pair]
@@ -66,7 +67,7 @@ def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
             command("XADD", keys_of(client).audit, "MAXLEN", "~", _KEPT, "*", *words, read=bytes, repeatable=False)
         )
     except JobrunnerError as error:
-        _log.warning("the audit log on the server has no entry of the last action: %s", error)
+        _log.warning("the audit log on the server has no entry of the last action, %s: %s", text, error)
         return False
     return True
 

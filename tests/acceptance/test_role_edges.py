@@ -1,0 +1,153 @@
+"""What docs/security.md says about its roles beside the table: other lines for other needs, and what still fails."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from jobrunner import Client, Job, Worker, job
+from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client.client import keys_of
+from jobrunner.client.current import forget, use
+from jobrunner.errors import OutcomeUnknown, ServerRefused
+from jobrunner.inspector import audit
+from jobrunner.web.app import create_app
+from jobrunner.web.login import LoginLinks
+from tests.security.roles import PAGE, PASSWORD, grant
+from tests.support.server import Server, version_of
+from tests.unit.web.conftest import Browser
+
+(PRODUCER,) = re.findall(r"^ACL SETUSER producer (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+
+pytestmark = pytest.mark.processes
+
+
+@job(name="edges.add", queue="mail")
+class Add(Job):
+    """Adds one."""
+
+    x: int
+
+    def run(self) -> int:
+        return self.x + 1
+
+
+@pytest.fixture
+def connect(server: Server, keys: Any, raw: redis.Redis) -> Iterator[Callable[..., Client]]:
+    """connect("producer", "+select"): a client as that user, with rules beside those of the page."""
+    if version_of(raw) < (7,):
+        pytest.skip("Redis 6.2 knows no selectors")
+    names = grant(raw, keys.prefix)
+    made: list[Client] = []
+
+    def connect_as(role: str, *rules: str, password: str = PASSWORD, rest: str = "", **options: Any) -> Client:
+        if rules:
+            raw.execute_command("ACL", "SETUSER", role, *rules)
+        url = server.url.replace("unix://", f"unix://{role}:{quote(password, safe='')}@") + rest
+        made.append(Client(url, keys.prefix, **options))
+        return made[-1]
+
+    yield connect_as
+    forget()
+    for client in made:
+        client.close()
+    for name in names:
+        raw.acl_deluser(name)
+
+
+def command(client: Client, *words: str) -> Any:
+    """A command as that client's user; its result."""
+    return CliRunner().invoke(command_line, [*words, "--url", client.settings.url, "--prefix", client.settings.prefix])
+
+
+def test_a_producer_of_one_queue_works_there_and_nowhere_else(
+    connect: Callable[..., Client], raw: redis.Redis, keys: Any
+) -> None:
+    rules = PRODUCER.replace("jobrunner:", f"{keys.prefix}:")
+    own = rules.replace("{[^/]*}:*", "{mail}:*", 1)
+    assert own != rules
+    producer = use(connect("producer", "reset", *own.split()))
+    task = Add(x=1).enqueue()
+    Worker(client=connect("worker"), queues=["mail"]).run(burst=True)
+
+    assert task.result(timeout=20) == 2
+    producer.queue("mail").push("x")
+    other = connect("worker").queue("other")
+    other.push("theirs")
+    for reach in (lambda: producer.queue("other").push("x"), producer.queue("other").counts,
+                  producer.queue("other").pop, lambda: producer.queue("other").purge("waiting")):  # fmt: skip
+        with pytest.raises(ServerRefused):
+            reach()
+    assert other.counts()["waiting"] == 1
+
+
+def test_another_database_needs_the_right_to_select(connect: Callable[..., Client]) -> None:
+    with pytest.raises(ServerRefused, match="select"):
+        connect("producer", rest="?db=1").queue("mail").push("x")
+    assert connect("producer", "+select", rest="?db=1").queue("mail").push("x")
+
+
+def test_a_password_with_any_character_goes_into_the_url(connect: Callable[..., Client]) -> None:
+    odd = "p@ss:w/rd?#%"
+
+    assert connect("producer", f">{odd}", password=odd).queue("mail").push("x")
+
+
+def test_the_doctor_checks_settings_and_other_prefixes_with_rights_of_its_own(
+    connect: Callable[..., Client], server: Server, raw: redis.Redis
+) -> None:
+    with Client(server.url, "another") as other:
+        other.queue("mail").push("x")
+    raw.config_set("appendonly", "yes")
+    try:
+        without = command(connect("worker"), "doctor").output
+        with_names = command(connect("worker", "+config|get", "+scan"), "doctor").output
+        with_both = command(connect("worker", "%R~*"), "doctor").output
+    finally:
+        raw.config_set("appendonly", "no")
+    assert "another" not in without + with_names
+    assert "fsync  " not in without
+    assert "fsync  " in with_names
+    assert "prefix 'another' is in use too: 1 to do" in with_both
+
+
+def test_durability_needs_no_more_than_the_lines_of_the_page(connect: Callable[..., Client], raw: redis.Redis) -> None:
+    if version_of(raw) < (7, 2):
+        pytest.skip("WAITAOF came with Redis 7.2")
+    with pytest.raises(OutcomeUnknown, match="appendonly is disabled"):
+        connect("producer", durability="fsync").queue("mail").push("x")
+    with pytest.raises(OutcomeUnknown, match="not on a replica"):
+        connect("producer", durability="replicated", durability_timeout=0.05).queue("mail").push("x")
+
+
+def test_with_the_workers_user_nobody_logs_in_and_changes_are_noted_on_stderr_alone(
+    connect: Callable[..., Client], raw: redis.Redis
+) -> None:
+    client = connect("worker")
+    client.queue("mail").push("x")
+    links = LoginLinks()
+    browser = Browser(create_app(client, auth=links))
+
+    login = browser.get(f"/login?token={links.new_token()}")
+    assert login.status_code == 502, login.text
+    assert browser.get("/", headers={"accept": "application/json"}).status_code == 401
+    words = ["queues", "pause", "mail", "--url", client.settings.url, "--prefix", client.settings.prefix]
+    paused = subprocess.run([sys.executable, "-m", "jobrunner", *words], capture_output=True, text=True, check=True)
+    assert client.queue("mail").is_paused()
+    assert not raw.exists(keys_of(client).audit)
+    assert "the audit log on the server has no entry of the last action" in paused.stderr
+    assert f"queue.pause mail by {audit.operator()[0]} (command line)" in paused.stderr, "the entry itself"
+
+
+def test_a_viewer_cannot_wait_for_a_result(connect: Callable[..., Client]) -> None:
+    use(connect("producer"))
+    task = Add(x=1).enqueue()
+
+    with pytest.raises(ServerRefused):
+        connect("viewer").task(task.id).result(timeout=5)

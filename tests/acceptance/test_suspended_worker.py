@@ -1,0 +1,49 @@
+"""An idle worker that is suspended has reserved ahead: how many tasks wait for the end of their leases."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from jobrunner import Client
+from tests.acceptance.fleet import Fleet
+from tests.acceptance.jobs_for_tests import Work
+from tests.acceptance.ledger import Ledger
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.processes
+
+
+def test_two_tasks_of_its_queue_at_most_wait_for_an_idle_worker_that_stands_still(
+    fleet: Fleet, ledger: Ledger, current: Client, audit: Callable[..., dict[str, int]]
+) -> None:
+    idle = fleet.start_one(concurrency=4)
+    first = Work().enqueue()
+    first.result(timeout=20)
+    idle.send(signal.SIGSTOP)
+    tasks = [Work(n=n).enqueue() for n in range(6)]
+    fleet.start_one(concurrency=2)
+
+    wait_for(lambda: sum(ledger.times("end")[task.id] for task in tasks) >= 4)
+    stranded = [task for task in tasks if not ledger.times("end")[task.id]]
+    assert len(stranded) <= 2
+    assert [task.result(timeout=20) for task in tasks] == list(range(6))
+    attempts = {entry.task: entry.attempt for entry in ledger.entries("end")}
+    assert [attempts[task.id] for task in tasks] == [2 if task in stranded else 1 for task in tasks]
+    idle.send(signal.SIGCONT)
+    idle.stop()
+    assert not any(audit("t").values())
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_an_idle_worker_that_ends_takes_no_task_along(
+    fleet: Fleet, ledger: Ledger, current: Client, end: signal.Signals
+) -> None:
+    idle, other = fleet.start(2, concurrency=2)
+    Work().enqueue().result(timeout=20)
+    idle.send(end)
+    tasks = [Work(n=n).enqueue() for n in range(6)]
+
+    assert [task.result(timeout=20) for task in tasks] == list(range(6))
+    assert {entry.attempt for entry in ledger.entries("end")} == {1}
+    assert other.alive
