@@ -1,5 +1,7 @@
 """The page with the figures of full runs has every row, and writing new figures loses none of the others."""
 
+import re
+
 from tests.reliability.document import PAGE, with_figures
 from tests.reliability.rows.every import SCENARIOS
 
@@ -19,6 +21,14 @@ def test_the_page_is_as_it_would_be_written() -> None:
     page = PAGE.read_text("utf-8")
 
     assert with_figures(page, {}) == page
+
+
+def test_ci_plays_the_short_sizes_by_the_command_that_the_page_names() -> None:
+    commands = (PAGE.parents[1] / ".ci" / "run").read_text("utf-8").replace("'", '"')
+    named = re.search(r"Every run of CI plays the short sizes \(`(pytest [^`]+)`\)", PAGE.read_text("utf-8"))
+
+    assert named is not None
+    assert f"\n{named[1]}\n" in commands
 
 
 def test_a_row_that_was_played_again_takes_the_place_of_its_figures_and_no_others() -> None:

@@ -73,6 +73,17 @@ def test_nothing_is_found_by_what_is_hidden(client: Client, param: str) -> None:
     assert [task.id for task in search(client, Filter(param="user=ADA"), redaction=redaction).tasks] == ["t0"]
 
 
+def test_nothing_is_found_by_what_is_encrypted(client: Client) -> None:
+    key = base64.b64encode(bytes(32)).decode()
+    with Client(client.settings.url, client.settings.prefix, payload_keys=[key]) as secret:
+        secret.enqueue(Task(id="secret", queue="mail", type="Send", payload=b'{"user":"ada"}'))
+        client.enqueue(Task(id="plain", queue="mail", type="Send", payload=b'{"user":"ada"}'))
+
+        assert [task.id for task in search(secret, Filter(param="user=ada")).tasks] == ["plain"]
+        assert [task.id for task in search(client, Filter(param="ada")).tasks] == ["plain"]
+        assert [task.id for task in search(client, Filter(type="Send")).tasks] == ["secret", "plain"]
+
+
 def test_a_payload_too_long_to_be_looked_through_is_not_found_by_what_is_in_it(client: Client) -> None:
     long = b'{"text":"%b","password":"hunter2"}' % (b"x" * 20_000)
     client.enqueue(Task(id="long", queue="mail", payload=long))
