@@ -1,4 +1,4 @@
-"""What docs/security.md says about its roles beside the table: other lines for other needs, and what still fails."""
+"""The roles of docs/security.md with other rules than those of its lines, and actions that a role must not do."""
 
 import re
 import subprocess
@@ -40,7 +40,7 @@ class Add(Job):
 
 @pytest.fixture
 def connect(server: Server, keys: Any, raw: redis.Redis) -> Iterator[Callable[..., Client]]:
-    """connect("producer", "+select"): a client as that user, with rules beside those of the page."""
+    """connect("producer", "+select"): a client as that user, with additional rules."""
     if version_of(raw) < (7,):
         pytest.skip("Redis 6.2 knows no selectors")
     names = grant(raw, keys.prefix)

@@ -64,7 +64,7 @@ def sentences(text: str) -> list[tuple[int, str]]:
 
 
 def page_of(made: Listed) -> str:
-    """The text that a list is for; of a section, with empty lines in place of what is before it."""
+    """The text of the page or section of a list, with the line numbers of the page."""
     text = (ROOT / made.page).read_text("utf-8")
     if not made.section:
         return text
@@ -112,7 +112,7 @@ def rows() -> frozenset[str]:
 
 
 def missing(attack: str) -> str:
-    """What is wrong with an entry, if anything."""
+    """The problem of an entry; empty when it names a test or a row that exists, or explains."""
     if re.fullmatch(r"explains(: .+)?", attack):
         return ""
     if attack.startswith(ROW):

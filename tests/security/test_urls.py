@@ -125,6 +125,21 @@ def test_strangers_learn_nothing_of_a_server_that_is_away(url: str, headers: dic
         assert SECRET not in told
 
 
+def test_strangers_learn_nothing_of_a_server_that_is_there(server: Server, connect: Connect) -> None:
+    client = connect()
+    client.queue("secret-line").push("x", id="secret-task", max_attempts=1)
+    Worker(client=client, queues=["secret-line"]).run(burst=True)
+    info = server.connect().info("server")
+    words = {str(server.socket), keys_of(client).prefix + ":", "secret-line", "secret-task", info["redis_version"],
+             info.get("valkey_version", info["redis_version"]), info["run_id"]}  # fmt: skip
+    for browser in (viewer(client, with_login=False), _with_token(client)):
+        for route in browser.app.routes:  # type: ignore[attr-defined]
+            path = re.sub(r"\{[^}]*\}", "secret-line", route.path)
+            answer = browser.get(path, headers={"accept": "application/json"})
+            text = answer.text.replace(path, "") + str(answer.headers).replace(path, "")
+            assert not [word for word in words if word in text], (path, text)
+
+
 def _with_token(client: Client) -> TestClient:
     app = create_app(client, auth=Token("t" * 32))
     return TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 50000), follow_redirects=False)

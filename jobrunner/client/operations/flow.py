@@ -150,8 +150,8 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
 
 
 def _confirmed(relay: Operation[Any]) -> Operation[None]:
-    """A relay of signals, which are in no outbox: what is refused or lost of it would be brought by nobody later. So
-    each round trip is confirmed as an enqueue is, and raises the first error."""
+    """Carries out a relay of signals with confirmed round trips; raises the first error. Signals are in no outbox, so
+    no leader would repeat an arrival that was refused or lost."""
     reply: Any = None
     with suppress(StopIteration):
         while True:

@@ -203,6 +203,28 @@ def test_closing_waits_for_the_server_as_long_as_it_may(connect: Callable[..., C
         assert other.queue("mail").ids("waiting") == [id_]
 
 
+def test_of_many_that_are_too_many_none_or_whole_thousands_wait(connect: Callable[..., Client], own: Server) -> None:
+    client = connect(buffer_tasks=1200)
+    own.kill()
+    with pytest.raises(BufferFull, match="500 were not taken"):
+        noop.enqueue_many([noop.bind(n) for n in range(1500)])
+    with pytest.raises(BufferFull, match="1500 were not taken"):
+        client.queue("mail").push_many(range(1500))
+    assert client._buffer is not None
+    assert len(client._buffer) == 1000
+
+
+@pytest.mark.parametrize("on_clash", ["raise", lambda ids: None], ids=["raise", "callable"])
+def test_a_push_that_asks_for_clashes_does_not_wait(
+    connect: Callable[..., Client], own: Server, on_clash: Any
+) -> None:
+    client = connect()
+    own.kill()
+
+    with pytest.raises(ServerUnavailable):
+        client.queue("mail").push_many([1], on_clash=on_clash)
+
+
 def test_flows_do_not_wait(connect: Callable[..., Client], own: Server) -> None:
     client = connect()
     own.kill()

@@ -1,4 +1,4 @@
-"""What a server costs that lost data, or that may not take any: the edges of docs/reliability.md's list of failures."""
+"""Servers that lost data or refuse writes: the edges of the failures that docs/reliability.md lists."""
 
 from collections.abc import Callable
 
