@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+import redis
 
 from jobrunner import queue
 from jobrunner.broker.calls import leader as leader_calls
@@ -371,3 +372,17 @@ def test_selected_tasks_are_named_in_the_audit_log(admin: Any, client: Client) -
 
     assert (note.action, note.outcome) == ("tasks.bulk", "2 of 2 tasks deleted")
     assert note.what == f"2 selected: {', '.join(ids)}"
+
+
+def test_every_request_that_is_to_change_something_leaves_an_entry(
+    browse: Callable[..., Any], raw: redis.Redis, keys: Any
+) -> None:
+    """Also one that names what is not there, or lacks a field."""
+    browser = browse(auth=as_role(Role.ADMIN), name="ann")
+    silent = []
+    for route in browser.app.routes:
+        if "POST" in (getattr(route, "methods", None) or ()):
+            before = raw.xlen(keys.audit)
+            answer = browser.post_form(path_of(route), headers=JSON)
+            silent += [(route.name, answer.status_code, answer.text)] if raw.xlen(keys.audit) == before else []
+    assert silent == []
