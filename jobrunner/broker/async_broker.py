@@ -17,10 +17,10 @@ from jobrunner.broker.call import (
     pack_unknown,
     read_reply_async,
     server_error,
-    to_send_again,
 )
 from jobrunner.broker.cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, raise_if_demoted
+from jobrunner.broker.confirmed_writes import confirmation_marks, confirmed, to_send_again
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -91,7 +91,8 @@ class AsyncBroker:
         """
         if self._confirmation is None:
             return await self.run_many(calls)
-        return confirmed(await self.run_each([*calls, self._confirmation]))
+        marks = confirmation_marks(calls, everywhere=self._nodes is not None)
+        return confirmed(await self.run_each([*calls, *marks, self._confirmation]), len(calls))
 
     async def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""

@@ -20,11 +20,11 @@ from jobrunner.broker.call import (
     pack_unknown,
     read_reply,
     server_error,
-    to_send_again,
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, raise_if_demoted
+from jobrunner.broker.confirmed_writes import confirmation_marks, confirmed, to_send_again
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -126,7 +126,8 @@ class Broker:
         """
         if self._confirmation is None:
             return self.run_many(calls)
-        return confirmed(self.run_each([*calls, self._confirmation]))
+        marks = confirmation_marks(calls, everywhere=self._nodes is not None)
+        return confirmed(self.run_each([*calls, *marks, self._confirmation]), len(calls))
 
     def run_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Like run_many, but the value of a refused call is its error.

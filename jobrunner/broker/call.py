@@ -18,7 +18,6 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
-    NoScriptError,
     OutOfMemoryError,
     RedisError,
     ResponseError,
@@ -116,10 +115,6 @@ class ScriptCommand(Generic[T]):
         )
 
 
-CONFIRMATIONS = ("WAIT", "WAITAOF")
-"""Commands that confirm what was written before them on the same connection."""
-
-
 def command(
     *words: Arg,
     read: Callable[[Any], T],
@@ -207,15 +202,6 @@ def pack_unknown(calls: Sequence[Call[Any]], now_ms: bytes) -> bytes:
         parts.append(pack(resp_args(call, now_ms, with_source=sha not in known)))
         known.add(sha)
     return b"".join(parts)
-
-
-def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
-    """Positions of the scripts that the server does not know, and of a confirmation behind them, whose reply is about
-    the time before they wrote anything."""
-    positions = [position for position, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if positions and calls[-1].script is None and calls[-1].words[0] in CONFIRMATIONS:
-        positions.append(len(calls) - 1)
-    return positions
 
 
 def may_repeat(calls: Sequence[Call[Any]]) -> bool:

@@ -26,7 +26,7 @@ from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.broker.topology import Address, Sentinels, check_primary, check_primary_async, topology_of
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
+from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
 
 _PLAIN = ("redis", "rediss", "unix")
@@ -237,17 +237,3 @@ class ReconnectPolicy(msgspec.Struct):
 
     def _is_over(self) -> bool:
         return monotonic() >= self.began + self.limit_s
-
-
-def confirmed(values: Sequence[Any]) -> list[Any]:
-    """The values of calls whose last one confirms the others. Raises what was refused, OutcomeUnknown if only that."""
-    *written, confirmation = values
-    for value in written:
-        if isinstance(value, JobrunnerError):
-            raise value
-    if isinstance(confirmation, ServerRefused):
-        needs = "; that needs Redis 7.2 or Valkey" if "unknown command" in str(confirmation).lower() else ""
-        raise OutcomeUnknown(f"written, but the server cannot say how safely: {confirmation}{needs}") from confirmation
-    if isinstance(confirmation, JobrunnerError):
-        raise confirmation
-    return written

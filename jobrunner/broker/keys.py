@@ -55,7 +55,7 @@ key                                  type   content
 ``P:{tag}:batch:<id>:manifest``      list   the nonces that count, once it is decided
 ``P:{tag}:unique:<digest>``            string end of the lock (Unix ms), blank, id of the unique task that has it
 ``P:{tag}:sent:<call>``              string note of an enqueue that was applied, so that it adds nothing when it is sent
-                                            again; expires after 10 s
+                                            again; expires after 10 s. `confirmed`: see confirmed_writes.py
 ``P:{tag}:outbox``                   hash   ends of tasks of flows that are not yet delivered to joins (see join.py)
 ``P:{tag}:join:<id>``                hash   one join of a flow (see join.py); always expires
 ``P:{tag}:join:<id>:collected``        hash   collected results of the members of a large join;

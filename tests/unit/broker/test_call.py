@@ -23,8 +23,8 @@ from jobrunner.broker.call import (
     pack,
     resp_args,
     server_error,
-    to_send_again,
 )
+from jobrunner.broker.confirmed_writes import to_send_again
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import DamagedData, ServerFull, ServerRefused
 

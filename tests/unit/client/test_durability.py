@@ -11,6 +11,7 @@ from jobrunner import AsyncClient, Client, Unique, chain, group, job
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import pinned
+from jobrunner.client.item import Item
 from jobrunner.errors import BatchLost, InvalidOption, OutcomeUnknown
 from jobrunner.task import Task, new_id
 from tests.support.server import Server, version_of
@@ -198,6 +199,41 @@ def test_a_script_that_has_to_be_sent_again_is_confirmed_in_asyncio_too(quick: S
 
     with quick.connect() as raw:
         assert sent(quick, lambda: asyncio.run(main()))[-2:] == ["EVAL", "WAITAOF"]
+
+
+@pytest.fixture
+def unsynced(quick: Server) -> Iterator[Server]:
+    """A server that was in sync with its disk, and syncs no more."""
+    with quick.connect() as raw:
+        raw.set("all", "synced")
+        raw.config_set("appendfsync", "no")
+        yield quick
+        raw.config_set("appendfsync", "always")
+
+
+@pytest.mark.parametrize("again", ["push", "push_many", "unique", "kept job"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_another_connection_wrote_is_confirmed_too(unsynced: Server, again: str, is_async: bool) -> None:
+    """As when a reply is lost and the call is sent again on a new connection: the server adds nothing then."""
+    ways: dict[str, Callable[[Any], Any]] = {
+        "push": lambda client: client.queue("q").push("x", id="mine"),
+        "push_many": lambda client: client.queue("q").push_many([Item("x", id="mine")]),
+        "unique": lambda client: client.enqueue(once.bind().task()),
+        "kept job": lambda client: client.enqueue(Task(id="kept", queue="q", payload=b"{}", is_kept=True)),
+    }
+
+    async def main() -> None:
+        async with AsyncClient(unsynced.url, "two", durability="fsync", durability_timeout=0.1) as client:
+            await ways[again](client)
+
+    def main_of_threads() -> None:
+        with Client(unsynced.url, "two", durability="fsync", durability_timeout=0.1) as client:
+            ways[again](client)
+
+    with Client(unsynced.url, "two") as other:
+        ways[again](other)
+    with pytest.raises(OutcomeUnknown, match="not on the server's disk"):
+        asyncio.run(main()) if is_async else main_of_threads()
 
 
 def test_moves_and_reports_are_not_confirmed(quick: Server) -> None:
