@@ -17,7 +17,7 @@ def confirmation_marks(calls: Sequence[Call[Any]], *, everywhere: bool) -> list[
     """Writes to send between calls and their confirmation, which counts only what its own connection wrote. Calls that
     are sent again on another one, or find their task there, write nothing, and would be confirmed at once.
 
-    One key, or with `everywhere`, on a cluster, one beside the keys of each call; it expires.
+    One server needs a single key; `everywhere`, for a cluster, writes a key for each hash tag. The keys expire.
     """
     tags = dict.fromkeys(key.partition(b"}")[0] for call in calls if (key := key_of(call)) and b"}" in key)
     names = [tag + b"}:sent:confirmed" for tag in tags]
