@@ -10,12 +10,15 @@ import sys
 from collections.abc import Mapping
 
 from tests.models.catalog import MODELS, Model
-from tests.models.spin import CannotCheck, Verdict, check
+from tests.models.spin import CannotCheck, Verdict, check, missing_tool
 
 
 def main() -> int:
     """Checks what is asked for."""
     options = _options()
+    if why := missing_tool():
+        print(f"python -m tests.models: {why}", file=sys.stderr)
+        return 2
     try:
         if options.bug:
             return _show_bug(options.bug)
