@@ -40,7 +40,6 @@ _ALWAYS = {
 }
 _AT_START = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-_DAEMON = "spark.python.daemon.module"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -114,14 +113,10 @@ def _running(master: str | None, remote: str | None) -> "SparkSession | None":
 def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession":
     from pyspark.sql import SparkSession  # the extra may be absent
 
-    from jobrunner.spark import preloaded_daemon  # needs Spark
-
     local = master.startswith("local")
     chosen = _ALWAYS | _AT_START
     if local:
-        chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())}
-        if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:  # another one may lack this package
-            chosen[_DAEMON] = preloaded_daemon.__name__
+        chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())} | _daemon()
     chosen |= settings
     if _QUIET.is_file():  # it is none when the package was imported from an archive
         quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
@@ -135,6 +130,13 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
             raise _refused(error, master, settings) from error
     _quiet_accumulators(session)
     return session
+
+
+def _daemon() -> dict[str, str]:
+    """Which program forks the Python workers of this machine; Spark's own for another interpreter, which may lack ours.
+    """
+    is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+    return {"spark.python.daemon.module": "jobrunner.spark.preloaded_daemon"} if is_ours else {}
 
 
 def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> InvalidOption:
