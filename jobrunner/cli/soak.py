@@ -34,6 +34,7 @@ Examples:
   jobrunner soak --duration 3m
   jobrunner soak --duration 1h --rate 200 --report soak.json --plot soak.svg
   jobrunner soak --url redis://localhost --faults kills,cuts,silences --seed 7
+  jobrunner soak --duration 10m --history runs/1
 """
 _ABANDONED = 130
 
@@ -59,6 +60,8 @@ _ABANDONED = 130
               help="File to draw the samples in, as SVG.")  # fmt: skip
 @click.option("--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="File to write samples, faults and results to.")  # fmt: skip
+@click.option("--history", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="New folder to record every call in; checked at the end, and whenever you like.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and the keys on your server.")
 @click.option("--patience", type=seconds_of, default="60", hidden=True,
               help="Time without progress after which the drain is given up.")  # fmt: skip
@@ -91,6 +94,8 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
     if options["no_faults"] and options["faults"]:
         raise click.UsageError("--faults and --no-faults exclude each other; leave one out")
     url = options["url"]
+    if options["history"] is not None and options["history"].exists() and any(options["history"].iterdir()):
+        raise click.UsageError(f"--history {options['history']}: the folder is not empty; name a new one")
     has_proxy = url is None or target_of(url) is not None
     faults = "" if options["no_faults"] else options["faults"]
     return SoakOptions(
@@ -107,6 +112,7 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
         prefix=fresh_prefix(options["prefix"]),
         keep=options["keep"],
         patience_s=options["patience"],
+        history=None if options["history"] is None else options["history"].absolute(),
     )
 
 

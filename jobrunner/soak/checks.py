@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.errors import UsageError
 from jobrunner.soak.audit import QueueSample, SoakSample, all_keys, problems, server_side, strays
+from jobrunner.soak.history.__main__ import check
+from jobrunner.soak.history.reader import NotJudged
+from jobrunner.soak.history.recorder import finish
 from jobrunner.soak.jobs import DOOMED, QUEUES, TICK_S, TICKS
 from jobrunner.soak.ledger import LedgerSummary
 
@@ -181,6 +186,20 @@ def of_growth(samples: Sequence[SoakSample], elder: str, *, is_own_server: bool)
     if is_own_server:  # another server has other users, too
         checks.append(flat("memory of the server", times, [one.server_memory for one in samples], MEMORY))
     return checks
+
+
+def of_history(client: Client, folder: Path) -> list[SoakCheck]:
+    """Checks of the recorded history, which this seals: the work is over."""
+    try:
+        finish(folder, broker_of(client), keys_of(client))
+        history, found = check(folder)
+    except (NotJudged, UsageError) as error:
+        return [none_of("reasons why the history cannot be judged", [str(error)])]
+    count = len(history.runs)
+    return [
+        SoakCheck(name="attempts in the history", value=count, bound="≥ 1", holds=count >= 1),
+        none_of("violations in the history", [" ".join(one) for one in found]),
+    ]
 
 
 def of_prefix(client: Client) -> list[SoakCheck]:

@@ -31,6 +31,7 @@ from jobrunner.soak.checks import (
     Peaks,
     SoakCheck,
     of_growth,
+    of_history,
     of_ledger,
     of_limits,
     of_prefix,
@@ -40,6 +41,7 @@ from jobrunner.soak.checks import (
 )
 from jobrunner.soak.fault_proxy import FaultProxy, target_of, url_through
 from jobrunner.soak.faults import OF_PROXY, Fault, FaultInjector, InjectedFault, faults_of
+from jobrunner.soak.history.recorder import environment_for
 from jobrunner.soak.jobs import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
 from jobrunner.soak.ledger import Excuses, LedgerSummary, LedgerTail
 from jobrunner.soak.processes import SETTINGS, ChildSettings, OwnServer, SoakProcesses
@@ -76,6 +78,8 @@ class SoakOptions:
     keep: bool = False
     patience_s: float = 60.0
     """How long the drain waits when nothing moves."""
+    history: Path | None = None
+    """A new folder for a history of all calls, which is checked at the end."""
 
     @property
     def sample_s(self) -> float:
@@ -151,6 +155,7 @@ class Soak:
             *of_processes(self.crew.lost),
             *of_growth(self.samples, elder, is_own_server=is_own_server),
             *(of_prefix(self.client) if is_own_server else ()),
+            *(of_history(self.client, self.wish.history) if self.wish.history is not None else ()),
         ]
 
     def close(self) -> None:
@@ -174,7 +179,8 @@ class Soak:
 
     def _environment(self) -> dict[str, str]:
         settings = ChildSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)
-        return {
+        recording = {} if self.wish.history is None else environment_for(self.wish.history, self._folder / "site")
+        return recording | {
             "JOBRUNNER_PREFIX": keys_of(self.client).prefix,
             LEDGER: str(self._folder / "ledger"),
             SETTINGS: settings.text(),

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from jobrunner.soak.history import recorder
 from tests.acceptance.forks import forks
 from tests.acceptance.ledger import VARIABLE, Ledger
 from tests.acceptance.worker_process import main
@@ -95,6 +96,7 @@ def _work(far: Connection, options: dict[str, Any], environment: dict[str, str],
     for source, target in ((far.fileno(), 1), (os.open(log, os.O_WRONLY | os.O_APPEND), 2)):
         os.dup2(source, target)
     far.close()
+    recorder.install_if_asked()
     if FRESH in environment:
         program = [sys.executable, "-m", "tests.acceptance.worker_process", json.dumps(options)]
         os.execve(sys.executable, program, environment)

@@ -58,7 +58,9 @@ def folder() -> Any:
 
 
 def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
-    code, said, err = ended(soak(folder, "--duration", "20s", "--every", "2s", "--plot", str(folder / "plot.svg")))
+    history = folder / "history"
+    words = ("--plot", str(folder / "plot.svg"), "--history", str(history))
+    code, said, err = ended(soak(folder, "--duration", "20s", "--every", "2s", *words))
 
     assert code == 0, said + err
     assert "HELD: nothing was lost" in said
@@ -69,7 +71,11 @@ def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
     assert len(found["samples"]) > 8
     assert all(sample["memory"] for sample in found["samples"])
     assert (folder / "plot.svg").read_text().count("<path") > 8
-    assert sorted(path.name for path in folder.iterdir()) == ["found.json", "plot.svg"]
+    assert {"name": "violations in the history", "value": "none", "bound": "none", "holds": True} in found["checks"]
+    again = subprocess.run([sys.executable, "-m", "jobrunner.soak.history", history],
+                           capture_output=True, text=True, cwd=ROOT)  # fmt: skip
+    assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "no violation"), again
+    assert sorted(path.name for path in folder.iterdir()) == ["found.json", "history", "plot.svg"]
 
 
 @pytest.mark.parametrize(

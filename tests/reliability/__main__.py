@@ -28,7 +28,7 @@ def main() -> int:
     written: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     is_broken = False
     for name in names:
-        findings, sizes, took_s = play(SCENARIOS[name], _sizes(SCENARIOS[name], options))
+        findings, sizes, took_s = play(SCENARIOS[name], _sizes(SCENARIOS[name], options), options.histories)
         is_broken |= bool(findings.broken)
         _show(SCENARIOS[name], findings, sizes, took_s)
         written[name] = {
@@ -40,11 +40,13 @@ def main() -> int:
     return int(is_broken)
 
 
-def play(one: Scenario, sizes: Sizes) -> tuple[Findings, Sizes, float]:
-    """Plays one row on a stage of its own; an error of the harness is a finding as well."""
+def play(one: Scenario, sizes: Sizes, histories: Path | None = None) -> tuple[Findings, Sizes, float]:
+    """Plays one row on a stage of its own; an error of the harness is a finding as well. A history that the row records
+    is kept in `histories`."""
     findings, began = Findings(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="jr-") as folder:
         stage = Stage(Path(folder), _say, **one.server)
+        stage.histories = histories and histories / one.row
         try:
             one.play(stage, findings, sizes)
         except Exception as error:
@@ -60,6 +62,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="at full size (default: the short one)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=N", help="a size of your own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add the figures to FILE")
+    parser.add_argument("--histories", type=Path, metavar="FOLDER",
+                        help="keep the histories of rows that record one, to be checked again later")  # fmt: skip
     options = parser.parse_args()
     if unknown := [name for name in options.rows if name not in SCENARIOS and options.rows != ["all"]]:
         parser.error(f"{', '.join(unknown)}: choose of {', '.join(SCENARIOS)}, or all")

@@ -15,6 +15,7 @@ import redis
 from jobrunner import Client
 from jobrunner.client.current import forget, pinned, use
 from jobrunner.errors import JobrunnerError
+from jobrunner.soak.history import recorder
 from tests.acceptance.fleet import FRESH, Fleet
 from tests.acceptance.jobs_for_tests import Work
 from tests.acceptance.ledger import Ledger
@@ -68,8 +69,13 @@ class Stage:
         self.client = use(Client(self.server.url, PREFIX, retry_timeout=30))
         self.fleet = Fleet(self.server.url, PREFIX, folder)
         self.acknowledged: set[str] = set()
+        self.histories: Path | None = None
+        """Where to keep the history of the row."""
+        self._recorded = folder / "history"
         self._proxies: list[Proxy] = []
+        self._recording = ExitStack()
         self._ended_with = ExitStack()
+        self._ended_with.enter_context(self._recording)
 
     @property
     def ledger(self) -> Ledger:
@@ -87,6 +93,18 @@ class Stage:
         """The environment of a worker that dies at that point once, and the file that it creates then."""
         crashed = self.folder / f"crashed-at-{point}"
         return self.tamper(crash=point, crashed=str(crashed)), crashed
+
+    def record_history(self) -> None:
+        """From now on this process, and workers and lease keepers that start, record their calls: see recording.py."""
+        self._recorded.mkdir()
+        path = os.pathsep.join([str(SITE), self.fleet.environment["PYTHONPATH"]])
+        self.fleet.environment |= {recorder.FOLDER: str(self._recorded), "PYTHONPATH": path}
+        self._recording.callback(recorder.install(self._recorded))
+
+    def end_recording(self) -> Path:
+        """This process records no more. Returns the folder of the history."""
+        self._recording.close()
+        return self._recorded
 
     def proxy(self) -> Proxy:
         """A proxy to the server that can fail."""

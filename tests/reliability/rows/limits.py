@@ -6,6 +6,7 @@ import time
 from jobrunner import RateLimit
 from jobrunner.client.client import keys_of
 from tests.reliability.checker import judge
+from tests.reliability.recording import judge_history
 from tests.reliability.rows.workers import KEEPALIVE_S
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
@@ -22,6 +23,7 @@ def limited(stage: Stage, findings: Findings, workers: int, kills: int, tasks: i
     Never more than 5 tasks in flight; the places of a killed worker are free after its leases; the bucket never gives
     more than its rate.
     """
+    stage.record_history()
     stage.client.queue(QUEUE).configure(max_inflight=_PLACES, rate=_RATE)
     began = time.monotonic()
     running = stage.fleet.start(workers, concurrency=2)
@@ -40,6 +42,7 @@ def limited(stage: Stage, findings: Findings, workers: int, kills: int, tasks: i
     findings.equals("most in hand at once", most[0], _PLACES)
     findings.at_most("tokens given beyond the bucket", _beyond_bucket(stage, began), 0)
     findings.at_most("s until a killed worker's places were free", max(killed), KEEPALIVE_S + 1)
+    judge_history(stage, findings)
 
 
 def _sample(stage: Stage, over: threading.Event, most: list[int]) -> None:

@@ -4,6 +4,7 @@ import threading
 import time
 
 from tests.reliability.checker import judge
+from tests.reliability.recording import judge_history
 from tests.reliability.rows.workers import PREFETCH, SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
@@ -17,6 +18,7 @@ def broken(stage: Stage, findings: Findings, tasks: int, seconds: int) -> None:
 
     Loss 0; nothing is enqueued twice, and no attempt begins twice.
     """
+    stage.record_history()
     proxy, over = stage.proxy(), threading.Event()
     stage.fleet.start(2, url=proxy.url, concurrency=SLOTS)
     stage.produce_through(proxy)
@@ -30,6 +32,7 @@ def broken(stage: Stage, findings: Findings, tasks: int, seconds: int) -> None:
     judge(stage, findings, more_starts=0)
     findings.equals("enqueued", stage.client.queue(QUEUE).totals()["enqueued"], len(stage.acknowledged))
     findings.at_least("resets", proxy.resets, seconds - 1)
+    judge_history(stage, findings)
 
 
 @scenario("R11", short=None, full={"tasks": 20_000, "silences": "1 5 20 120"})

@@ -6,6 +6,7 @@ import time
 from tests.acceptance.jobs_for_tests import BlockLoop, HoldInterpreter, Slow, Tireless
 from tests.acceptance.ledger import Entry
 from tests.reliability.checker import judge
+from tests.reliability.recording import judge_history
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
 from tests.support.waiting import wait_for
@@ -21,6 +22,7 @@ def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: in
 
     Loss 0; extra starts ≤ kills × (slots + prefetch); tasks of a killed worker restart within its lease plus a second.
     """
+    stage.record_history()
     running = stage.fleet.start(workers, concurrency=SLOTS)
     killed_at: dict[int, float] = {}
     for kill in range(kills):
@@ -39,6 +41,7 @@ def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: in
     judge(stage, findings, more_starts=kills * (SLOTS + PREFETCH))
     findings.equals("kills", len(killed_at), kills)
     findings.at_most("s until what was orphaned ran again", _longest_orphaned_s(stage, killed_at), KEEPALIVE_S + 1)
+    judge_history(stage, findings)
 
 
 def _has_begun(stage: Stage, pid: int, begun: int) -> bool:

@@ -6,3 +6,8 @@ if any(name.startswith("JOBRUNNER_TEST_TAMPER_") for name in os.environ):
     from tests.reliability import tampering
 
     tampering.install()
+
+if "_JOBRUNNER_SOAK_HISTORY" in os.environ:
+    from jobrunner.soak.history import recorder
+
+    recorder.install_if_asked()

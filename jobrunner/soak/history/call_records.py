@@ -1,0 +1,160 @@
+"""What a history keeps of a call of a script, and of its reply: the words that decide about tasks, without payloads.
+
+A call becomes ``{"do": script, "queue": …, "tasks": [[id, …], …]}``, its reply ``{"ok": [outcome of each task, …]}``;
+the positions of the words are those of the scripts' signatures (jobrunner/broker/lua).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jobrunner.broker.call import Call
+
+UNRELATED = frozenset((
+    "await_capacity", "batch_reclaim", "error_groups", "join_abandon", "join_arrive", "join_arrive_part",
+    "join_collect", "join_pass_on", "join_prepare", "leader_scan", "list_workers", "maintain", "outbox_read",
+    "periodic_anchor", "periodic_define", "probe", "progress", "queue_bulk_counts", "queue_counts", "queue_forget",
+    "register", "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read", "task_search",
+    "worker_announce",
+))  # fmt: skip
+"""Scripts that move no task by themselves: what maintenance does, a queue may do at any time, and items of batches are
+in no history that is judged."""
+_QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
+_DEFAULT_PRIORITY = 1
+_Tasks = Iterator[list[Any]]
+
+
+def of_call(call: Call[Any]) -> dict[str, Any] | None:
+    """The record of a call; None for one that changes no task. A script that no parser knows is recorded by its name
+    alone, and the checker refuses that history."""
+    if call.script is None or call.script.name in UNRELATED:
+        return None
+    name, words = call.script.name, call.words
+    record: dict[str, Any] = {"do": name, "queue": queue_of(call.keys[0])}
+    if name in ("reserve", "pop"):
+        record["count"] = int(_text(words[1]))
+        if name == "reserve":
+            record["first"] = int(_text(words[2]))
+    elif name in ("configure", "queue_declare"):
+        record["fields"] = [_text(word) for word in words[1 if name == "configure" else 3 :: 2]]
+    elif name in PARSERS:
+        record["tasks"] = list(PARSERS[name](words))
+        if name == "move":
+            record["to"] = _text(words[2])
+    return record
+
+
+def of_reply(record: dict[str, Any], reply: Any) -> dict[str, Any]:
+    """The outcome of a call. A script that failed may have written before, so its outcome is unknown."""
+    if isinstance(reply, Exception):
+        return {"unknown": f"{type(reply).__name__}: {reply}"[:200]}
+    match record["do"]:
+        case "reserve":
+            return {"now": float(reply[0]), "ok": list(_reserved(record["first"], reply))}
+        case "enqueue":
+            return {"ok": _enqueued(reply, len(record["tasks"]))}
+        case "enqueue_unique":
+            return {"ok": [reply.decode() if isinstance(reply, bytes) else reply[0].decode()]}
+        case "commit":
+            refused = {int(n): _text(word) for n, word in zip(reply[::2], reply[1::2], strict=True)}
+            return {"ok": [refused.get(n, "ok") for n in range(1, len(record["tasks"]) + 1)]}
+    return {"ok": [_text(word) for word in reply] if isinstance(reply, list) else [_text(reply)]}
+
+
+def queue_of(key: bytes) -> str:
+    """The full name of the queue that a key belongs to."""
+    found = _QUEUE.fullmatch(key)
+    if found is None:
+        return key.decode(errors="replace")
+    tag, name = found[1].decode(), found[2].decode()
+    return tag if tag == name else f"{tag}/{name}"
+
+
+def _text(word: Any) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
+
+
+def _priority(word: Any) -> int:
+    text = _text(word)
+    return int(float(text)) if text else _DEFAULT_PRIORITY
+
+
+def _enqueue(words: Sequence[Any]) -> _Tasks:
+    at = 4 + int(_text(words[3]))
+    while at < len(words):
+        priority, due, own = (_text(words[at + 2]) or "  ").split(" ")
+        yield [_text(words[at]), _priority(priority), bool(due)]
+        at += 3 + int(own or 0)
+
+
+def _unique(words: Sequence[Any]) -> _Tasks:
+    yield [_text(words[5]), _priority(words[6]), bool(_text(words[7]))]
+
+
+def _fire(words: Sequence[Any]) -> _Tasks:
+    yield [_text(words[4]), _priority(words[5]), True]
+
+
+def _commit(words: Sequence[Any]) -> _Tasks:
+    at = 3
+    while at < len(words):
+        behind = at + 7 + 2 * int(_text(words[at]))
+        yield from _leased(words[at + 7 : behind], 0, 2)
+        at = behind
+
+
+def _fail(words: Sequence[Any]) -> _Tasks:
+    return _leased(words, 5 + 3 * int(_text(words[4])), 6)
+
+
+def _move(words: Sequence[Any]) -> _Tasks:
+    at = 5
+    while at < len(words):
+        yield [_text(words[at]), int(_text(words[at + 1]))]
+        at += 5 + int(_text(words[at + 4]))
+
+
+def _leased(words: Sequence[Any], first: int, width: int) -> _Tasks:
+    for at in range(first, len(words), width):
+        yield [_text(words[at]), int(_text(words[at + 1]))]
+
+
+def _ids(first: int) -> Callable[[Sequence[Any]], _Tasks]:
+    return lambda words: ([_text(word)] for word in words[first:])
+
+
+PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
+    "enqueue": _enqueue,
+    "enqueue_unique": _unique,
+    "periodic_fire": _fire,
+    "commit": _commit,
+    "fail": _fail,
+    "release": lambda words: _leased(words, 2, 3),
+    "crash": lambda words: _leased(words, 3, 3),
+    "extend": lambda words: _leased(words, 2, 3),
+    "move": _move,
+    "cancel": lambda words: iter([[_text(words[2])]]),
+    "delete": _ids(1),
+    "remove": _ids(1),
+    "run_now": _ids(1),
+    "requeue": lambda words: _ids(4 + int(_text(words[3])))(words),
+}
+"""The tasks of a call by its script: id, then the number of its lease, or priority and whether it is due later."""
+
+
+def _enqueued(reply: Any, count: int) -> list[str]:
+    if reply == b"full" or (reply and reply[0] == b"exists"):
+        return ["refused"] * count
+    old = {int(position) for position in reply}
+    return ["old" if n in old else "new" for n in range(1, count + 1)]
+
+
+def _reserved(lease: int, reply: Sequence[Any]) -> _Tasks:
+    """Id, lease number, number of the attempt and end of the lease of each task."""
+    now, usual_end = float(reply[0]), float(reply[2])
+    for at in range(6, len(reply), 5):
+        more, end, attempt = reply[at + 4], usual_end, 1
+        if more is not None:
+            attempt += int(more[0] or 0)
+            end = now + float(more[2]) if more[2] else usual_end
+        yield [_text(reply[at]), lease + (at - 6) // 5, attempt, end]

@@ -1,0 +1,149 @@
+"""Reads a history (see recorder.py); refuses one that cannot be judged: with a gap, or with calls without a rule."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+NEVER = float("inf")
+ENTERING = ("enqueue", "enqueue_unique", "periodic_fire")
+_KNOWN = frozenset((*ENTERING, "reserve", "commit", "fail", "release", "crash", "extend", "move", "cancel"))
+_UNCHANGED = frozenset(("gone", "not_reserved", "lost", "refused", "full", "hops", "missed", "fenced", "skipped",
+                        "disabled", "reserved"))  # fmt: skip
+
+
+class NotJudged(Exception):
+    """This history cannot be judged."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Op:
+    """What one call did to one task, between two instants. `said` is its outcome, None when that is unknown."""
+
+    do: str
+    queue: str
+    began: float
+    ended: float = NEVER
+    said: Any = None
+    lease: int | None = None
+    attempt: int = 0
+    end_ms: float = 0.0  # of the lease, by the server's clock, as is now_ms
+    now_ms: float = NEVER
+    to: str = ""
+    priority: int = 1
+    is_later: bool = False
+
+
+@dataclass(slots=True)
+class RecordedHistory:
+    """All operations by task, and what is not about one task."""
+
+    tasks: dict[str, list[Op]] = field(default_factory=dict)
+    runs: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # attempts by file and number
+    lost_reserves: list[tuple[Op, int]] = field(default_factory=list)  # without a reply; first lease number and count
+    set_at: dict[tuple[str, str], float] = field(default_factory=dict)  # when a setting of a queue was last set
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def read(folder: Path) -> RecordedHistory:
+    """Reads all files of a folder. Raises NotJudged."""
+    history, boots, snapshots = RecordedHistory(), set[str](), []
+    for path in _sealed(folder):
+        begun: dict[int, dict[str, Any]] = {}
+        for line in _lines(path, boots):
+            match line:
+                case {"calls": _, "op": number}:
+                    begun[number] = line
+                case {"op": number}:
+                    _take(history, begun.pop(number), line)
+                case {"task": _, "run": number}:
+                    history.runs[path.name, number] = line
+                case {"run": number}:
+                    history.runs[path.name, number]["ended"] = line["t"]
+                case {"snapshot": shown}:
+                    snapshots.append((shown, line["t"]))
+        for line in begun.values():  # the process was killed
+            _take(history, line, {})
+    if len(boots) != 1 or len(snapshots) != 1:
+        raise NotJudged(f"{folder} has files of {len(boots)} machines and {len(snapshots)} final snapshots; a history "
+                        "is of one machine, whose processes share a clock, and one snapshot ends it")  # fmt: skip
+    _take_snapshot(history, *snapshots[0])
+    return history
+
+
+def _sealed(folder: Path) -> list[Path]:
+    try:
+        sealed = json.loads((folder / "seal.json").read_text())["files"]
+    except (OSError, ValueError) as error:
+        raise NotJudged(f"{folder / 'seal.json'} cannot be read ({error}); only a sealed history counts") from None
+    found = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}
+    for name in sorted(found.keys() | sealed.keys()):
+        if (has := found.get(name, "no")) != (had := sealed.get(name, "no")):
+            raise NotJudged(f"{folder / name} has {has} bytes, and had {had} when it was sealed; end all processes "
+                          "before that, and change no file")  # fmt: skip
+    return [folder / name for name in sorted(found)]
+
+
+def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, raw in enumerate(file):
+            try:
+                line = json.loads(raw if raw.endswith(b"\n") else b"")
+            except ValueError:
+                raise NotJudged(f"{path}: line {number + 1} is cut off or damaged: {raw[:60]!r}") from None
+            if line["n"] != number:
+                raise NotJudged(f"{path}: line {number + 1} has the number {line['n']} instead of {number}: a gap")
+            if (number == 0) != ("start" in line):
+                raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, and once")
+            boots |= {line["start"]["boot"]} if number == 0 else set()
+            yield line
+
+
+def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Takes in an exchange. Calls that were not answered may be applied at any time after they began."""
+    calls = () if "fail" in answer else begun["calls"]
+    for call, reply in zip(calls, answer.get("replies") or [{} for _ in calls], strict=True):
+        do, queue, said = call["do"], call["queue"], reply.get("ok")
+        known = {"do": do, "queue": queue, "began": begun["t"], "ended": NEVER if said is None else answer["t"]}
+        if do in ("configure", "queue_declare"):
+            history.set_at.update({(queue, name): known["ended"] for name in call["fields"]})
+        elif do not in _KNOWN:
+            raise NotJudged(f"the history has a call of {do} on {queue}, for which this program has no rule")
+        elif do != "reserve":
+            _take_tasks(history, call, said, known)
+        elif said is None:
+            history.lost_reserves.append((Op(**known, lease=call["first"]), call["count"]))
+        for task, lease, attempt, end_ms in said or () if do == "reserve" else ():
+            op = Op(**known, said="ok", lease=lease, attempt=attempt, end_ms=end_ms, now_ms=reply["now"])
+            history.tasks.setdefault(task, []).append(op)
+
+
+def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[str] | None, known: dict[str, Any]) -> None:
+    for (task, *more), outcome in zip(call["tasks"], said or repeat(None), strict=False):
+        if outcome in _UNCHANGED or (call["do"], outcome) == ("extend", None):  # which proves no later end
+            continue
+        op = Op(**known, said=outcome, to=call.get("to", ""))
+        if call["do"] in ENTERING:
+            op.priority, op.is_later = more
+        elif more:
+            op.lease = more[0]
+        if call["do"] == "extend":
+            op.end_ms = float((outcome or "").lstrip("!"))
+        history.tasks.setdefault(task, []).append(op)
+
+
+def _take_snapshot(history: RecordedHistory, shown: dict[str, Any], at: float) -> None:
+    places: dict[str, list[tuple[str, str]]] = {task: [] for task in history.tasks}
+    for name, sets in shown["queues"].items():
+        history.settings[name] = sets.pop("settings")
+        for state, ids in sets.items():
+            for task in ids:
+                places.setdefault(task, []).append((name, state))
+    known = {name for name, settings in history.settings.items() if not settings.get("dead_letter_queue")}
+    if unfit := {op.queue for ops in history.tasks.values() for op in ops} - known:
+        raise NotJudged(f"queues the final snapshot lacks, or with a dead letter queue: {', '.join(sorted(unfit))}")
+    for task, found in places.items():
+        op = {"do": "snapshot", "queue": "", "began": shown["since"], "ended": at, "said": found}
+        history.tasks.setdefault(task, []).append(Op(**op))

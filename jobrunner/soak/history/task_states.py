@@ -1,0 +1,110 @@
+"""Checks the history of one task: whether some order of its operations explains all replies and the final snapshot.
+
+Tasks are judged one by one, as linearizability is local (Herlihy and Wing, 1990). The search follows the operations in
+time and keeps every possible state (Lowe, "Testing for linearizability", 2017): an operation takes effect at an instant
+between its call and its reply; one without a reply at any after its call, or never. A lease that ran out gives its task
+back at any time. States: ``("absent",)``, ``("waiting", queue)`` (also scheduled), ``("held", queue, lease, end_ms)``,
+``("ended",)``, ``("dead", queue)``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from jobrunner.soak.history.reader import ENTERING, NEVER, Op, RecordedHistory
+
+State = tuple[Any, ...]
+_MOST_ORDERS = 20_000
+_REPORTS = {"commit": ["ended"], "release": ["waiting"], "move": ["waiting"], "fail": ["waiting", "dead"],
+            "crash": ["waiting", "dead"]}  # fmt: skip
+
+
+def violation(ops: list[Op]) -> tuple[str, str] | None:
+    """The kind and the description of what no order explains; None when one does."""
+    events = sorted([(op.began, 0, n) for n, op in enumerate(ops)] + [(op.ended, 1, n) for n, op in enumerate(ops)])
+    is_sent_again = any(op.do in ENTERING and op.said is None for op in ops)
+    possible: set[tuple[State, frozenset[int]]] = {(("absent",), frozenset())}
+    pending: list[int] = []
+    for at, is_reply, n in events:
+        if at == NEVER:
+            break
+        if not is_reply:
+            pending.append(n)
+            continue
+        # All states in which this operation took effect, after any of the others that may have.
+        seen, left = set(possible), list(possible)
+        while left and len(seen) < _MOST_ORDERS:
+            state, applied = left.pop()
+            for other in pending if n not in applied else ():
+                for after in _after(ops[other], state, is_sent_again) if other not in applied else ():
+                    if (found := (after, applied | {other})) not in seen:
+                        seen.add(found)
+                        left.append(found)
+        if left:
+            return "not judged", "too many of its operations have no reply"
+        reached = {(state, applied - {n}) for state, applied in seen if n in applied}
+        if not reached:
+            return _explained(ops[n], {state for state, _ in possible})
+        possible = reached
+        pending.remove(n)
+    return None
+
+
+def _after(op: Op, state: State, is_sent_again: bool) -> Iterable[State]:
+    """The states that the operation may lead to; none when it cannot have had its outcome in this state."""
+    kind = state[0]
+    is_free = kind == "waiting" or (kind == "held" and state[3] <= op.now_ms)
+    match op.do:
+        case "enqueue" | "enqueue_unique" | "periodic_fire":
+            if op.said not in (None, "new", "fired"):  # it was there, so it stays
+                return [state]
+            if kind in ("absent", "ended", "dead"):  # those are forgotten after a while
+                return [("waiting", op.queue), *([state] if is_sent_again and kind != "absent" else [])]
+            return [state] if is_sent_again else []  # the second call has the reply of the first
+        case "reserve":
+            return [("held", op.queue, op.lease, op.end_ms)] if is_free and state[1] == op.queue else []
+        case "cancel":
+            return [("ended",)] if is_free or kind == "dead" else []
+        case "snapshot":
+            return [state] if _shows(op.said, state, is_free) else []
+    if kind != "held" or state[2] != op.lease:
+        return []
+    if op.do == "extend":
+        return [(*state[:3], max(state[3], op.end_ms))]
+    ends = _REPORTS[op.do] if op.said is None or op.said == "ok" else ["dead" if op.said == "dead" else "waiting"]
+    return [(end,) if end == "ended" else (end, op.to or op.queue) for end in ends]
+
+
+def _shows(places: list[tuple[str, str]], state: State, is_free: bool) -> bool:
+    if len(places) != 1 or state[0] in ("absent", "ended"):
+        return not places and state[0] in ("absent", "ended", "dead")  # dead tasks are kept for a while
+    queue, found = places[0]
+    if state[1] != queue or found == "pending":
+        return bool(state[1] == queue and state[0] == "held")
+    return found == state[0] or is_free
+
+
+def _explained(op: Op, states: set[State]) -> tuple[str, str]:
+    kinds = {state[0] for state in states}
+    named = {"snapshot": "not where it was put", "move": "moved twice", **dict.fromkeys(ENTERING, "enqueued twice")}
+    kind = "from nowhere" if kinds == {"absent"} else named.get(op.do, "two holders report success")
+    if op.do == "snapshot" and len(op.said) != 1:
+        kind = "in two places" if op.said else "lost"
+    elif op.do == "reserve" and kinds != {"absent"}:
+        kind = "two leases" if "held" in kinds else "in two places" if "waiting" in kinds else "back after its end"
+    could = " or ".join(sorted(" ".join(map(str, state)) for state in states)[:3])
+    said = f"{op.do} {op.queue} (lease {op.lease}) had the outcome {op.said!r} at {op.ended:.6f}"
+    return kind, f"{said}, and the task could only be: {could}"
+
+
+def with_lost_reserves(history: RecordedHistory, task: str) -> list[Op]:
+    """The operations of a task, and reserves without a reply that may have taken it: those whose lease numbers a report
+    on it names, as a lease keeper finds them, or all of the queue in which it is pending at the end."""
+    ops = history.tasks[task]
+    named = {op.lease for op in ops if op.lease is not None} - {op.lease for op in ops if op.do == "reserve"}
+    pending = {place for op in ops if op.do == "snapshot" for place, state in op.said if state == "pending"}
+    more = []
+    for lost, count in history.lost_reserves if named or pending else ():
+        leases: list[Any] = [lease for lease in named if (lost.lease or 0) <= lease < (lost.lease or 0) + count]
+        more += [replace(lost, lease=lease) for lease in leases or ([None] if lost.queue in pending else [])]
+    return [*ops, *more]  # how long such a lease lasts is unknown: by its `end_ms` it may run out at any time

@@ -1,0 +1,348 @@
+"""The checker of histories: it finds each seeded violation, accepts what a correct queue does, and refuses gaps."""
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobrunner.soak.history.__main__ import check, main
+from jobrunner.soak.history.reader import NotJudged
+from tests.support.made_histories import LEASE_MS, MadeHistory, SimulatedQueues, now_ms, seal
+
+PACKAGE = Path(check.__code__.co_filename).parent
+PROGRAM = [PACKAGE / name for name in ("__main__.py", "reader.py", "task_states.py")]
+
+
+def kinds(made: MadeHistory, folder: Path) -> set[str]:
+    return {kind for kind, _, _ in check(made.write(folder))[1]}
+
+
+def test_a_task_that_was_acknowledged_and_is_nowhere_is_lost(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", "y")
+    assert kinds(made.left(waiting=["x"]), tmp_path) == {"lost"}
+
+
+def test_a_task_that_a_dead_worker_held_may_not_vanish(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    assert kinds(made.left(), tmp_path) == {"lost"}
+
+
+def test_a_task_that_nobody_enqueued_is_from_nowhere(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.reserve({"x": 1})
+    made.report("commit", "x", 1)
+    assert kinds(made.left(), tmp_path) == {"from nowhere"}
+
+
+def test_a_task_that_is_there_at_the_end_and_nobody_enqueued_is_from_nowhere(tmp_path: Path) -> None:
+    assert kinds(MadeHistory().left(waiting=["x"]), tmp_path / "one") == {"from nowhere"}
+
+
+def test_a_lease_that_has_not_run_out_excludes_another(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.reserve({"x": 2}, at=12, attempt=2)
+    made.report("commit", "x", 2)
+    assert kinds(made.left(), tmp_path) == {"two leases"}
+
+
+def test_a_lease_that_was_extended_excludes_another_for_longer(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.report("extend", "x", 1, str(now_ms(14) + LEASE_MS), at=14)
+    made.reserve({"x": 2}, at=16, attempt=2)
+    made.report("commit", "x", 2)
+    assert kinds(made.left(), tmp_path) == {"two leases"}
+
+
+def test_of_two_holders_only_one_may_report_success(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.reserve({"x": 2}, at=20, attempt=2)  # the first lease had run out
+    made.report("commit", "x", 2)
+    made.report("commit", "x", 1)
+    assert kinds(made.left(), tmp_path) == {"two holders report success"}
+
+
+def test_a_task_is_moved_once(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    made.report("move", "x", 1, to="r")
+    made.report("move", "x", 1, to="s")
+    assert kinds(made.left().left("r", waiting=["x"]).left("s"), tmp_path) == {"moved twice"}
+
+
+def test_a_task_that_was_moved_is_in_one_queue(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    made.report("move", "x", 1, to="r")
+    assert kinds(made.left(waiting=["x"]).left("r", waiting=["x"]), tmp_path) == {"in two places"}
+
+
+def test_a_task_that_ended_does_not_come_back(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    made.report("commit", "x", 1)
+    made.reserve({"x": 2})
+    assert kinds(made.left(pending=["x"]), tmp_path) == {"back after its end"}
+
+
+def test_tasks_of_one_priority_are_handed_out_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.enqueue("y")
+    made.reserve({"y": 1})
+    made.reserve({"x": 2})
+    assert kinds(made.left(pending=["x", "y"]), tmp_path) == {"wrong order"}
+
+
+def test_one_call_hands_out_in_that_order_as_well(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.enqueue("y")
+    made.reserve({"y": 1, "x": 2})
+    assert kinds(made.left(pending=["x", "y"]), tmp_path) == {"wrong order"}
+
+
+def test_the_higher_priority_goes_first_also_when_it_still_waits_at_the_end(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", priority=1)
+    made.enqueue("y", priority=2)
+    made.reserve({"x": 1})
+    assert kinds(made.left(pending=["x"], waiting=["y"]), tmp_path) == {"wrong order"}
+
+
+def test_the_order_of_concurrent_calls_is_not_judged(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", at=1, took=2)
+    made.enqueue("y", at=2, took=2)
+    made.reserve({"y": 1, "x": 2})
+    assert not kinds(made.left(pending=["x", "y"]), tmp_path)
+
+
+def test_no_more_tasks_are_held_than_the_limit_allows(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.call("configure", reply={"ok": ["1"]}, fields=["max_inflight"])
+    made.enqueue("x", "y")
+    made.reserve({"x": 1}, at=10)
+    made.reserve({"y": 2}, at=11)
+    left = made.left(settings={"max_inflight": "1"}, pending=["x", "y"])
+    assert kinds(left, tmp_path) == {"over the limit"}
+
+
+def test_a_place_is_free_when_the_lease_ran_out_or_the_report_was_sent(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", "y", "z")
+    made.reserve({"x": 1}, at=10)
+    made.reserve({"y": 2}, at=16)
+    made.report("commit", "y", 2, at=17, is_lost=True)
+    made.reserve({"z": 3}, at=18)
+    left = made.left(settings={"max_inflight": "1"}, waiting=["x"], pending=["z"])
+    assert not kinds(left, tmp_path)
+
+
+@pytest.mark.parametrize(("apart_s", "found"), [(1.0, {"over the limit"}), (3.0, set())])
+def test_a_bucket_gives_no_more_than_flowed_into_it(apart_s: float, found: set[str], tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue(*"vwxyz")
+    for n, task in enumerate("vwxyz"):
+        made.reserve({task: n}, at=10 + n * apart_s)
+    limits = {"max_tokens": "2", "interval_us": "6000000"}
+    assert kinds(made.left(settings=limits, pending="vwxyz"), tmp_path) == found
+
+
+def test_attempts_of_workers_need_a_lease_each(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.runs = [("x", 1, 11, 12), ("x", 1, 13, 14), ("x", 7, 15, 16)]
+    made.report("commit", "x", 1, at=14.5)
+    assert kinds(made.left(), tmp_path) == {"run twice", "run without a lease"}
+
+
+def test_runs_overlap_only_after_a_lease_ran_out(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.report("release", "x", 1, "waiting", at=11)
+    made.reserve({"x": 2}, at=12)
+    made.runs = [("x", 1, 10.5, 13.0), ("x", 2, 12.5, 14.0)]
+    assert kinds(made.left(pending=["x"]), tmp_path / "given up") == {"runs overlap"}
+    made.runs = [("x", 1, 10.5, None), ("x", 2, 12.5, 14.0)]
+    assert not kinds(made.left(pending=["x"]), tmp_path / "died")
+
+
+def test_a_concurrent_history_with_unknown_outcomes_is_right(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", at=1, is_lost=True)
+    made.enqueue("x", at=1.2)  # sent again, with the reply of the first time
+    made.reserve({"x": 1}, at=1.25)
+    made.report("commit", "x", 1, at=2, is_lost=True)
+    made.report("commit", "x", 1, "gone", at=2.5)
+    made.enqueue("y", at=3, is_lost=True)
+    made.reserve({"y": 2}, at=2.9, took=1)
+    made.enqueue("z", at=4, is_lost=True)  # it was never applied
+    made.enqueue("v", at=5)
+    made.reserve({}, first=20, at=6, is_lost=True)  # the reply that had v, which its keeper gives back
+    made.report("release", "v", 23, "waiting", at=7)
+    made.reserve({"v": 9}, at=8)
+    made.report("move", "v", 9, at=9, is_lost=True, to="r")
+    made.reserve({"v": 10}, queue="r", at=11)
+    assert not kinds(made.left(pending=["y"]).left("r", pending=["v"]), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_simulated_queue_does_is_right(seed: int, tmp_path: Path) -> None:
+    assert not kinds(SimulatedQueues(seed, max_inflight=seed % 3 * 2).history, tmp_path)
+
+
+def _without_one(made: MadeHistory, draw: Any) -> bool:
+    """A task vanishes: one of whose calls every outcome is known."""
+    unsure = {one[0] for call in made.calls if call.ended is None for one in call.call.get("tasks", ())}
+    places = [(ids, one) for sets in made.snapshot.values() for ids in (sets["waiting"],) for one in ids]
+    sure = [place for place in places if place[1] not in unsure]
+    if sure:
+        ids, task = draw(st.sampled_from(sure))
+        ids.remove(task)
+    return bool(sure)
+
+
+def _renamed(made: MadeHistory, draw: Any) -> bool:
+    """A reserve hands out another task than there was."""
+    reserves = [call for call in made.calls if call.call["do"] == "reserve" and call.ended]
+    handed = [one for call in reserves for one in call.reply["ok"]]
+    if handed:
+        draw(st.sampled_from(handed))[0] = "unknown"
+    return bool(handed)
+
+
+def _reserved_twice(made: MadeHistory, draw: Any) -> bool:
+    """A task is handed out to another right after it was handed out."""
+    held = [call for call in made.calls if call.call["do"] == "reserve" and call.ended and call.reply["ok"]]
+    if held:
+        call = draw(st.sampled_from(held))
+        task, *_ = call.reply["ok"][0]
+        about = [one for one in made.calls if task in {word[0] for word in one.call.get("tasks", ())}]
+        others = [one for one in about if one.began < call.ended + 0.01 and one.call["do"] != "enqueue"]
+        if others:
+            return False
+        again = made.reserve({task: 10**6}, call.call["queue"], at=call.ended + 0.001, took=0.001)
+        again.reply["now"] = call.reply["now"] + 1
+    return bool(held)
+
+
+def _done_twice(made: MadeHistory, draw: Any) -> bool:
+    """A report succeeds again, later."""
+    done = [call for call in made.calls if call.call["do"] in ("commit", "move") and call.ended]
+    if done:
+        call = draw(st.sampled_from(done))
+        made.call(call.call["do"], call.call["queue"], call.reply, at=made.end - 1,
+                  **{word: call.call[word] for word in ("tasks", "to") if word in call.call})  # fmt: skip
+    return bool(done)
+
+
+def _in_both(made: MadeHistory, draw: Any) -> bool:
+    """A task is in two queues at the end."""
+    ids = made.snapshot["a"]["waiting"]
+    if ids:
+        made.snapshot["b"]["waiting"].append(draw(st.sampled_from(ids)))
+    return bool(ids)
+
+
+@pytest.mark.parametrize("mutate", [_without_one, _renamed, _reserved_twice, _done_twice, _in_both])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_mutated_history_is_found(
+    mutate: Callable[[MadeHistory, Any], bool], data: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = SimulatedQueues(data.draw(st.integers(0, 10**6))).history
+    if mutate(made, data.draw):
+        assert kinds(made, tmp_path_factory.mktemp("history"))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    made = MadeHistory()
+    made.enqueue("x", "y")
+    made.enqueue("z")
+    return made.left(waiting="xyz").write(tmp_path / "history")
+
+
+def cut(path: Path, *, line: int | None = None, size: int | None = None) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    text = "".join(lines[:line] + lines[line + 1 :]) if line is not None else path.read_text()[:size]
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "wanted"),
+    [
+        (lambda folder: (folder / "seal.json").unlink(), "seal.json cannot be read"),
+        (lambda folder: (folder / "0-0.jsonl").unlink(), "0-0.jsonl has no bytes"),
+        (lambda folder: cut(folder / "0-0.jsonl", line=2), "0-0.jsonl has"),
+        (lambda folder: (cut(folder / "0-0.jsonl", line=1), seal(folder)), "has the number 2 instead of 1: a gap"),
+        (lambda folder: (cut(folder / "0-0.jsonl", size=-4), seal(folder)), "line 3 is cut off or damaged"),
+        (lambda folder: (cut(folder / "0-0.jsonl", line=0), seal(folder)), "has the number 1 instead of 0"),
+        (lambda folder: (cut(folder / "3-0.jsonl", line=1), seal(folder)), "0 final snapshots"),
+    ],
+)
+def test_a_history_with_a_gap_is_refused(
+    break_it: Callable[[Path], object], wanted: str, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(written)]) == 0
+    break_it(written)
+    with pytest.raises(NotJudged, match=wanted):
+        check(written)
+    assert main([str(written)]) == 2
+    assert wanted in capsys.readouterr().err
+
+
+def test_a_process_without_its_start_is_refused(written: Path) -> None:
+    path = written / "0-0.jsonl"
+    path.write_text(path.read_text().replace('"start"', '"begin"'))
+    with pytest.raises(NotJudged, match="has its start in the first line"):
+        check(seal(written))
+
+
+def test_calls_without_a_rule_and_queues_without_a_snapshot_are_refused(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    with pytest.raises(NotJudged, match="queues the final snapshot lacks, or with a dead letter queue: q"):
+        check(made.write(tmp_path / "one"))
+    made.call("purge", reply={"ok": ["1"]})
+    with pytest.raises(NotJudged, match="a call of purge on q"):
+        check(made.left().write(tmp_path / "two"))
+
+
+def test_the_verdict_names_what_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    assert main([str(made.left().write(tmp_path))]) == 1
+    said = capsys.readouterr().out
+    assert "lost: 1" in said
+    assert "x: snapshot" in said
+    assert "the task could only be: waiting q" in said
+
+
+def test_the_checker_is_a_small_program_of_its_own() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in PROGRAM) <= 400
+    for path in PROGRAM:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.split(".")[0] in sys.stdlib_module_names or name.startswith("jobrunner.soak.history."), name

@@ -1,0 +1,139 @@
+"""The recorder of histories: what it writes of a call, which calls it leaves out, and the whole history of a client."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner import AsyncClient, Client, Item
+from jobrunner.broker import broker, scripts
+from jobrunner.broker.keys import Keys
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.errors import OutcomeUnknown, UsageError
+from jobrunner.soak.history import recorder
+from jobrunner.soak.history.__main__ import check
+from jobrunner.soak.history.call_records import PARSERS, UNRELATED
+from jobrunner.soak.history.reader import read
+from tests.support.server import Server
+
+NOT_JUDGED = {
+    "batch_advance", "batch_begin", "batch_claim", "batch_decide", "batch_fail", "batch_fill", "batch_renew",
+    "batch_stage", "delete_queue", "fan_out", "pop", "purge",
+}  # fmt: skip
+"""Scripts that move tasks, and for which the checker has no rule."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "history").mkdir()
+    end = recorder.install(tmp_path / "history")
+    yield tmp_path / "history"
+    end()
+
+
+@pytest.fixture
+def client(server: Server, keys: Keys) -> Iterator[Client]:
+    with Client(server.url, keys.prefix) as made:
+        yield made
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+def calls(folder: Path, do: str) -> list[dict[str, Any]]:
+    return [call for line in lines(folder) for call in line.get("calls", ()) if call["do"] == do]
+
+
+def test_each_script_is_recorded_or_known_to_move_no_task() -> None:
+    names = {file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")}
+    known = {*PARSERS, "reserve", "configure", "queue_declare"}
+    assert names == known | UNRELATED | NOT_JUDGED
+
+
+def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) -> None:
+    start, end = client.queue("line/start"), client.queue("line/end")
+    start.configure(max_inflight=8, max_attempts=0)
+    start.push_many([Item(n, id=f"i{n}") for n in range(8)])
+    start.push("first", id="first", priority=2)
+    start.push("later", id="later", in_=3600)
+    held = {lease.id: lease for lease in start.reserve(8)}
+    assert list(held)[:2] == ["first", "i0"]
+    held["first"].commit()
+    start.commit_many([held["i0"], held["i1"]])
+    held["i2"].rollback(delay=0)
+    held["i3"].release()
+    held["i4"].extend()
+    held["i5"].move("end")
+    client.task("i7", queue="line/start").cancel()
+    assert [lease.id for lease in end.reserve(1)] == ["i5"]
+    client.close()
+
+    with Client(client.settings.url, client.settings.prefix) as other:
+        recorder.finish(folder, broker_of(other), keys_of(other))
+    assert "max_inflight" in calls(folder, "configure")[0]["fields"]
+    assert calls(folder, "enqueue")[0]["tasks"] == [[f"i{n}", 1, False] for n in range(8)]
+    assert [call["tasks"] for call in calls(folder, "enqueue")[1:3]] == [[["first", 2, False]], [["later", 1, True]]]
+    assert calls(folder, "move")[0]["to"] == "line/end"
+    history = read(folder)
+    assert [op.do for op in history.tasks["i5"]] == ["enqueue", "reserve", "move", "reserve", "snapshot"]
+    assert [op.do for op in history.tasks["i4"]] == ["enqueue", "reserve", "extend", "snapshot"]
+    assert history.tasks["i2"][-1].said == [("line/start", "waiting")]
+    assert check(folder)[1] == []
+
+
+def test_calls_of_asyncio_are_recorded(folder: Path, server: Server, keys: Keys) -> None:
+    async def use() -> None:
+        async with AsyncClient(server.url, keys.prefix) as client:
+            await client.queue("q").push("x", id="x")
+            await client.queue("q").counts()
+
+    asyncio.run(use())
+    assert calls(folder, "enqueue")[0]["tasks"] == [["x", 1, False]]
+    assert not calls(folder, "queue_counts")
+
+
+def test_the_outcome_of_a_call_without_a_reply_is_unknown(
+    folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(_connection: object) -> object:
+        raise ConnectionResetError("lost")
+
+    client.queue("q").push("x", id="x")
+    with monkeypatch.context() as patched:
+        patched.setattr(broker, "read_reply", lose)
+        with pytest.raises(OutcomeUnknown):
+            client.queue("q").reserve(3)
+
+    assert lines(folder)[-1]["unknown"] == "ConnectionResetError: lost"
+    recorder.finish(folder, broker_of(client), keys_of(client))
+    history, found = check(folder)
+    assert (history.tasks["x"][-1].said, found) == ([("q", "pending")], [])
+    assert [(op.queue, count) for op, count in history.lost_reserves] == [("q", 3)]
+
+
+def test_a_fork_writes_a_file_of_its_own(folder: Path, client: Client) -> None:
+    client.queue("q").push("x", id="x")
+    if (pid := os.fork()) == 0:
+        try:
+            client.queue("q").push("y", id="y")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert len(list(folder.glob("*.jsonl"))) == 2
+    recorder.finish(folder, broker_of(client), keys_of(client))
+    assert set(read(folder).tasks) == {"x", "y"}
+
+
+def test_a_history_is_not_sealed_while_a_process_records(
+    folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_ENDS_S", 0.0)
+    (folder / "1-0.jsonl").write_text("")
+    with pytest.raises(UsageError, match=r"\[1\] still record into"):
+        recorder.finish(folder, broker_of(client), keys_of(client))
