@@ -12,7 +12,7 @@ from jobrunner.broker.call import Call
 
 UNRELATED = frozenset((
     "await_capacity", "batch_reclaim", "error_groups", "join_abandon", "join_arrive", "join_arrive_part",
-    "join_collect", "join_pass_on", "join_prepare", "leader_scan", "list_workers", "maintain", "outbox_read",
+    "join_collect", "join_pass_on", "leader_scan", "list_workers", "maintain", "outbox_read",
     "periodic_anchor", "periodic_define", "probe", "progress", "queue_bulk_counts", "queue_counts", "queue_forget",
     "register", "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read", "task_search",
     "worker_announce",
@@ -30,6 +30,8 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
     if call.script is None or call.script.name in UNRELATED:
         return None
     name, words = call.script.name, call.words
+    if name == "join_prepare":
+        return _prepared(words)
     record: dict[str, Any] = {"do": name, "queue": queue_of(call.keys[0])}
     if name in ("reserve", "pop"):
         record["count"] = int(_text(words[1]))
@@ -44,11 +46,22 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
     return record
 
 
+def _prepared(words: Sequence[Any]) -> dict[str, Any] | None:
+    """The task that enters its queue when a join fires, or never; None for a join without one."""
+    known = dict(zip(map(_text, words[1::2]), words[2::2], strict=True))
+    if "id" not in known:
+        return None
+    tasks = [[_text(known["id"]), _priority(known["priority"]), True]]
+    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks}
+
+
 def of_reply(record: dict[str, Any], reply: Any) -> dict[str, Any]:
     """The outcome of a call. A script that failed may have written before, so its outcome is unknown."""
     if isinstance(reply, Exception):
         return {"unknown": f"{type(reply).__name__}: {reply}"[:200]}
     match record["do"]:
+        case "join_prepare":
+            return {"unknown": "the task enters when the join fires"}
         case "reserve":
             return {"now": float(reply[0]), "ok": list(_reserved(record["first"], reply))}
         case "enqueue":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 NEVER = float("inf")
-ENTERING = ("enqueue", "enqueue_unique", "periodic_fire")
+ENTERING = ("enqueue", "enqueue_unique", "periodic_fire", "join_prepare")
 _KNOWN = frozenset((*ENTERING, "reserve", "commit", "fail", "release", "crash", "extend", "move", "cancel"))
 _UNCHANGED = frozenset(("gone", "not_reserved", "lost", "refused", "full", "hops", "missed", "fenced", "skipped",
                         "disabled", "reserved"))  # fmt: skip

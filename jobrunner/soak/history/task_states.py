@@ -55,7 +55,7 @@ def _after(op: Op, state: State, is_sent_again: bool) -> Iterable[State]:
     kind = state[0]
     is_free = kind == "waiting" or (kind == "held" and state[3] <= op.now_ms)
     match op.do:
-        case "enqueue" | "enqueue_unique" | "periodic_fire":
+        case do if do in ENTERING:
             if op.said not in (None, "new", "fired"):  # it was there, so it stays
                 return [state]
             if kind in ("absent", "ended", "dead"):  # those are forgotten after a while

@@ -13,6 +13,7 @@ from tests.acceptance.fleet import JOBS
 from tests.acceptance.jobs_for_tests import Always, Twice
 from tests.reliability.checker import judge
 from tests.reliability.jobs import Step, single, taken_job
+from tests.reliability.recording import judge_history
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
@@ -214,6 +215,7 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
 
     Loss 0; no report counts twice; flows go on; no tick is doubled.
     """
+    stage.record_history()
     proxy = stage.proxy()
     leader = ("periodic_fire", "take_leadership", "worker_announce")
     scripts = ("reserve", "commit", "fail", "extend", "join_arrive", *leader)
@@ -239,6 +241,7 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
     judge_ticks(stage, findings, 2)
     findings.note("replies lost", dict(proxy.lost))
     findings.equals("scripts of which none was", [script for script in scripts if not proxy.lost[script]], [])
+    judge_history(stage, findings)
 
 
 ROWS = (operations, worker)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from jobrunner import AsyncClient, Client, Item
+from jobrunner import AsyncClient, Client, Item, chain, job
 from jobrunner.broker import broker, scripts
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.current import pinned
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.errors import OutcomeUnknown, UsageError
 from jobrunner.soak.history import recorder
 from jobrunner.soak.history.__main__ import check
@@ -51,7 +53,7 @@ def calls(folder: Path, do: str) -> list[dict[str, Any]]:
 
 def test_each_script_is_recorded_or_known_to_move_no_task() -> None:
     names = {file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")}
-    known = {*PARSERS, "reserve", "configure", "queue_declare"}
+    known = {*PARSERS, "join_prepare", "reserve", "configure", "queue_declare"}
     assert names == known | UNRELATED | NOT_JUDGED
 
 
@@ -83,6 +85,25 @@ def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) 
     assert [op.do for op in history.tasks["i5"]] == ["enqueue", "reserve", "move", "reserve", "snapshot"]
     assert [op.do for op in history.tasks["i4"]] == ["enqueue", "reserve", "extend", "snapshot"]
     assert history.tasks["i2"][-1].said == [("line/start", "waiting")]
+    assert check(folder)[1] == []
+
+
+@job(queue="steps")
+def step() -> None:
+    """A step of a flow."""
+
+
+def test_a_task_that_a_join_enqueues_may_come_from_there(folder: Path, client: Client) -> None:
+    with pinned(client):
+        chain(step.bind(), step.bind()).enqueue()
+    ((task, _, _),) = calls(folder, "join_prepare")[0]["tasks"]
+    for _ in range(2):
+        (lease,) = client.queue("steps").reserve(1)
+        lease.commit()
+        relay(broker_of(client), keys_of(client), tags=["steps"])
+
+    assert lease.id == task
+    recorder.finish(folder, broker_of(client), keys_of(client))
     assert check(folder)[1] == []
 
 
