@@ -18,6 +18,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
+HISTORY = "violations in the history"
 SHORT = ("--keepalive", "1.5", "--workers", "2", "--rate", "60", "--seed", "1")
 
 
@@ -71,7 +72,7 @@ def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
     assert len(found["samples"]) > 8
     assert all(sample["memory"] for sample in found["samples"])
     assert (folder / "plot.svg").read_text().count("<path") > 8
-    assert {"name": "violations in the history", "value": "none", "bound": "none", "holds": True} in found["checks"]
+    assert {"name": HISTORY, "value": "none", "bound": "none", "holds": True} in found["checks"]
     again = subprocess.run([sys.executable, "-m", "jobrunner.soak.history", history],
                            capture_output=True, text=True, cwd=ROOT)  # fmt: skip
     assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "no violation"), again
@@ -81,16 +82,16 @@ def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("tampering", "caught"),
     [
-        ({"fault": "loses"}, {"acknowledged tasks lost"}),
-        _slow({"fault": "doubles"}, {"begun again without a fault that explains it"}),
-        _slow({"fault": "leaks"}, {"still there after the drain"}),
+        ({"fault": "loses"}, {"acknowledged tasks lost", HISTORY}),
+        _slow({"fault": "doubles"}, {"begun again without a fault that explains it", HISTORY}),
+        _slow({"fault": "leaks"}, {"still there after the drain", HISTORY}),
         _slow({"fault": "hoards"}, {"keys", "keys that should be gone"}),
         _slow({"leak": "200000"}, {"memory of the worker that was never killed", "its descriptors"}),
     ],
     ids=["loses", "doubles", "leaks", "hoards", "grows"],
 )
 def test_a_build_with_a_fault_does_not_hold(folder: Path, tampering: dict[str, str], caught: set[str]) -> None:
-    code, said, err = ended(soak(folder, *BROKEN, **tampering))
+    code, said, err = ended(soak(folder, *BROKEN, "--history", str(folder / "history"), **tampering))
 
     assert code == 1, said + err
     assert "NOT HELD" in said, err

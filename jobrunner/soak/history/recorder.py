@@ -47,16 +47,16 @@ _STATES = ("waiting", "scheduled", "pending", "dead")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _QUEUE = re.compile(rb'"(?:queue|to)":("(?:[^"\\]|\\.)*")')
 _ENDS_S = 20.0
-_SITE = '''"""Records the history of each process of a soak, then runs the sitecustomize that this one hides."""
+_SITE = '''"""Runs the sitecustomize that this one hides, then records the calls of this process of a soak."""
 import os, runpy, sys
-from jobrunner.soak.history import recorder
-recorder.install_if_asked()
 here = os.path.dirname(os.path.abspath(__file__))
 for folder in sys.path:
     path = os.path.join(folder, "sitecustomize.py")
     if os.path.abspath(folder) != here and os.path.exists(path):
         runpy.run_path(path)
         break
+from jobrunner.soak.history import recorder
+recorder.install_if_asked()
 '''
 
 
@@ -206,8 +206,8 @@ def install(folder: Path) -> Callable[[], None]:
 
 
 def install_if_asked() -> None:
-    """Does so where the environment names a folder."""
-    if folder := os.environ.get(FOLDER):
+    """Does so, once, where the environment names a folder."""
+    if (folder := os.environ.get(FOLDER)) and not any(isinstance(one, _AttemptObserver) for one in OBSERVERS):
         install(Path(folder))
 
 

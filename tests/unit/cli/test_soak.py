@@ -1,6 +1,7 @@
 """`jobrunner soak` refuses wrong options before anything starts. tests/acceptance/test_soak.py runs it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,15 @@ def test_misuse_is_told_in_one_line_and_starts_nothing(cli: Callable[..., Any], 
 
     assert result.code == 2
     assert told in result.err
+
+
+def test_a_history_needs_a_new_folder(cli: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+
+    result = cli("soak", "--history", str(tmp_path))
+
+    assert result.code == 2
+    assert "the folder is not empty; name a new one" in result.err
 
 
 def test_a_server_that_is_away_is_told(cli: Callable[..., Any]) -> None:

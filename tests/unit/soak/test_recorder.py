@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,29 @@ def test_a_fork_writes_a_file_of_its_own(folder: Path, client: Client) -> None:
     assert len(list(folder.glob("*.jsonl"))) == 2
     recorder.finish(folder, broker_of(client), keys_of(client))
     assert set(read(folder).tasks) == {"x", "y"}
+
+
+def test_each_call_is_recorded_once_however_often_a_process_is_asked(
+    folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(recorder.FOLDER, str(folder))
+    recorder.install_if_asked()
+    client.queue("q").push("x", id="x")
+    assert len(calls(folder, "enqueue")) == 1
+
+
+def test_a_new_interpreter_records_and_runs_the_sitecustomize_that_is_hidden(
+    tmp_path: Path, server: Server, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.hidden = 'ran'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "theirs"))
+    environment = recorder.environment_for(tmp_path / "history", tmp_path / "site")
+    program = f"from jobrunner import Client; Client({server.url!r}, {keys.prefix!r}).queue(hidden).push(1, id='x')"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, check=True, cwd=tmp_path)
+
+    (call,) = calls(tmp_path / "history", "enqueue")
+    assert (call["queue"], call["tasks"]) == ("ran", [["x", 1, False]])
 
 
 def test_a_history_is_not_sealed_while_a_process_records(
