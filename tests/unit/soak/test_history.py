@@ -282,10 +282,10 @@ def written(tmp_path: Path) -> Path:
     return made.left(waiting="xyz").write(tmp_path / "history")
 
 
-def cut(path: Path, *, line: int | None = None, size: int | None = None) -> None:
+def cut(path: Path, *, line: int | None = None, size: int | None = None) -> int:
     lines = path.read_text().splitlines(keepends=True)
     text = "".join(lines[:line] + lines[line + 1 :]) if line is not None else path.read_text()[:size]
-    path.write_text(text)
+    return path.write_text(text)
 
 
 @pytest.mark.parametrize(
