@@ -90,7 +90,7 @@ def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) 
     assert check(folder)[1] == []
 
 
-@job(queue="steps")
+@job(name="recorded.step", queue="steps")
 def step() -> None:
     """A step of a flow."""
 
