@@ -7,14 +7,18 @@ than a second of a core. A failed row ends the workers of its Spark job, so a se
 starts this module in place of its own when `spark.python.daemon.module` names it. PySpark imports late because
 libraries with threads must not be forked in the middle of their work; here nothing runs before the fork, and PyArrow,
 OpenBLAS and jemalloc prepare themselves for one.
+
+A worker whose job was cancelled finds its pipes closed. That is no failure, so its traceback is not printed.
 """
 
 import gc
 import sys
+import traceback
 from contextlib import suppress
 from importlib import import_module
+from types import SimpleNamespace
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 _OF_STATIONS = "pyspark.worker"
 _PRELOADED = (
@@ -35,7 +39,15 @@ def preload() -> None:
     gc.freeze()  # a collection in a worker would write to the pages that it shares with its parent
 
 
+def print_exception() -> None:
+    """Prints the exception that is handled, but none of a pipe that Spark closed."""
+    if not isinstance(sys.exception(), (EOFError, ConnectionError)):
+        traceback.print_exc()
+
+
 if __name__ == "__main__":
     if _OF_STATIONS in sys.argv[1:]:
         preload()
-    manager()
+    printed = SimpleNamespace(print_exc=print_exception, format_exc=traceback.format_exc)
+    setattr(daemon, "traceback", printed)  # noqa: B010  a type checker knows no such attribute
+    daemon.manager()
