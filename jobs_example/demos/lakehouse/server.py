@@ -7,6 +7,7 @@ there: the demo asks for a sync (`WAITAOF`), notes the size of the file, and kil
 
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -33,12 +34,11 @@ class DemoServer:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._server = ValkeyServer(host=_HOST, data_dir=place, persist=True, config=_SETTINGS)
-        self._port = 0
+        self._port = _free_port()
+        self._server = self._at_rest()
 
     def __enter__(self) -> Self:
         self._start()
-        self._port = self._server.port
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,11 +63,12 @@ class DemoServer:
             self._server.stop()
         lost = file.stat().st_size - synced
         os.truncate(file, synced)
-        self._server = ValkeyServer(
-            port=self._port, host=_HOST, data_dir=self._place, persist=True, config=_SETTINGS
-        )
+        self._server = self._at_rest()
         self._start()
         return lost
+
+    def _at_rest(self) -> Any:
+        return ValkeyServer(port=self._port, host=_HOST, data_dir=self._place, persist=True, config=_SETTINGS)
 
     def _start(self) -> None:
         """Starts it in the environment of the embedded server, which makes its allocations cheap."""
@@ -82,3 +83,11 @@ class DemoServer:
     def _file(self) -> Path:
         """The part of the append-only file that is being written."""
         return max((self._place / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+
+
+def _free_port() -> int:
+    """One that the system chose: at the usual one, another server would be while this one starts again."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
