@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import redis
@@ -14,12 +13,12 @@ from click.testing import CliRunner
 from jobrunner import Client, Job, Worker, job
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.client import keys_of
-from jobrunner.client.current import forget, use
+from jobrunner.client.current import use
 from jobrunner.errors import OutcomeUnknown, ServerRefused
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app
 from jobrunner.web.login import LoginLinks
-from tests.security.roles import PAGE, PASSWORD, grant
+from tests.security.roles import PAGE, roles_of
 from tests.support.server import Server, version_of
 from tests.unit.web.conftest import Browser
 
@@ -41,24 +40,8 @@ class Add(Job):
 @pytest.fixture
 def connect(server: Server, keys: Any, raw: redis.Redis) -> Iterator[Callable[..., Client]]:
     """connect("producer", "+select"): a client as that user, with additional rules."""
-    if version_of(raw) < (7,):
-        pytest.skip("Redis 6.2 knows no selectors")
-    names = grant(raw, keys.prefix)
-    made: list[Client] = []
-
-    def connect_as(role: str, *rules: str, password: str = PASSWORD, rest: str = "", **options: Any) -> Client:
-        if rules:
-            raw.execute_command("ACL", "SETUSER", role, *rules)
-        url = server.url.replace("unix://", f"unix://{role}:{quote(password, safe='')}@") + rest
-        made.append(Client(url, keys.prefix, **options))
-        return made[-1]
-
-    yield connect_as
-    forget()
-    for client in made:
-        client.close()
-    for name in names:
-        raw.acl_deluser(name)
+    with roles_of(server, raw, keys.prefix) as connect_as:
+        yield connect_as
 
 
 def command(client: Client, *words: str) -> Any:

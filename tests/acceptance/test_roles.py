@@ -15,13 +15,13 @@ from jobrunner import Client, Job, PeriodicJob, Worker, group, job
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.client.current import forget, use
+from jobrunner.client.current import use
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.web.login import LoginLinks
-from tests.security.roles import PASSWORD, grant
+from tests.security.roles import roles_of
 from tests.support.server import Server, version_of
 from tests.support.waiting import wait_for
 from tests.unit.web.conftest import Browser
@@ -69,22 +69,8 @@ class Tick(PeriodicJob):
 @pytest.fixture
 def connect(server: Server, keys: Any, raw: redis.Redis) -> Iterator[Callable[[str], Client]]:
     """connect("producer"): a client as that user, made the current one."""
-    if version_of(raw) < (7,):
-        pytest.skip("Redis 6.2 knows no selectors, see docs/security.md")
-    names = grant(raw, keys.prefix)
-    assert names == ["producer", "worker", "operator", "viewer"]
-    made: list[Client] = []
-
-    def connect_as(role: str) -> Client:
-        made.append(Client(server.url.replace("unix://", f"unix://{role}:{PASSWORD}@"), keys.prefix))
-        return made[-1]
-
-    yield connect_as
-    forget()
-    for client in made:
-        client.close()
-    for name in names:
-        raw.acl_deluser(name)
+    with roles_of(server, raw, keys.prefix) as connect_as:
+        yield connect_as
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Job, job
+from jobrunner import Job, Queue, job
 from jobrunner.client import outgoing
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
@@ -69,6 +69,18 @@ def producer(proxy: Proxy, client: Client, clock: Any) -> Iterator[Client]:
 @pytest.fixture
 def consumer(client: Client, proxy: Proxy) -> Consumer:
     return Consumer(client, proxy, "line/q")
+
+
+@pytest.fixture
+def hasty(consumer: Consumer, proxy: Proxy, client: Client, clock: Any) -> Iterator[tuple[Client, Queue]]:
+    """A client that sends nothing again by itself and whose next reply is lost, and a queue of it that was used."""
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0) as made:
+        queue = made.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose()
+        yield made, queue
 
 
 @pytest.fixture(params=[0, 9.9, 10, 60], ids="keep={}".format)
@@ -197,43 +209,33 @@ def test_the_same_id_pushed_on_purpose_is_new_once_the_first_is_gone(consumer: C
 
 
 def test_what_a_caller_sends_again_after_an_unknown_outcome_is_delivered_once(
-    consumer: Consumer, proxy: Proxy, client: Client, clock: Any
+    consumer: Consumer, hasty: tuple[Client, Queue]
 ) -> None:
-    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0) as hasty:
-        queue = hasty.queue("line/q")
-        queue.push("warm")
-        consumer.take_all()
-        consumer.taken.clear()
-        consumer.lose()
-        with pytest.raises(OutcomeUnknown):
-            queue.push("x", id="mine")
-        hasty.queue("line/q").push("x", id="mine")
-        consumer.take_all()
-        assert consumer.taken == ["mine"]
-        queue.push("y", id="mine")
-        consumer.take_all()
-        assert consumer.taken == ["mine", "mine"], "after that it is a new one"
+    sender, queue = hasty
+    with pytest.raises(OutcomeUnknown):
+        queue.push("x", id="mine")
+    sender.queue("line/q").push("x", id="mine")
+    consumer.take_all()
+    assert consumer.taken == ["mine"]
+    queue.push("y", id="mine")
+    consumer.take_all()
+    assert consumer.taken == ["mine", "mine"], "after that it is a new one"
 
 
 @pytest.mark.parametrize("again", ["the same call", "each alone", "another process"])
 def test_of_many_whose_outcome_is_unknown_the_same_call_again_adds_none(
-    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, again: str
+    consumer: Consumer, hasty: tuple[Client, Queue], again: str
 ) -> None:
     """And what is another call for the server adds those that are done and gone: it cannot know that they are old."""
     items = [Item("x", id="a"), Item("y", id="b")]
-    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0) as hasty:
-        queue = hasty.queue("line/q")
-        queue.push("warm")
-        consumer.take_all()
-        consumer.taken.clear()
-        consumer.lose()
-        with pytest.raises(OutcomeUnknown):
-            queue.push_many(items)
-        if again == "another process":
-            outgoing._unknown.clear()
-        for part in [[one] for one in items] if again == "each alone" else [items]:
-            queue.push_many(part)
-        consumer.take_all()
+    _, queue = hasty
+    with pytest.raises(OutcomeUnknown):
+        queue.push_many(items)
+    if again == "another process":
+        outgoing._unknown.clear()
+    for part in [[one] for one in items] if again == "each alone" else [items]:
+        queue.push_many(part)
+    consumer.take_all()
 
     assert consumer.taken == ["a", "b"] * (1 if again == "the same call" else 2)
 
