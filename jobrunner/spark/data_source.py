@@ -106,7 +106,7 @@ def register(spark: SparkSession) -> None:
 
 
 def prepare(spark: SparkSession) -> None:
-    """What `register` does, but for a session that is not to become the one of this process.
+    """Prepares a session as `register` does, but does not make it the session of this process.
 
     In a function of `foreachBatch` a frame belongs to a copy of the session, which ends with the stream.
     """

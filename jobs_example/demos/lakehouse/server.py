@@ -86,7 +86,8 @@ class DemoServer:
 
 
 def _free_port() -> int:
-    """One that the system chose: at the usual one, another server would be while this one starts again."""
+    """A free port that the system chooses. The usual one is the first choice of every such server, so another server
+    could take it during a restart."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]

@@ -60,7 +60,7 @@ class PipelineDemo(ABC, Generic[M, K]):
         """The present state."""
 
     def act(self, moment: M) -> None:
-        """What a demo does at each moment besides its kills."""
+        """Does what a demo does at each poll besides its kills."""
 
     @property
     def elapsed_s(self) -> float:
