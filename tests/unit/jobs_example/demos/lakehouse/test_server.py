@@ -4,9 +4,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from jobs_example.demos.lakehouse.server import DemoServer
 from redis import ConnectionError as Refused
 from redis import Redis
+
+from jobs_example.demos.lakehouse.server import DemoServer
 
 
 def test_what_was_synced_is_there_and_what_came_behind_it_is_lost(tmp_path: Path) -> None:

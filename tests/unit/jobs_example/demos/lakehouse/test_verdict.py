@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pyarrow as pa
-from jobs_example.demos.lakehouse.orders import Truth
-from jobs_example.demos.lakehouse.verdict import Stored, stored_in, verdict
 
 from jobs_example.demos.checks import Check
+from jobs_example.demos.lakehouse.orders import Truth
+from jobs_example.demos.lakehouse.verdict import Stored, stored_in, verdict
 from jobs_example.demos.pipelines.remains import Remains
 
 TRUTH = Truth(ids={"a", "b"}, cents_by_kind=Counter({"kind-1": 30, "kind-2": 5}), dead={"x": "quantity"})
