@@ -73,7 +73,7 @@ def test_a_job_whose_result_is_too_large_is_dead_with_the_reason_and_runs_once(
     with Client(client.settings.url, client.settings.prefix, result_limit=1000) as limited:
         use(limited)
         try:
-            worker = Worker([module], client=limited, executor=executor, concurrency=1)
+            worker = Worker([module], ["q"], client=limited, executor=executor, concurrency=1)
             jobs = importlib.import_module(module)
             fits, too_large = jobs.large.enqueue(998, str(trace)), jobs.large.enqueue(999, str(trace))
             coroutine = jobs.large_async.enqueue(999)
