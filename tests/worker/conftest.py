@@ -11,6 +11,13 @@ from jobrunner import Client, Worker
 Start = Callable[..., Worker]
 
 
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps workers that serve all queues from those of Spark's stations, which other modules of a run declare: each
+    would start a Java, for half a minute."""
+    monkeypatch.setattr("jobrunner.worker.queues.driven_queues", list)
+
+
 @pytest.fixture
 def start(current: Client) -> Iterator[Start]:
     """start(queues=[…], concurrency=…, …): a worker that works; it stops with the test."""

@@ -226,10 +226,7 @@ def test_queues_are_served_by_their_weights(start: Start, current: Client) -> No
     assert 60 <= order[:100].count("heavy") <= 90
 
 
-def test_without_queues_it_serves_those_of_all_jobs(
-    run: Run, current: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobrunner.worker.queues.driven_queues", list)  # Spark's stations, where a run has some
+def test_without_queues_it_serves_those_of_all_jobs(run: Run, current: Client) -> None:
     other.enqueue("2")
     step.enqueue("1")
     run()
