@@ -98,11 +98,11 @@ def _summary(command: click.Command) -> str:
 
 def _present_word(error: click.NoSuchOption) -> str | None:
     params = error.ctx.command.params if error.ctx is not None else []
-    known = [str(param.name) for param in params if isinstance(param, click.Option)]
+    known = {str(param.name): max(param.opts, key=len) for param in params if isinstance(param, click.Option)}
     name = error.option_name.lstrip("-").replace("-", "_")
-    if (told := retired(name, known)) or (near := present(name)) not in known:
+    if (told := retired(name, list(known))) or (near := present(name)) not in known:
         return told
-    return f"it is called {'--' + near.replace('_', '-')!r} here"
+    return f"it is called {known[near]!r} here"
 
 
 class LazyGroup(CommandGroup):

@@ -50,6 +50,7 @@ MISUSES = [
                  id="retired option"),
     pytest.param(("queues", "limit", "mail", "--rate-per-key", "3"), "it is called '--rate-per-partition' here",
                  id="retired option that the command has"),
+    pytest.param(("work", "jobs_here", "--queues", "a"), "it is called '--queue' here", id="plural of an option"),
     pytest.param(("queues", "purge", "{mail}"), "'{mail}' is not allowed", id="braces at purge"),
 ]
 
