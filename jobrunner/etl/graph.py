@@ -10,6 +10,7 @@ last writer wins. Readers skip a graph that they cannot read: another version ma
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -21,7 +22,14 @@ from jobrunner.errors import InvalidOption, PipelineError
 
 def full_name(pipeline: str, name: object) -> str:
     """`pipeline/name` of a short or full name. Raises InvalidName, PipelineError for a queue of another pipeline."""
-    if isinstance(name, str) and "/" in name:
+    if not isinstance(name, str):
+        split_queue(name)  # raises
+    return _full_name(pipeline, str(name))
+
+
+@lru_cache(maxsize=1024)  # each item that a station sends on names its target
+def _full_name(pipeline: str, name: str) -> str:
+    if "/" in name:
         tag, short = split_queue(name)
         if tag != pipeline:
             raise PipelineError(

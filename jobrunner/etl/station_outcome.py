@@ -62,7 +62,8 @@ class To:
         object.__setattr__(self, "queue", queue)
         object.__setattr__(self, "payload", payload)
         object.__setattr__(self, "headers", headers)
-        object.__setattr__(self, "delay_s", seconds(delay, option="To(delay=…)"))
+        delay_s = 0.0 if type(delay) is int and delay == 0 else seconds(delay, option="To(delay=…)")
+        object.__setattr__(self, "delay_s", delay_s)
         object.__setattr__(self, "priority", check_priority(priority))
 
 
@@ -98,7 +99,7 @@ class Link:
                 return self._result(returned)
             if self.fan_out and returned is not None:
                 return self._spread(returned, attempt)
-            return self._moved(returned if isinstance(returned, To) else self._only(returned), attempt)
+            return self._moved(returned, attempt) if isinstance(returned, To) else self._passed_on(returned, attempt)
         except UsageError as error:
             raise Fail(f"{type(error).__name__}: {error}", retry=False) from error
 
@@ -145,11 +146,7 @@ class Link:
 
     def _moved(self, to: To, attempt: Attempt) -> Moved:
         queue = self._target(to.queue)
-        payload, encoding = None, "json"
-        if not isinstance(to.payload, Unset):
-            payload, encoding = write_payload(to.payload, current_client().settings.payload_limit)
-        elif self.fan_out:
-            payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode()
+        payload, encoding = self._written(to.payload, attempt)
         headers = None if to.headers is None else write_headers({**read_headers(attempt.headers), **to.headers})
         return Moved(
             queue=queue,
@@ -161,6 +158,22 @@ class Link:
             max_hops=self.max_hops,
             waits=self.waits(queue),
         )
+
+    def _passed_on(self, returned: Any, attempt: Attempt) -> Moved:
+        """What most stations return, a payload for the only target, without the checks of a To."""
+        if len(self.targets) != 1:
+            return self._moved(self._only(returned), attempt)
+        queue = self.targets[0]
+        payload, encoding = self._written(UNSET if returned is None else returned, attempt)
+        return Moved(queue=queue, payload=payload, encoding=encoding, max_hops=self.max_hops, waits=self.waits(queue))
+
+    def _written(self, payload: Any, attempt: Attempt) -> tuple[bytes | None, str]:
+        """A payload as stored, and its encoding; None where the item keeps the one that it has."""
+        if not isinstance(payload, Unset):
+            return write_payload(payload, current_client().settings.payload_limit)
+        if self.fan_out:
+            return attempt.payload or b"", (attempt.encoding or b"").decode()
+        return None, "json"
 
     def _target(self, name: object) -> str:
         queue = full_name(self.queue.partition("/")[0], name)
