@@ -16,16 +16,11 @@ from typing import Any
 
 import yaml
 
+from tests.support.ports import free_port
 from tests.support.server import server_binary
 from tests.support.waiting import wait_for
 
 HEALTHY_WITHIN_S = 90.0
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Deployment:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyspark
 
 from jobrunner.spark.java import find_java, home_of
+from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
@@ -21,7 +22,7 @@ class Cluster:
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        port = _free_port()
+        port = free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self._run("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
         wait_for(lambda: _listens(port), timeout_s=60)
@@ -52,11 +53,6 @@ class Cluster:
             self._processes.append(
                 subprocess.Popen(full, env=environment, stdout=log, stderr=log, start_new_session=True)
             )
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def _listens(port: int) -> bool:
