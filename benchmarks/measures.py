@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 OURS = "jobrunner"
 OUR_THREADS = "jobrunner, threads"
-ACKNOWLEDGED = ("dramatiq", "taskiq", "rq", "celery", "arq", "saq", "streaq", "tasktiger")
+ACKNOWLEDGED = ("dramatiq", "taskiq", "rq", "celery", "arq", "saq", "streaq", "docket", "tasktiger")
 UNACKNOWLEDGED = ("huey",)
-PEERS = ("dramatiq", "taskiq", "rq", "celery", "huey", "arq", "saq", "streaq", "tasktiger")
+PEERS = ("dramatiq", "taskiq", "rq", "celery", "huey", "arq", "saq", "streaq", "docket", "tasktiger")
 FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
 """The features whose price `benchmarks.prices` measures, one at a time and together."""
 PLAIN = "plain"

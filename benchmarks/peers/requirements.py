@@ -9,5 +9,6 @@ REQUIREMENTS = {
     "arq": ("arq>=0.28", "uvloop>=0.20", "hiredis>=3"),
     "saq": ("saq[redis]>=0.26", "typing-extensions>=4", "uvloop>=0.20", "hiredis>=3"),  # it uses it without saying so
     "streaq": ("streaq>=7.2", "uvloop>=0.20"),
+    "docket": ("pydocket>=0.27", "uvloop>=0.20", "hiredis>=3"),
     "tasktiger": ("tasktiger>=0.26", "hiredis>=3"),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 from benchmarks.contender import Contender
 from benchmarks.peers.arq_peer import arq
 from benchmarks.peers.celery_peer import celery
+from benchmarks.peers.docket_peer import docket
 from benchmarks.peers.dramatiq_peer import dramatiq
 from benchmarks.peers.huey_peer import huey
 from benchmarks.peers.rq_peer import rq
@@ -23,5 +24,6 @@ ROSTER: dict[str, Callable[[Path], Contender]] = {
     "arq": arq,
     "saq": saq,
     "streaq": streaq,
+    "docket": docket,
     "tasktiger": tasktiger,
 }

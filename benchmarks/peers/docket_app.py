@@ -1,0 +1,71 @@
+"""Docket's side: the worker with its tasks, and the producer. The harness runs it in Docket's own environment."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import uvloop
+from docket import Docket, Worker
+
+from benchmarks.ledger import recorder
+from benchmarks.produce import serve_async
+from benchmarks.waits import WAIT_S, at_once, compute
+
+AT_ONCE = 100
+CHECK = timedelta(milliseconds=10)
+
+record = recorder()
+
+
+async def noop(n: int) -> None:
+    record(n)
+
+
+async def wait(n: int) -> None:
+    await asyncio.sleep(WAIT_S)
+    record(n)
+
+
+async def spin(n: int) -> None:
+    compute()
+    record(n)
+
+
+async def stamp(n: int) -> None:
+    record(time.time_ns() - n)
+
+
+TASKS = {"noop": noop, "wait": wait, "spin": spin, "stamp": stamp}
+
+
+def docket() -> Docket:
+    """Without records of finished tasks: what its documentation advises for the most tasks a second."""
+    url = f"{os.environ['BENCHMARK_URL']}?max_connections={2 * AT_ONCE}"
+    made = Docket(name="bench", url=url, execution_ttl=timedelta(0))
+    for task in TASKS.values():
+        made.register(task)
+    return made
+
+
+async def work() -> None:
+    async with docket() as server, Worker(server, concurrency=at_once(AT_ONCE), minimum_check_interval=CHECK) as worker:
+        await worker.run_forever()
+
+
+async def produce() -> None:
+    async with docket() as server:
+
+        async def send(task: str, number: int) -> None:
+            await server.add(TASKS[task])(number)
+
+        async def send_many(task: str, numbers: Sequence[int]) -> None:
+            await server.add_many(server.call(TASKS[task])(number) for number in numbers)
+
+        await serve_async(send, send_many)
+
+
+if __name__ == "__main__":
+    uvloop.run(work() if sys.argv[1:] == ["work"] else produce())
