@@ -22,6 +22,8 @@ class Contender:
     """The statement by which a program gets what it enqueues with."""
     share: float = 1.0
     """The part of --tasks it gets: a slow contender shows its rate on fewer."""
+    coroutines: bool = False
+    """Whether the producer's client is one of asyncio; else it blocks, and callers at a time are threads."""
     about: str = ""
     """Name and version, of one that is installed for the occasion."""
     only: Sequence[str] = ()

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 OURS = "jobrunner"
 OUR_THREADS = "jobrunner, threads"
-ACKNOWLEDGED = ("dramatiq", "taskiq", "rq", "celery", "arq", "saq", "streaq", "docket", "tasktiger")
+ACKNOWLEDGED = (
+    "dramatiq", "taskiq", "rq", "celery", "arq", "saq", "streaq", "ardiq", "blitzq", "mayu", "docket", "tasktiger",
+)  # fmt: skip
 UNACKNOWLEDGED = ("huey",)
-PEERS = ("dramatiq", "taskiq", "rq", "celery", "huey", "arq", "saq", "streaq", "docket", "tasktiger")
+PEERS = (*ACKNOWLEDGED[:4], *UNACKNOWLEDGED, *ACKNOWLEDGED[4:])
 FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
 """The features whose price `benchmarks.prices` measures, one at a time and together."""
 PLAIN = "plain"

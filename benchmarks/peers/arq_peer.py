@@ -25,6 +25,7 @@ def arq(venvs: Path) -> Contender:
         left=_left,
         share=0.03,
         imports="from arq import create_pool",
+        coroutines=True,
         about=version(folder, "arq"),
     )
 

@@ -28,6 +28,7 @@ def docket(venvs: Path) -> Contender:
         left=_left,
         share=0.03,
         imports="from docket import Docket",
+        coroutines=True,
         about=version(folder, "pydocket"),
     )
 

@@ -9,6 +9,12 @@ REQUIREMENTS = {
     "arq": ("arq>=0.28", "uvloop>=0.20", "hiredis>=3"),
     "saq": ("saq[redis]>=0.26", "typing-extensions>=4", "uvloop>=0.20", "hiredis>=3"),  # it uses it without saying so
     "streaq": ("streaq>=7.2", "uvloop>=0.20"),
+    "ardiq": ("ardiq>=1.2", "uvloop>=0.21"),
+    "blitzq": ("blitzq>=1.1", "uvloop>=0.21", "hiredis>=3"),
+    "mayu": ("mayu>=0.2.5",),
     "docket": ("pydocket>=0.27", "uvloop>=0.20", "hiredis>=3"),
     "tasktiger": ("tasktiger>=0.26", "hiredis>=3"),
 }
+
+PYTHON = {"ardiq": (3, 12), "blitzq": (3, 12), "mayu": (3, 13)}
+"""The oldest Python of the peers that need a newer one than jobrunner does."""

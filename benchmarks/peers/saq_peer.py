@@ -24,6 +24,7 @@ def saq(venvs: Path) -> Contender:
         left=_left,
         share=0.05,
         imports="from saq import Queue",
+        coroutines=True,
         about=version(folder, "saq"),
     )
 

@@ -23,6 +23,7 @@ def streaq(venvs: Path) -> Contender:
         left=_left,
         share=0.03,
         imports="from streaq import Worker",
+        coroutines=True,
         about=version(folder, "streaq"),
     )
 

@@ -30,6 +30,7 @@ def taskiq(venvs: Path) -> Contender:
         left=_left,
         share=0.1,
         imports="from taskiq_redis import RedisStreamBroker",
+        coroutines=True,
         about=version(folder, "taskiq-redis"),
     )
 
