@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.contender import Contender
-from benchmarks.measures import OUR_THREADS, OURS
+from benchmarks.measures import OUR_ASYNCIO, OUR_THREADS, OURS
 from benchmarks.server import PrivateServer
 from benchmarks.waits import concurrency
 from benchmarks.yardstick import URL, bare_left
@@ -40,6 +40,19 @@ def jobrunner_threads() -> Contender:
         left=_left,
         environment=lambda server: {**jobrunner_environment(server), "BENCHMARK_WAIT": "threads"},
         only=("waits",),
+    )
+
+
+def jobrunner_asyncio() -> Contender:
+    """Its client of asyncio, which enqueues alone; the worker is the same."""
+    return Contender(
+        name=OUR_ASYNCIO,
+        produce=_APP,
+        work=_work,
+        left=_left,
+        environment=lambda server: {**jobrunner_environment(server), "BENCHMARK_CLIENT": "asyncio"},
+        only=("enqueue", "wide"),
+        coroutines=True,
     )
 
 

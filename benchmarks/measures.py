@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 OURS = "jobrunner"
 OUR_THREADS = "jobrunner, threads"
+OUR_ASYNCIO = "jobrunner, asyncio"
 ACKNOWLEDGED = (
     "dramatiq", "taskiq", "rq", "celery", "arq", "saq", "streaq", "ardiq", "blitzq", "mayu", "docket", "tasktiger",
 )  # fmt: skip

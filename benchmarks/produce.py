@@ -4,6 +4,9 @@
 seconds that this took, without the start. `paced` enqueues N single tasks whose number is the instant of the call,
 by `time.time_ns()`, with pauses in which a worker falls idle again. TASK is noop, wait, spin or stamp.
 
+`APP wide TASK N WIDTH` enqueues as `one` does, by WIDTH callers of one client at a time: threads where the client
+blocks, coroutines where it is one of asyncio.
+
 `APP due TASK N FIRST_NS GAP_NS` enqueues single tasks by the clock, whose number is the instant at which each is due,
 and prints how many it sent until the time for all N was over: it never sends more often than that, and at once when it
 is behind.
@@ -16,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 _PAUSE_S = (0.02, 0.04)
@@ -38,6 +42,8 @@ def serve(send: Callable[[str, int], object], send_many: Callable[[str, Sequence
             time.sleep(pause)
     elif way == "many":
         send_many(task, range(count))
+    elif way == "wide":
+        _in_threads(send, task, count, *times)
     else:
         for number in range(count):
             send(task, number)
@@ -63,10 +69,30 @@ async def serve_async(
             await asyncio.sleep(pause)
     elif way == "many":
         await send_many(task, range(count))
+    elif way == "wide":
+        await _in_coroutines(send, task, count, *times)
     else:
         for number in range(count):
             await send(task, number)
     print(time.perf_counter() - started)
+
+
+def _in_threads(send: Callable[[str, int], object], task: str, count: int, width: int) -> None:
+    def caller(first: int) -> None:
+        for number in range(first, count, width):
+            send(task, number)
+
+    with ThreadPoolExecutor(width) as threads:
+        for done in [threads.submit(caller, first) for first in range(width)]:
+            done.result()
+
+
+async def _in_coroutines(send: Callable[[str, int], Awaitable[object]], task: str, count: int, width: int) -> None:
+    async def caller(first: int) -> None:
+        for number in range(first, count, width):
+            await send(task, number)
+
+    await asyncio.gather(*(caller(first) for first in range(width)))
 
 
 def so_many_at_once(
@@ -108,8 +134,8 @@ def due_instants(count: int, first_ns: int, gap_ns: int) -> Iterator[int]:
 
 def _asked() -> tuple[Any, ...]:
     way, task, *numbers = sys.argv[1:]
-    if way not in ("one", "many", "paced", "due"):
-        raise SystemExit(f"{way!r}: choose one, many, paced or due")
+    if way not in ("one", "many", "wide", "paced", "due"):
+        raise SystemExit(f"{way!r}: choose one, many, wide, paced or due")
     return way, task, *map(int, numbers)
 
 

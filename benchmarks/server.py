@@ -7,6 +7,7 @@ and not into another's.
 
 import os
 import socket
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -78,6 +79,12 @@ class PrivateServer:
         self.__exit__()
         self._process = _server(self.address[1])
         self._process.start()
+
+    def seen_through(self, port: int) -> Self:
+        """The same server for a contender that reaches it by a proxy on this port; `redis` goes straight to it."""
+        seen = copy(self)
+        seen.url = f"redis://{_HOST}:{port}/0"
+        return seen
 
     @property
     def version(self) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -49,6 +50,51 @@ def test_many_go_in_the_bulk_way(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(Sent().send, send_many)
 
     assert bulks == [("wait", [0, 1, 2, 3, 4])]
+
+
+def test_wide_every_number_is_sent_once_by_as_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    _asked(monkeypatch, "wide", "noop", "7", "3")
+    all_there, callers, numbers = threading.Barrier(3, timeout=10), set(), []
+
+    def send(_task: str, number: int) -> None:
+        if number < 3:
+            all_there.wait()  # only threads that run at the same time come past this
+        callers.add(threading.get_ident())
+        numbers.append(number)
+
+    serve(send, one_after_another(send))
+
+    assert sorted(numbers) == list(range(7))
+    assert len(callers) == 3
+
+
+def test_wide_every_number_is_sent_once_by_as_many_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
+    _asked(monkeypatch, "wide", "noop", "7", "3")
+    at_once, most, numbers = 0, 0, []
+
+    async def send(_task: str, number: int) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        numbers.append(number)
+
+    asyncio.run(serve_async(send, so_many_at_once(send, 2)))
+
+    assert sorted(numbers) == list(range(7))
+    assert most == 3
+
+
+def test_a_caller_that_fails_fails_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    _asked(monkeypatch, "wide", "noop", "4", "2")
+
+    def send(_task: str, number: int) -> None:
+        if number == 3:
+            raise ConnectionError("away")
+
+    with pytest.raises(ConnectionError, match="away"):
+        serve(send, one_after_another(send))
 
 
 def test_paced_tasks_carry_the_instant_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +150,5 @@ def test_a_client_of_asyncio_sends_the_same(monkeypatch: pytest.MonkeyPatch, way
 def test_another_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _asked(monkeypatch, "some", "noop", "5")
 
-    with pytest.raises(SystemExit, match="choose one, many, paced or due"):
+    with pytest.raises(SystemExit, match="choose one, many, wide, paced or due"):
         serve(Sent().send, one_after_another(Sent().send))
