@@ -1,7 +1,7 @@
 """jobrunner and the peers side by side on a server that is near, and one that is 2 ms away.
 
     python -m benchmarks.far                                        # about ten minutes a round
-    python -m benchmarks.far --only jobrunner,huey,blitzq --rtt 1,4 --rounds 5
+    python -m benchmarks.far --only jobrunner,huey,blitzq --measures drain --rtt 1,4 --rounds 5
     python -m benchmarks.far --through-proxy                        # the near server behind a proxy without delay, too
 
 A proxy in a process of its own delays each direction by half a round trip (`delay_proxy.py`). Each contender drains
@@ -12,7 +12,7 @@ jobrunner to each peer on the farthest one. jobrunner's client is that of the pe
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +33,9 @@ WIDTH = 16
 TARGET = at_least(0.85)
 """Of jobrunner's drain on the far server, divided by that on the near one."""
 _NEAR = "near"
+_SLOW_SHARE = 0.1
 _FAR_PART = 0.25
-"""Of a peer's tasks in a drain on a far server: most of them need some round trips for each."""
+"""Of the tasks of a peer with a smaller share than that, in a drain on a far server: it needs round trips for each."""
 _LEAST = 500
 _ENQUEUED = 0.02
 """Of --tasks, one by one: a caller that waits for each answer sends some hundred a second at best."""
@@ -81,7 +82,7 @@ class Found:
 def drained(server: PrivateServer, contender: Contender, way: Way, tasks: int) -> float:
     """Tasks a second of one worker; they are enqueued on the near way. Raises as `benchmarks.drain.drain`."""
     count = contender.tasks(tasks)
-    if way.name != _NEAR and contender.name != OURS:
+    if way.name != _NEAR and contender.share < _SLOW_SHARE:
         count = max(int(count * _FAR_PART), _LEAST)
     fill(server, contender, count)
     done = drain_filled(server, contender, count, way.environment(contender, server))
@@ -120,9 +121,10 @@ def main() -> int:
             first = number % max(len(contenders), 1)
             for contender in contenders[first:] + contenders[:first]:
                 for way in ways if number % 2 == 0 else reversed(ways):
-                    _take_all(found, server, contender, way, given.tasks)
-    for measure, title in TITLES.items():
-        print(f"\n{title}\n", *table(found, measure, contenders, [way.name for way in ways]).markdown(), sep="\n")
+                    _take_all(found, server, contender, way, given.measures, given.tasks)
+    for measure in given.measures:
+        lines = table(found, measure, contenders, [way.name for way in ways]).markdown()
+        print(f"\n{TITLES[measure]}\n", *lines, sep="\n")
     print()
     for key, why in found.void.items():
         print(f"VOID: {', '.join(key)}: {why}")
@@ -145,22 +147,28 @@ def table(found: Found, measure: str, contenders: Sequence[Contender], ways: Seq
             ratio = far.ratio(near) if far is not None and near is not None else None
             missed = ratio is not None and measure == "drain" and name == OURS and not TARGET.met(ratio)
             cells += ["" if far is None else far.text()]
-            cells += ["" if ratio is None else f"{ratio:.2g}{' (missed)' if missed else ''}"]
+            cells += ["" if ratio is None else f"{ratio:.2f}{' (missed)' if missed else ''}"]
         ours = OUR_ASYNCIO if contender.coroutines and measure != "drain" else OURS
         base, last = found.summary(ours, measure, ways[-1]), fars[-1] if fars else None
-        cells.append(f"{base.ratio(last):.2g}" if base is not None and last is not None and name != ours else "")
+        cells.append(_times(base.ratio(last)) if base is not None and last is not None and name != ours else "")
         kind = "coroutines" if contender.coroutines else "threads"
         rows.append((name, *cells, *([kind] if measure == "wide" else [])))
     titles = [ways[0], *(title for way in ways[1:] for title in (way, f"÷ {ways[0]}")), f"jobrunner ÷ it, {ways[-1]}"]
     return Table(("", *titles, *(["callers"] if measure == "wide" else [])), rows)
 
 
-def _take_all(found: Found, server: PrivateServer, contender: Contender, way: Way, tasks: int) -> None:
-    for measure, take in MEASURES.items():
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+def _take_all(
+    found: Found, server: PrivateServer, contender: Contender, way: Way, measures: Sequence[str], tasks: int
+) -> None:
+    for measure in measures:
         if contender.takes_part(measure):
             server.renew()
             key = (contender.name, measure, way.name)
-            found.take(key, partial(take, server, contender, way, tasks))
+            found.take(key, partial(MEASURES[measure], server, contender, way, tasks))
             print(*key, *(f"{rate:.0f}/s" for rate in found.rates.get(key, ["void"])), sep=", ", file=sys.stderr)
 
 
@@ -186,8 +194,10 @@ def _ways(server: PrivateServer, rtts: Sequence[float], through_proxy: bool) -> 
 
 def _arguments() -> argparse.ArgumentParser:
     asked = argparse.ArgumentParser(prog="python -m benchmarks.far", description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--only", type=_names, default=(OURS, *PEERS), help=f"some of {OURS}, {', '.join(PEERS)}")
-    asked.add_argument("--rtt", type=_round_trips, default=(2.0,), help="milliseconds, some with commas")
+    everybody = (OURS, *PEERS)
+    asked.add_argument("--only", type=some_of(everybody), default=everybody, help=f"some of {', '.join(everybody)}")
+    asked.add_argument("--measures", type=some_of(MEASURES), default=MEASURES, help=f"some of {', '.join(MEASURES)}")
+    asked.add_argument("--rtt", type=round_trips, default=(2.0,), help="milliseconds, some with commas")
     asked.add_argument("--through-proxy", action="store_true", help="also by a proxy that delays nothing")
     asked.add_argument("--tasks", type=int, default=100_000, help="of jobrunner's drain; others get a share of it")
     asked.add_argument("--rounds", type=int, default=3)
@@ -196,15 +206,20 @@ def _arguments() -> argparse.ArgumentParser:
     return asked
 
 
-def _names(text: str) -> Sequence[str]:
-    names, known = text.replace(" ", "").split(","), (OURS, *PEERS)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(known)}")
-    return names
+def some_of(known: Collection[str]) -> Callable[[str], Sequence[str]]:
+    """Reads some of these names, with commas between them."""
+
+    def read(text: str) -> Sequence[str]:
+        names = text.replace(" ", "").split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(known)}")
+        return names
+
+    return read
 
 
-def _round_trips(text: str) -> Sequence[float]:
+def round_trips(text: str) -> Sequence[float]:
     try:
         found = [float(one) for one in text.split(",")]
     except ValueError:

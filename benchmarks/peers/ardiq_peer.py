@@ -22,7 +22,7 @@ def ardiq(venvs: Path) -> Contender:
         produce=[str(folder / "python"), "-m", APP],
         work=lambda _task, count: [[str(folder / "ardiq"), "run", f"{APP}:app", "--quiet"]] * count,
         left=_left,
-        share=0.1,
+        share=0.2,
         imports="from ardiq import Ardiq",
         coroutines=True,
         about=version(folder, "ardiq"),

@@ -26,7 +26,7 @@ def blitzq(venvs: Path) -> Contender:
         produce=[str(folder / "python"), "-m", APP],
         work=partial(_work, str(folder / "blitzq")),
         left=_left,
-        share=0.1,
+        share=0.3,
         imports="from blitzq import Queue",
         coroutines=True,
         about=version(folder, "blitzq"),

@@ -27,7 +27,7 @@ def mayu(venvs: Path) -> Contender:
         produce=[str(folder / "python"), "-m", APP],
         work=partial(_work, str(folder / "mayu")),
         left=_left,
-        share=0.2,
+        share=0.5,
         imports="from mayu import App",
         about=version(folder, "mayu"),
     )
