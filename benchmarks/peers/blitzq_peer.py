@@ -40,6 +40,6 @@ def _work(program: str, task: str, count: int) -> list[list[str]]:
 
 
 def _left(server: PrivateServer) -> int:
-    # A finished task's entry is deleted from the stream; one that failed for good is in the hash of dead letters.
+    # A finished task's entry is deleted from the stream; a task that failed for good is in the hash of dead letters.
     redis: Any = server.redis
     return int(redis.xlen("blitzq:s:bench") + redis.zcard("blitzq:sched") + redis.hlen("blitzq:dlq"))

@@ -42,7 +42,7 @@ TASKS = {"noop": noop, "wait": wait, "spin": spin, "stamp": stamp}
 
 
 def docket() -> Docket:
-    """Without records of finished tasks: what its documentation advises for the most tasks a second."""
+    """Without records of finished tasks, as its documentation advises for the highest throughput."""
     url = f"{os.environ['BENCHMARK_URL']}?max_connections={2 * AT_ONCE}"
     made = Docket(name="bench", url=url, execution_ttl=timedelta(0))
     for task in TASKS.values():

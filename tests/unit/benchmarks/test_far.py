@@ -1,4 +1,4 @@
-"""The comparison on a far server: what a figure is divided by, and what has none."""
+"""The comparison on a far server: ratios of the table, void figures, and its options."""
 
 import argparse
 

@@ -10,7 +10,7 @@ from benchmarks.peers.requirements import PYTHON, REQUIREMENTS
 
 
 def _wish(monkeypatch: pytest.MonkeyPatch, oldest: tuple[int, int]) -> list[tuple[str, ...]]:
-    """Lets `x` need that Python, and notes the commands in place of running them."""
+    """Makes `x` need that Python, and collects the commands instead of running them."""
     commands: list[tuple[str, ...]] = []
     monkeypatch.setitem(REQUIREMENTS, "x", ("x>=1",))
     monkeypatch.setitem(PYTHON, "x", oldest)
