@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,8 @@ class Server:
 
     def start(self) -> None:
         """Returns when the server answers."""
-        options = self._options.items()  # Redis 6.2 takes no two words as one
-        words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
-        command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
         self._process = subprocess.Popen(
-            ["sh", "-c", UNTIL_END_OF_INPUT, str(self.folder), *command],
+            ["sh", "-c", UNTIL_END_OF_INPUT, str(self.folder), *self.command()],
             start_new_session=True,  # a signal to the group of the tests must not end the shell before the server
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -61,6 +59,12 @@ class Server:
         self.pid = int(self._process.stdout.readline())
         with self.connect() as connection:
             wait_for(lambda: _answers(connection), timeout_s=20)
+
+    def command(self) -> Sequence[str]:
+        """The program and its arguments."""
+        options = self._options.items()  # Redis 6.2 takes no two words as one
+        words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
+        return [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
 
     def connect(self, **options: Any) -> redis.Redis:
         """A plain client that tries everything once."""
