@@ -23,8 +23,16 @@ from jobrunner.broker.call import (
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes
-from jobrunner.broker.confirmed_writes import confirmation_marks, confirmed, to_send_again
+from jobrunner.broker.confirmed_writes import (
+    Steps,
+    confirmation_marks,
+    confirmed,
+    outlast_sync,
+    to_send_again,
+    waits_for_disk,
+)
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
+from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -261,7 +269,25 @@ class Broker:
             connection.send_packed_command([packed], check_health=False)
             for position in unknown:
                 replies[position] = read_reply(connection)
+        if calls and calls[-1].script is None and waits_for_disk(calls):
+            replies[-1] = _carry_out(connection, outlast_sync(calls, replies[-1]))
         if self._has_sentinels:
             raise_if_demoted(calls, replies)
         self._idle.rest(connection)
         return replies
+
+
+def _carry_out(connection: Any, steps: Steps) -> Any:
+    """Sends and waits as the steps want; returns their result."""
+    replies: list[Any] | None = None
+    try:
+        while True:
+            step = steps.send(replies) if replies is not None else next(steps)
+            replies = []
+            if isinstance(step, float):
+                sleep(step)
+            else:
+                connection.send_packed_command([pack_calls(step, b"")], check_health=False)
+                replies = [read_reply(connection) for _ in step]
+    except StopIteration as over:
+        return over.value

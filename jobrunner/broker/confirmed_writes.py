@@ -1,16 +1,29 @@
 """Writes that a command behind them on the same connection confirms: WAITAOF when they are on disk, WAIT when a replica
 has them. See docs/durability.md."""
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Generator, Sequence
+from typing import Any, Final
 
 from redis.exceptions import NoScriptError
 
 from jobrunner.broker.call import Call, command, key_of
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused
 
+Steps = Generator[float | Sequence[Call[Any]], list[Any], Any]
+"""Seconds to wait, or calls to send on the same connection, whose replies it takes; returns a reply."""
+
 _CONFIRMATIONS = ("WAIT", "WAITAOF")
 _MARK_MS = 1000
+_MARK_ENDS = b":sent:confirmed"
+_SYNC_EVERY_S: Final = 1.01
+"""The pause between two syncs with everysec, and a little more, as the server counts in whole milliseconds."""
+_MOST_ROUNDS = 3
+_HOW_IT_SYNCS: Final[Sequence[Call[Any]]] = (
+    command("HELLO", read=lambda reply: reply),
+    command("CONFIG", "GET", "appendfsync", read=lambda reply: reply),
+    command("INFO", "persistence", read=lambda reply: reply),
+)
 
 
 def confirmation_marks(calls: Sequence[Call[Any]], *, everywhere: bool) -> list[Call[Any]]:
@@ -20,8 +33,80 @@ def confirmation_marks(calls: Sequence[Call[Any]], *, everywhere: bool) -> list[
     One server needs a single key; `everywhere`, for a cluster, writes a key for each hash tag. The keys expire.
     """
     tags = dict.fromkeys(key.partition(b"}")[0] for call in calls if (key := key_of(call)) and b"}" in key)
-    names = [tag + b"}:sent:confirmed" for tag in tags]
+    names = [tag + b"}" + _MARK_ENDS for tag in tags]
     return [command("SET", name, "", "PX", _MARK_MS, read=bool) for name in (names if everywhere else names[:1])]
+
+
+def waits_for_disk(calls: Sequence[Call[Any]]) -> bool:
+    """Whether the last of them is WAITAOF. It is no script."""
+    return calls[-1].words[0] == "WAITAOF"
+
+
+def outlast_sync(calls: Sequence[Call[Any]], reply: Any) -> Steps:
+    """Waits until what the calls wrote is on disk, on a server whose WAITAOF replies too early; returns its reply.
+
+    With `appendfsync everysec`, Valkey from 8 on and some versions of Redis 7.4 confirm what they have only written
+    (https://github.com/redis/redis/pull/13793, seen in Valkey 9.1.2). They report nothing else of a sync, so this
+    follows from how they work: at a write, a sync begins if none began within the second before; while one is running,
+    writes are put off and not confirmed. So a mark that is written a second later finds that a sync has begun since, or
+    begins one, and a second mark is confirmed when that is over. A third is needed after a sync that took longer than a
+    second: the next one, which has the calls, began with the second mark. A rewrite of the file counts as a sync before
+    it is one, and during a sync of two seconds the server writes all the same; the server counts both, and if one of
+    them happened all begins anew.
+
+    All has to be on one connection: a server that restarts meanwhile breaks it, and the calls are sent again.
+    """
+    mark = next((call for call in calls if call.words and call.words[0] == "SET" and _is_mark(call)), None)
+    if mark is None or not _is_confirmed(reply):
+        return reply
+    server, policy, before = yield _HOW_IT_SYNCS
+    if _word_of(policy, b"appendfsync") == b"always" or _is_right(server):
+        return reply
+    for _ in range(_MOST_ROUNDS):
+        yield _SYNC_EVERY_S
+        for step in ((mark,), (mark, calls[-1]), (mark, calls[-1])):
+            written, *others = yield step
+            if isinstance(written, Exception):
+                return written
+            if others and not _is_confirmed(others[0]):
+                return others[0]
+        (after,) = yield _HOW_IT_SYNCS[2:]
+        if _disturbances(before) == _disturbances(after):
+            return reply
+        before = after
+    return [0, 0]
+
+
+def _is_mark(call: Call[Any]) -> bool:
+    name = call.words[1]
+    return isinstance(name, bytes) and name.endswith(_MARK_ENDS)
+
+
+def _is_confirmed(reply: Any) -> bool:
+    return isinstance(reply, list) and reply[0] >= 1
+
+
+def _is_right(server: Any) -> bool:
+    """Whether WAITAOF of this server is known to wait for the sync."""
+    found = re.match(rb"(\d+)\.(\d+)", _word_of(server, b"version"))
+    if found is None or _word_of(server, b"server") != b"redis":
+        return False
+    version = int(found[1]), int(found[2])
+    return (7, 2) <= version < (7, 4) or version >= (8, 0)
+
+
+def _word_of(reply: Any, name: bytes) -> bytes:
+    """A value of a reply of names and values; empty when it was refused."""
+    if isinstance(reply, list):
+        reply = dict(zip(reply[::2], reply[1::2], strict=False))
+    found: bytes = reply.get(name, b"") if isinstance(reply, dict) else b""
+    return found
+
+
+def _disturbances(reply: Any) -> list[bytes]:
+    """How often the file was rewritten, and a sync took two seconds; empty for a user without the right to ask."""
+    told = reply if isinstance(reply, bytes) else b""
+    return re.findall(rb"^aof_(?:rewrites|delayed_fsync):(\d+)", told, re.MULTILINE)
 
 
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
