@@ -45,6 +45,19 @@ class Beats(Traced):
             beating.kill()
 
 
+@job(queue="t", name="Lamp", **SAFE, backoff=AT_ONCE)
+class Lamp(Traced):
+    """Runs while the power is cut, and fails once if it `fails`."""
+
+    fails: bool = False
+
+    def act(self) -> None:
+        time.sleep(0.002)
+        if self.fails and not self.task.retry_count:
+            record("fail", self.task.id, self.task.attempt)
+            raise ValueError("as the row demands")
+
+
 @job(queue="t", name="Tenant", partition_by="tenant")
 class Tenant(Traced):
     """Has a key."""

@@ -26,7 +26,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.fleet import children_of
+import redis
+
+from tests.acceptance.fleet import children_of, is_alive
 from tests.reliability import sync_filter
 from tests.support.server import Server
 
@@ -34,8 +36,10 @@ FOLDER = "appendonlydir"
 _RECEIVE, _ANSWER = 0xC0502100, 0xC0182101
 _NOTICE = struct.Struct("=QII iIQ 6Q")
 _REPLY = struct.Struct("=QqiI")
+_LOG = ".incr.aof"
 _POLL_MS = 50
 _LONGEST_PATH = 4096
+_TORN = "the truncated file is not the last file"
 _EXACT = 1 / 3
 """The share of cuts that keep nothing beyond what is safe."""
 _NUMBERS = {number: name for _, calls in sync_filter.MACHINES.values() for name, number in calls.items()}
@@ -60,7 +64,8 @@ class Disk:
         self.synced_at = time.monotonic()
         self.syncs = 0
         """Completed ones of the log."""
-        self.folders_synced = 0
+        self.rewrites = 0
+        """Files that were rewritten and synced."""
         self._folder, self._held = folder / FOLDER, folder / "held"
         self._rng, self._longest_sync_s, self._is_lying = rng, longest_sync_s, is_lying
         self._safe: dict[int, int] = {}
@@ -106,14 +111,16 @@ class Disk:
             now = self._names
             for name, inode in now.items():
                 os.link(self._held / str(inode), self._folder / name)
-        for name, inode in now.items():
+        is_short = False
+        for name, inode in sorted(now.items(), key=lambda one: _number(one[0])):
             file = self._folder / name
             size = file.stat().st_size
-            left = self._safe.get(inode, 0)
-            if not is_exact:
-                left = self._rng.randint(left, max(left, size))
-            lost += max(size - left, 0)
-            os.truncate(file, min(left, size))
+            left = min(self._safe.get(inode, 0), size)
+            if not (is_exact or is_short):
+                left = self._rng.randint(left, size)
+            is_short |= name.endswith(_LOG) and left < size  # what follows was written later
+            lost += size - left
+            os.truncate(file, left)
         self.close()
         return lost
 
@@ -132,10 +139,8 @@ class Disk:
             channel, _ = self._door.accept()
             with channel:
                 _, (listener, *_), _, _ = socket.recv_fds(channel, 1, 1)
-            try:
-                self._answer_all(listener)
-            finally:
-                os.close(listener)
+            self._open.append(listener)  # until the server is dead: without a listener its syncs would fail
+            self._answer_all(listener)
         except BaseException as error:
             self._failure = error
 
@@ -151,6 +156,8 @@ class Disk:
                     fcntl.ioctl(listener, _RECEIVE, notice)
                     call, task, _, number, _, _, *words = _NOTICE.unpack(notice)
                     self._carry_out(_NUMBERS[number], f"/proc/{task}", *words)
+                    if self._is_off:  # what is not safe must not be taken for safe
+                        return
                     fcntl.ioctl(listener, _ANSWER, bytearray(_REPLY.pack(call, 0, 0, 0)))
 
     def _carry_out(self, name: str, task: str, first: int, second: int, *_: int) -> None:
@@ -176,10 +183,12 @@ class Disk:
                 return
             if names is not None:
                 self._names = names
-                self.folders_synced += 1
                 return
             self._safe[found.st_ino] = max(self._safe.get(found.st_ino, 0), found.st_size)
-            if Path(path).readlink().suffixes[-2:] == [".incr", ".aof"]:
+            name = Path(path).readlink().name
+            self.rewrites += name.startswith("temp-rewriteaof")
+            # That of a log which a rewrite has closed says nothing of its successor, which is written already.
+            if name == max((file.name for file in self._folder.glob(f"*{_LOG}")), key=_number, default=""):
                 self.synced_at = began
                 self.syncs += 1
 
@@ -200,6 +209,10 @@ class Disk:
         return names
 
 
+class Refused(Exception):
+    """The server ended while it started."""
+
+
 class PoweredServer(Server):
     """A server that appends to its file, with power that can be cut."""
 
@@ -207,7 +220,8 @@ class PoweredServer(Server):
         self.rng = random.Random(seed)
         self.cuts: list[Cut] = []
         self.syncs = 0
-        self.folders_synced = 0
+        self.rewrites = 0
+        self.refusals = 0
         self._longest_sync_s, self._is_lying = longest_sync_s, is_lying
         self._disk: Disk | None = None
         super().__init__(appendonly="yes", **options)
@@ -218,24 +232,43 @@ class PoweredServer(Server):
         assert self._disk is not None
         return self._disk
 
+    def start(self) -> None:
+        """Returns when the server answers. It refuses to start when a log that was not the last one ends within a
+        command, after it has cut off this command: it starts the next time, as under any supervisor."""
+        try:
+            super().start()
+        except Refused:
+            assert _TORN in (self.folder / "log").read_text(), (self.folder / "log").read_text()
+            self.refusals += 1
+            self.kill()
+            super().start()
+
+    def answers(self, connection: redis.Redis) -> bool:
+        """Whether it does. Raises Refused when it has ended."""
+        if not is_alive(self.pid):
+            raise Refused
+        return super().answers(connection)
+
     def command(self) -> Sequence[str]:
         """The server, started by the filter of its syncs."""
+        if self._disk is not None:
+            self._disk.close()
         self._disk = Disk(self.folder, self.rng, longest_sync_s=self._longest_sync_s, is_lying=self._is_lying)
         return [sys.executable, "-IS", sync_filter.__file__, str(self._disk.socket), *super().command()]
 
     def cut(self, *, is_exact: bool | None = None) -> Cut:
         """Kills the server, which loses what is not safe, and no more if `is_exact`. It is away until `start`."""
         self.disk.turn_off()
-        at = time.monotonic()
         if is_exact is None:
             is_exact = self.rng.random() < _EXACT
         for process in (self.pid, *children_of(self.pid)):
             os.kill(process, signal.SIGKILL)
         self.kill()
+        at = time.monotonic()
         lost = self.disk.lose(is_exact=is_exact)
         self.cuts.append(Cut(at, self.disk.synced_at, lost, is_exact))
         self.syncs += self.disk.syncs
-        self.folders_synced += self.disk.folders_synced
+        self.rewrites += self.disk.rewrites
         return self.cuts[-1]
 
     def remove(self) -> None:
@@ -243,6 +276,11 @@ class PoweredServer(Server):
         super().remove()
         if self._disk:
             self._disk.close()
+
+
+def _number(name: str) -> int:
+    """The number in the name of a log, which rises; 0 for another file."""
+    return int(name.split(".")[-3]) if name.endswith(_LOG) else 0
 
 
 def _text_of(task: str, address: int) -> str:

@@ -56,15 +56,17 @@ class Producer:
 
 
 class Stage:
-    """Everything that a scenario uses; its processes end with it. `say` receives lines of progress."""
+    """Everything that a scenario uses; its processes end with it. `say` receives lines of progress. The server is
+    `server`, or a usual one with these options."""
 
     def __init__(
-        self, folder: Path, say: Callable[[str], None] = lambda _line: None, *, give_up_s: float = 60, **options: str
-    ) -> None:
+        self, folder: Path, say: Callable[[str], None] = lambda _line: None, *, give_up_s: float = 60,
+        server: Server | None = None, **options: str,
+    ) -> None:  # fmt: skip
         self.say = say
         self.folder = folder
         self.give_up_s = give_up_s
-        self.server = Server(**options)
+        self.server = server or Server(**options)
         self.raw: redis.Redis = self.server.connect()
         self.client = use(Client(self.server.url, PREFIX, retry_timeout=30))
         self.fleet = Fleet(self.server.url, PREFIX, folder)

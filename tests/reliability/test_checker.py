@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from jobrunner.broker import scripts
+from tests.acceptance.ledger import Entry
+from tests.reliability import sync_filter
+from tests.reliability.power import Cut
 from tests.reliability.rows import attackers
 from tests.reliability.rows.crashes import last_attempts, survived_by_keepers
+from tests.reliability.rows.power import doubled, play_part
 from tests.reliability.rows.workers import killed
 from tests.reliability.scenario import Findings, Scenario, Sizes
 from tests.reliability.stage import Stage
@@ -86,3 +90,53 @@ def test_workers_that_run_plain_tasks_beside_encrypted_ones_are_caught(
 
     wanted = {"runs of what was not enqueued", "runs as what was not enqueued"}
     assert wanted <= {check.name for check in findings.broken}, findings
+
+
+_POWER_IS_CUT = pytest.mark.skipif(bool(sync_filter.unsupported()), reason=sync_filter.unsupported())
+
+
+@_POWER_IS_CUT
+@pytest.mark.reliability
+def test_an_enqueue_that_returns_before_the_sync_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it did with the word of the server alone."""
+    monkeypatch.setattr("jobrunner.broker.broker.waits_for_disk", lambda _calls: False)
+
+    assert play_part(tmp_path, Findings(), "hasty", "fsync", "everysec", cuts=4, seed=1) > 0
+
+
+@_POWER_IS_CUT
+@pytest.mark.reliability
+def test_a_disk_that_loses_what_it_synced_is_caught(tmp_path: Path) -> None:
+    assert play_part(tmp_path, Findings(), "lying", "none", "always", cuts=2, seed=1, is_lying=True) > 0
+
+
+@_POWER_IS_CUT
+@pytest.mark.reliability
+def test_places_that_leak_beside_power_cuts_are_caught(tmp_path: Path) -> None:
+    findings = Findings()
+    play_part(tmp_path, findings, "leaky", "none", "always", cuts=1, seed=1, fault="leaks", give_up_s=2)
+
+    broken = {check.name for check in findings.broken}
+    assert broken >= {"leaky, queue t: still there", "leaky: places that are free in the end"}, findings
+
+
+_CUT = Cut(at=100, synced_at=99, lost_bytes=1, is_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "cuts", "found"),
+    [
+        ("start 99.4, end 99.5, start 100.5", [_CUT], []),  # its end was lost
+        ("start 99.4, start 100.5", [_CUT], []),  # its lease was
+        ("start 100.1, end 100.2, start 100.5", [_CUT], []),  # a worker had it in hand when it was
+        ("start 90, fail 91, start 92", [], []),
+        ("start 99.4, end 99.5, start 99.9", [_CUT], ["a"]),
+        ("start 90, end 91, start 100.5", [_CUT], ["a"]),  # its end was synced
+        ("start 110, end 111, start 112", [_CUT], ["a"]),
+        ("start 110, start 112", [_CUT], ["a"]),
+    ],
+)
+def test_a_start_is_doubled_if_no_cut_explains_it(events: str, cuts: list[Cut], found: list[str]) -> None:
+    entries = [Entry(event, "a", 1, 7, float(at), "-") for event, at in map(str.split, events.split(", "))]
+
+    assert doubled(entries, cuts) == found

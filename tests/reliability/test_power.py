@@ -98,6 +98,25 @@ def test_a_torn_command_at_the_end_is_gone_for_good(started: Started) -> None:
         assert after_a_cut(server) == {"a": "1"}
 
 
+def test_a_server_that_refuses_a_log_torn_before_the_last_starts_the_next_time(started: Started) -> None:
+    server = started(appendfsync="always")
+    with server.connect() as raw:
+        raw.set("a", 1)
+        raw.set("b", "x" * 100)
+    server.cut(is_exact=True)
+    folder = server.folder / "appendonlydir"
+    [log] = folder.glob("*.incr.aof")
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 10)
+    (folder / "appendonly.aof.2.incr.aof").touch()
+    with (folder / "appendonly.aof.manifest").open("a") as file:
+        file.write("file appendonly.aof.2.incr.aof seq 2 type i\n")
+    server.start()
+
+    assert server.refusals == 1
+    assert after_a_cut(server) == {"a": "1"}
+
+
 def test_a_machine_that_cannot_cut_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert sync_filter.unsupported() == "Linux on riscv64: power cuts need Linux on x86_64 or aarch64"

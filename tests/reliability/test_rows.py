@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.reliability import sync_filter
 from tests.reliability.__main__ import play
 from tests.reliability.rows.every import SCENARIOS
 from tests.reliability.scenario import Scenario
@@ -9,6 +10,7 @@ from tests.reliability.scenario import Scenario
 _EVERYDAY = ("R15",)
 """Rows that take no longer than other tests."""
 _OF_TOPOLOGIES = ("R21", "R22", "R35")
+_OF_POWER_CUTS = ("R43",)
 
 
 def _played() -> list[object]:
@@ -19,6 +21,9 @@ def _played() -> list[object]:
 def _marks(row: str) -> list[pytest.MarkDecorator]:
     if row in _EVERYDAY:
         return []
+    if row in _OF_POWER_CUTS:
+        why = sync_filter.unsupported()
+        return [pytest.mark.reliability, pytest.mark.skipif(bool(why), reason=why)]
     return [pytest.mark.topology if row in _OF_TOPOLOGIES else pytest.mark.reliability]
 
 

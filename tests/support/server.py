@@ -58,13 +58,17 @@ class Server:
         assert self._process.stdout is not None
         self.pid = int(self._process.stdout.readline())
         with self.connect() as connection:
-            wait_for(lambda: _answers(connection), timeout_s=20)
+            wait_for(lambda: self.answers(connection), timeout_s=20)
 
     def command(self) -> Sequence[str]:
         """The program and its arguments."""
         options = self._options.items()  # Redis 6.2 takes no two words as one
         words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
         return [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
+
+    def answers(self, connection: redis.Redis) -> bool:
+        """Whether it does."""
+        return _answers(connection)
 
     def connect(self, **options: Any) -> redis.Redis:
         """A plain client that tries everything once."""

@@ -14,6 +14,7 @@ from tests.reliability.rows import (
     payloads,
     points,
     poison,
+    power,
     races,
     refusals,
     replies,
@@ -29,6 +30,6 @@ from tests.reliability.scenario import Scenario
 
 _MODULES = (
     workers, crashes, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
-    versions, hostile, soak, damage, depth, topologies, drivers, keepers, scale, attackers,
+    versions, hostile, soak, damage, depth, topologies, drivers, keepers, scale, attackers, power,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}
