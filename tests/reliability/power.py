@@ -81,7 +81,7 @@ class Disk:
         self._folder.mkdir(exist_ok=True)
         for file in self._folder.iterdir():  # what a cut has left is on the disk
             self._safe[file.stat().st_ino] = file.stat().st_size
-        self._keep_names()
+        self._names = self._names_now()
         self.socket.unlink(missing_ok=True)
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(str(self.socket))
@@ -191,9 +191,6 @@ class Disk:
             if name == max((file.name for file in self._folder.glob(f"*{_LOG}")), key=_number, default=""):
                 self.synced_at = began
                 self.syncs += 1
-
-    def _keep_names(self) -> None:
-        self._names = self._names_now()
 
     def _names_now(self) -> dict[str, int]:
         """The names in the folder. Each file gets a second name, under which it outlives the first."""

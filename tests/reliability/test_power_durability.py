@@ -46,8 +46,7 @@ def enqueue_async(url: str) -> str:
 
 
 @pytest.mark.parametrize("server", ["everysec", "always"], indirect=True)
-@pytest.mark.parametrize("enqueue", [enqueue, enqueue_async])
-@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize(("enqueue", "rewrites"), [(enqueue, False), (enqueue_async, True)])
 def test_what_was_enqueued_survives_a_cut_at_once(
     server: PoweredServer, enqueue: Callable[[str], str], *, rewrites: bool
 ) -> None:
@@ -70,6 +69,7 @@ def test_nothing_is_confirmed_while_a_sync_takes_long(server: PoweredServer) -> 
             client.enqueue(task())
 
 
+@pytest.mark.reliability
 def test_a_call_is_sent_again_to_a_server_that_lost_it_before_it_was_confirmed(server: PoweredServer) -> None:
     """The client waits for the next sync then: the server that starts again would confirm the mark alone."""
     with Client(server.url, "power", durability="fsync", retry_timeout=20) as client:
