@@ -74,6 +74,8 @@ class Disk:
         """Safe names in the folder, and their inodes."""
         self._open: list[int] = []
         """A file that is open here keeps its inode number, so no later file is taken for it."""
+        self._known = set[int]()
+        """Inodes of those."""
         self._lock, self._is_off, self._is_stalled = threading.Lock(), False, False
         self._failure: BaseException | None = None
         shutil.rmtree(self._held, ignore_errors=True)
@@ -172,8 +174,12 @@ class Disk:
 
     def _sync(self, path: str) -> None:
         began, file = time.monotonic(), os.open(path, os.O_RDONLY)
-        self._open.append(file)
         found = os.fstat(file)
+        if found.st_ino in self._known:
+            os.close(file)
+        else:
+            self._known.add(found.st_ino)
+            self._open.append(file)
         names = self._names_now() if stat.S_ISDIR(found.st_mode) else None
         time.sleep(self._rng.uniform(0, self._longest_sync_s))  # the disk works; the power may be cut meanwhile
         while self._is_stalled and not self._is_off:
