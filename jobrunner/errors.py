@@ -21,6 +21,7 @@
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
+    │   ├── FsspecMissing               the package that a payload store needs is not installed
     │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
@@ -38,6 +39,10 @@
     │   ├── EncryptionKeyMissing        its key is not among those of this client
     │   ├── DecryptionFailed            it was changed, or is that of another task
     │   └── NotEncrypted                it is plain, and this client requires otherwise
+    ├── PayloadStoreError               a payload cannot be written to, or read from, a payload store
+    │   ├── PayloadStoreUnavailable     the store cannot be reached or used by this process; another may
+    │   ├── PayloadObjectMissing        the object of a task is not there
+    │   └── PayloadObjectChanged        the object, or the reference to it, is not what was written
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
     ├── WorkerBroken                    a job took away what its worker works with; the worker ended
@@ -129,6 +134,10 @@ class EncryptionMissing(UsageError):
     """The package that encrypts payloads is not installed; the message has the command that installs it."""
 
 
+class FsspecMissing(UsageError):
+    """The package that a payload store needs is not installed; the message says which, or how to install it."""
+
+
 class PipelineError(UsageError):
     """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
 
@@ -210,6 +219,22 @@ class DecryptionFailed(EncryptionError):
 
 class NotEncrypted(EncryptionError):
     """A payload or result is neither encrypted nor signed, and this client has `require_encryption`."""
+
+
+class PayloadStoreError(JobrunnerError):
+    """A payload cannot be written to, or read from, the payload store; nothing was changed or lost on the server."""
+
+
+class PayloadStoreUnavailable(PayloadStoreError):
+    """The store cannot be reached, this process may not use it, or has none configured; the message says which."""
+
+
+class PayloadObjectMissing(PayloadStoreError):
+    """The object with the payload of a task is not in the store; the message names its URL and the task."""
+
+
+class PayloadObjectChanged(PayloadStoreError):
+    """The object with a payload, or the reference to it, was changed: size, checksum or name do not fit."""
 
 
 class HistoryTrimmed(JobrunnerError):

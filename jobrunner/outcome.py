@@ -96,9 +96,11 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Not begun: this worker knows no job or station for it. `error` says so."""
+    """Not begun: this worker knows no job or station for it, or (`is_away`) cannot read its payload from the payload
+    store now. `error` says so."""
 
     error: str
+    is_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)

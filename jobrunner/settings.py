@@ -69,6 +69,11 @@ class ClientSettings:
     """The protection: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
     require_encryption: bool = False
     """Whether plain payloads are refused: their tasks are dead then."""
+    payload_store: str | None = field(default=None, repr=False)
+    """Where payloads of jobs go that are larger than `payload_store_above`: a URL that fsspec can open, file:///folder
+    or s3://bucket/folder; the server has a reference then. None: all payloads are in the server."""
+    payload_store_above: int = 64 * 1024
+    """The largest payload in bytes, as it would be stored, that stays in the server although there is a store."""
     middleware: tuple[Any, ...] = field(default=(), repr=False)
     """Code around every enqueue and every run, outermost first: objects, or texts 'module:Name' of classes or objects.
     In JOBRUNNER_MIDDLEWARE with commas between them."""
@@ -169,6 +174,10 @@ class FileSettings:
     """As of a client. Keys do not belong into this file."""
     require_encryption: bool | None = None
     """As of a client."""
+    payload_store: str | None = field(repr=False, default=None)
+    """As of a client."""
+    payload_store_above: int | None = None
+    """As of a client."""
     middleware: tuple[str, ...] = ()
     """Texts 'module:Name', as of a client."""
     redact: tuple[str, ...] = ()
@@ -196,6 +205,7 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
         if name in options:
             check_whole(options[name], name, minimum=1)
     _settle_encryption(options, stored)
+    _settle_payload_store(options, stored)
     options["redact"] = _names_to_hide(options.get("redact", ()), stored)
     options["middleware"] = _middleware(options.get("middleware"), stored)
     _check_buffer(options)
@@ -253,6 +263,24 @@ def _settle_encryption(options: dict[str, Any], stored: FileSettings) -> None:
         raise InvalidOption("require_encryption is set and there are no payload_keys; set JOBRUNNER_PAYLOAD_KEYS")
 
 
+def _settle_payload_store(options: dict[str, Any], stored: FileSettings) -> None:
+    url = options.get("payload_store")
+    if url is None:
+        url = os.environ.get("JOBRUNNER_PAYLOAD_STORE") or stored.payload_store
+    if url is not None and (not isinstance(url, str) or not url.strip() or not ("://" in url or url.startswith("/"))):
+        raise InvalidOption(f"payload_store={describe(url)}: give a URL, as file:///srv/payloads or s3://bucket/folder")
+    options["payload_store"] = url
+    above = options.get("payload_store_above")
+    if above is None and (said := os.environ.get("JOBRUNNER_PAYLOAD_STORE_ABOVE")):
+        above = int(said) if said.isdecimal() else said
+    if above is None:
+        above = stored.payload_store_above
+    if above is None:
+        options.pop("payload_store_above", None)
+    else:
+        options["payload_store_above"] = check_whole(above, "payload_store_above", minimum=0)
+
+
 def _check_buffer(options: dict[str, Any]) -> None:
     for name, least in (("buffer_tasks", 0), ("buffer_bytes", 1)):
         if name in options:
@@ -294,7 +322,7 @@ def _read_table(path: Path) -> FileSettings:
     check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
     if "release" in table:
         check_release(table["release"], f"release in {path}")
-    for name in ("url", "prefix"):
+    for name in ("url", "prefix", "payload_store"):
         if name in table and not isinstance(table[name], str):
             raise InvalidOption(f"{name} = {table[name]!r} in {path}: give a string")
     for name, remedy in _LISTS.items():

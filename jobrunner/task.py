@@ -7,7 +7,8 @@ field               content
 =================== ==========================================================================================
 id, type, queue     its id; the job's name, empty for a bare queue's item; the full name of the queue it is in
 payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes), or
-                    the envelope of encrypted or signed ones (see encryption/envelope.py)
+                    the envelope of encrypted or signed ones (see encryption/envelope.py), or of a reference to a
+                    payload store (see payload_store/reference.py)
 headers             JSON object of strings that travels with it
 enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
 retry_count         failures plus leases that ended without a report, since it entered its queue; the attempt that
@@ -50,7 +51,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.clock import from_ms, time_ns
-from jobrunner.errors import EncryptionError, InvalidOption, NaiveDatetime, PayloadTooLarge
+from jobrunner.errors import EncryptionError, InvalidOption, NaiveDatetime, PayloadStoreError, PayloadTooLarge
 from jobrunner.formatting import describe
 from jobrunner.retry import seconds
 
@@ -147,7 +148,7 @@ class TaskRecord:
     result: bytes | None = field(repr=False, default=None)
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
     """Every field of the hash, also those a newer version wrote."""
-    unread: EncryptionError | ValueError | None = field(repr=False, default=None)
+    unread: EncryptionError | PayloadStoreError | ValueError | None = field(repr=False, default=None)
     """Why payload or result could not be decrypted or read and stand here as they are stored."""
     after: bytes = field(repr=False, default=b"")
     """Which results its payload says that it is given (see client/encryption.py)."""
@@ -157,6 +158,8 @@ class TaskRecord:
     """Whether the payload stands here as ciphertext."""
     has_encrypted_result: bool = field(repr=False, default=False)
     """Whether the result stands here as ciphertext."""
+    placeholder: str = field(repr=False, default="")
+    """What people are shown in place of a payload that stands here as ciphertext or as a reference; else empty."""
 
     @property
     def failures(self) -> list[Failure]:

@@ -35,6 +35,7 @@ COMMANDS = {
     "history": ("jobrunner.cli.history:history", "List, replay, archive, delete and report on finished tasks."),
     "spark": ("jobrunner.cli.spark:spark", "Maintain what sinks on Spark have written."),
     "periodic": ("jobrunner.cli.periodic:periodic", "List, run, enable and disable periodic jobs."),
+    "payloads": ("jobrunner.cli.payloads:payloads", "Delete unused objects of the payload store."),
     "redact": ("jobrunner.cli.redact:redact", "List, add and remove names of hidden parameters."),
     "events": ("jobrunner.cli.events:events", "Print the event log, and follow it."),
     "bench": ("jobrunner.cli.bench:bench", "Measure latency and throughput of this set-up."),

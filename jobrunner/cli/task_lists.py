@@ -180,7 +180,7 @@ def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
     return {
         **known,
         "error": hides.text(record.error),
-        "payload": ENCRYPTED if record.is_encrypted else shown(readable(record.payload)),
+        "payload": record.placeholder or shown(readable(record.payload)),
         "result": _result(record, shown),
         "headers": shown(readable(record.fields.get("headers", b"{}"))),
         "progress": shown(readable(record.fields.get("progress", b"null"))),
@@ -213,7 +213,7 @@ def _field(raw: bytes, hides: Redaction) -> str:
 def _row(record: TaskRecord, hides: Redaction, *, names_queue: bool, is_wide: bool) -> tuple[object, ...]:
     text = hides.text(record.error.partition("\n")[0])
     if not text:
-        text = ENCRYPTED if record.is_encrypted else short(hides.shown(readable(record.payload)))
+        text = record.placeholder or short(hides.shown(readable(record.payload)))
     return (
         *(record.id, record.type),
         *((record.queue,) if names_queue else ()),

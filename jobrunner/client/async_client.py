@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, Never, Self
 
 from jobrunner.broker.async_broker import AsyncBroker
@@ -150,11 +151,14 @@ class AsyncClient:
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
-        for tasks_of_batch in batches(sent, self.settings.payload_limit):
+        for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                batch = EnqueueBatch(
-                    self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered
-                )
+                made = partial(
+                    EnqueueBatch,
+                    self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered,
+                )  # fmt: skip
+                # A store is written to as the batch is made, and may take its time.
+                batch = made() if self.settings.payload_store is None else await asyncio.to_thread(made)
                 found, durability = await self._write(batch, outgoing, wait)
             handles += [
                 AsyncTaskHandle(

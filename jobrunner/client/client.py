@@ -180,7 +180,7 @@ class Client:
         batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull.
         """
         handles: list[TaskHandle[Any]] = []
-        for tasks_of_batch in batches(sent, self.settings.payload_limit):
+        for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
             with sending(tasks_of_batch, self._middleware) as outgoing:
                 batch = EnqueueBatch(
                     self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered

@@ -10,7 +10,7 @@ of the next step's payload names the join where its results arrive, how many the
 a join in between put together (`ResultSource`). The client that sent the flow fixed both.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,23 +33,32 @@ from jobrunner.encryption.cipher import (
     is_protected_result,
     no_keys,
 )
-from jobrunner.encryption.envelope import damaged, is_protected
-from jobrunner.errors import EncryptionError
+from jobrunner.encryption.envelope import damaged, is_protected, is_stored
+from jobrunner.errors import EncryptionError, PayloadStoreError, PayloadStoreUnavailable
 from jobrunner.join import AS_BROUGHT, NO_RESULTS, Join, Rule, read_onward
+from jobrunner.payload_store.reference import stored_note
+from jobrunner.payload_store.store import PayloadStore
+from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.settings import ClientSettings
-from jobrunner.task import Task, TaskRecord
+from jobrunner.task import ENCRYPTED, Task, TaskRecord
 
 
 def client_encryption(settings: ClientSettings) -> PayloadEncryption | None:
-    """The encryption of a client with these settings; None without keys. Raises InvalidOption, EncryptionMissing."""
-    if not settings.payload_keys:
-        return None
-    return PayloadEncryption(
-        settings.payload_keys,
-        kind=settings.payload_encryption,
-        required=settings.require_encryption,
-        prefix=settings.prefix,
-    )
+    """The encryption of a client with these settings, with its payload store; None without either. Raises
+    InvalidOption, EncryptionMissing, FsspecMissing."""
+    cipher = None
+    if settings.payload_keys:
+        cipher = PayloadEncryption(
+            settings.payload_keys,
+            kind=settings.payload_encryption,
+            required=settings.require_encryption,
+            prefix=settings.prefix,
+        )
+    if settings.payload_store is None:
+        return cipher
+    syncs = settings.durability != "none"
+    store = PayloadStore(settings.payload_store, settings.prefix, above=settings.payload_store_above, syncs=syncs)
+    return StoredPayloads(store, cipher)
 
 
 def encrypted_task(
@@ -67,16 +76,29 @@ def encrypted_task(
     """
     if encryption is None:
         return task
-    context = EncryptionContext(
-        task.id if owner_id is None else owner_id,
-        task.type,
-        keys.tag,
-        keys.name,
-        task.headers or b"",
-        task.then or b"",
-    )
+    context = _context_of(keys, task, owner_id)
     payload, encoding = encryption.encrypt(task.payload, task.encoding, context, after=after)
-    return structs.replace(task, payload=payload, encoding=encoding)
+    return _as_stored(task, payload, encoding)
+
+
+def encrypted_tasks(encryption: PayloadEncryption, keys: QueueKeys, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks as they are stored in the queue of `keys`; large payloads are in the store of the client then. Raises
+    PayloadStoreUnavailable."""
+    if not isinstance(encryption, StoredPayloads):
+        return [encrypted_task(encryption, keys, task) for task in tasks]
+    found = encryption.encrypt_many([(task.payload, task.encoding, _context_of(keys, task)) for task in tasks])
+    return [_as_stored(task, *stored) for task, stored in zip(tasks, found, strict=True)]
+
+
+def _context_of(keys: QueueKeys, task: Task, owner_id: str | None = None) -> EncryptionContext:
+    of = task.id if owner_id is None else owner_id
+    return EncryptionContext(of, task.type, keys.tag, keys.name, task.headers or b"", task.then or b"")
+
+
+def _as_stored(task: Task, payload: bytes, encoding: str) -> Task:
+    """The same task where it is stored as it is."""
+    is_plain = payload is task.payload and encoding == task.encoding
+    return task if is_plain else structs.replace(task, payload=payload, encoding=encoding)
 
 
 def encrypted_payload(
@@ -119,21 +141,28 @@ def plain_payload(
     return decrypted_payload(encryption, keys, attempt)[:2]
 
 
-def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord) -> TaskRecord:
+def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord, *, fetches: bool = True) -> TaskRecord:
     """The record of a task with its payload and result decrypted, if they can be; else `unread` is the error.
 
-    It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`).
+    It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`). Without
+    `fetches` a payload in a store is not read, and the reference stands in its place.
     """
     result = record.result or b""
     if encryption is None and not is_protected(record.fields.get("encoding")) and not is_protected_result(result):
         return record
-    found, unread, after = dict(record.fields), None, b""
+    found, after = dict(record.fields), b""
+    unread: EncryptionError | PayloadStoreError | None = None
     then = found.get("then", b"")
     context = EncryptionContext(record.id, record.type, record.tag, record.queue, found.get("headers", b""), then)
     try:
-        payload = decrypt_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
-        found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
-        after = payload.after or b""
+        try:
+            if not fetches and is_stored(found.get("encoding")):
+                raise PayloadStoreUnavailable(f"the payload of task {record.id} is in a payload store: not read")
+            payload = decrypt_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
+            found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
+            after = payload.after or b""
+        except PayloadStoreError as error:  # says nothing of the result, which is on the server
+            unread = error
         if result:
             result_of = EncryptionContext(record.id, record.type, record.tag, then=then)
             found["result"] = decrypt_result(encryption, result, result_of)
@@ -146,7 +175,8 @@ def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord) -
         fields=found,
         unread=unread,
         after=after,
-        is_encrypted=is_encrypted(found.get("encoding")),
+        is_encrypted=(no_key := is_encrypted(found.get("encoding"))),
+        placeholder=ENCRYPTED if no_key else stored_note(found.get("payload", b""), found.get("encoding")),
         has_encrypted_result=is_encrypted_result(found.get("result", b"")),
     )
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import EncryptionError, InvalidOption, LeaseLost, NotReserved, TargetFull, TooManyHops
+from jobrunner.errors import (
+    EncryptionError,
+    InvalidOption,
+    LeaseLost,
+    NotReserved,
+    PayloadStoreError,
+    TargetFull,
+    TooManyHops,
+)
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import Duration
@@ -74,8 +82,9 @@ class Popped:
 
     @property
     def payload(self) -> Any:
-        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be decrypted."""
-        if isinstance(self._found, EncryptionError):
+        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be decrypted,
+        PayloadStoreError for one that the payload store does not give."""
+        if isinstance(self._found, EncryptionError | PayloadStoreError):
             raise self._found
         return self._found
 

@@ -87,7 +87,7 @@ class TaskHandle(_LastRead, Generic[R]):
     def record(self) -> TaskRecord:
         """Reads the whole task, in one round trip. Raises TaskGone."""
         self._last = None
-        self._last = run_operation(self._broker, task_operations.read(self._place))
+        self._last = run_operation(self._broker, task_operations.read_whole(self._place))
         return self._last
 
     def exists(self) -> bool:
@@ -122,7 +122,9 @@ class TaskHandle(_LastRead, Generic[R]):
         return self._change(task_operations.run_now(self._place))
 
     def _last_read(self) -> TaskRecord:
-        return self.record() if self._last is None else self._last
+        if self._last is None:
+            self._last = run_operation(self._broker, task_operations.read(self._place))
+        return self._last
 
     def _change(self, steps: Operation[T]) -> T:
         self._last = None
@@ -187,7 +189,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
         return self._last
 
     async def _read(self) -> TaskRecord:
-        return await run_operation_async(self._broker, task_operations.read(self._place))
+        return await run_operation_async(self._broker, task_operations.read_whole(self._place))
 
     async def _change(self, steps: Operation[T]) -> T:
         self._last = None

@@ -29,6 +29,8 @@ from jobrunner.encryption.envelope import (
     associated_data,
     damaged,
     is_protected,
+    is_stored,
+    no_store,
     of_encoding,
     of_result_envelope,
     write_header,
@@ -235,8 +237,8 @@ def _is_forwarded(origin: str, queue: str) -> bool:
 
 
 def is_encrypted(encoding: bytes | None) -> bool:
-    """Whether the payload cannot be read without its key."""
-    return encoding is not None and b" " in encoding and _algorithm(of_encoding, encoding) != HMAC
+    """Whether the payload cannot be read without its key; what is in a payload store is no ciphertext."""
+    return is_protected(encoding) and not is_stored(encoding) and _algorithm(of_encoding, encoding or b"") != HMAC
 
 
 def is_protected_result(raw: bytes) -> bool:
@@ -272,6 +274,8 @@ def decrypt_payload(
     NotEncrypted."""
     if encryption is not None:
         return encryption.decrypt(raw, encoding or b"", context, anywhere=anywhere)
+    if is_stored(encoding):
+        raise no_store(context.id)
     if is_protected(encoding):
         raise no_keys("payload")
     return DecryptedPayload(raw, encoding or b"", None)

@@ -34,7 +34,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import Any, NamedTuple
 
-from jobrunner.errors import DecryptionFailed, EncryptionMissing, InvalidOption
+from jobrunner.errors import DecryptionFailed, EncryptionMissing, InvalidOption, PayloadStoreUnavailable
 from jobrunner.formatting import install_command
 
 AES, HMAC = 1, 2
@@ -45,6 +45,8 @@ _FIXED = Struct(">2sBBBB4sHHI")
 _WORD = "sealed"
 """The first word of the field `encoding`, then a blank and the header: version 1 had a blank there as well, so its
 readers refuse what they cannot decrypt."""
+STORED = b"stored/"
+"""How the field `encoding` begins of a payload in a payload store; the number of a version follows."""
 
 
 class EncryptionContext(NamedTuple):
@@ -128,8 +130,13 @@ def of_encoding(encoding: bytes) -> tuple[Header, bytes]:
     return read_header(header), signature[0] if signature else b""
 
 
+def is_stored(encoding: bytes | None) -> bool:
+    """Whether that is the encoding of a payload in a payload store (see payload_store/reference.py)."""
+    return encoding is not None and encoding.startswith(STORED)
+
+
 def is_protected(encoding: bytes | None) -> bool:
-    """Whether that is the encoding of an encrypted or signed payload."""
+    """Whether that is the encoding of an encrypted or signed payload, or of one in a payload store."""
     return encoding is not None and b" " in encoding
 
 
@@ -158,6 +165,14 @@ def damaged() -> DecryptionFailed:
     """The error for what was changed, copied or damaged."""
     return DecryptionFailed(
         "authentication failed: encrypted or signed content was changed, or is that of another task; do not trust it"
+    )
+
+
+def no_store(task_id: str) -> PayloadStoreUnavailable:
+    """The error for a payload in a payload store where none is configured."""
+    return PayloadStoreUnavailable(
+        f"the payload of task {task_id} is in a payload store and none is configured here; set "
+        "JOBRUNNER_PAYLOAD_STORE, try again"
     )
 
 

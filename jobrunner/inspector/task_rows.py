@@ -19,6 +19,7 @@ from jobrunner.encryption.cipher import is_encrypted
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.error_groups import telling_line
 from jobrunner.formatting import cut
+from jobrunner.payload_store.reference import stored_note
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
 
@@ -115,6 +116,8 @@ def params_line(payload: str, encoding: str, redaction: Redaction) -> str:
         return ""
     if encoding and is_encrypted(encoding.encode()):
         return ENCRYPTED
+    if encoding and (stored := stored_note(payload.encode(), encoding.encode())):
+        return stored
     if len(payload) > LONGEST_PAYLOAD:
         return "(above 16 KiB: open the task)"  # cut JSON cannot be parsed, so not be redacted
     if claimed_encoding(encoding.encode()) not in (b"", b"json"):
@@ -165,7 +168,7 @@ def read_tasks(client: Client, queue: str, ids: list[str]) -> list[TaskRecord]:
         return []
     found = broker_of(client).run_each([tasks.show(keys_of(client), task_id, queue=queue) for task_id in ids])
     encryption = encryption_of(client)
-    return [decrypted_record(encryption, record) for record in found if isinstance(record, TaskRecord)]
+    return [decrypted_record(encryption, record, fetches=False) for record in found if isinstance(record, TaskRecord)]
 
 
 def dead_ids(client: Client, queue: str) -> list[str]:

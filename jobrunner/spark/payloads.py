@@ -232,6 +232,6 @@ def check_stored(encoding: str | None, task_id: str) -> None:
     """Raises EncryptionError for an encrypted or signed payload, as it is bound to its task's id."""
     if encoding is not None and is_protected(encoding.encode()):
         raise EncryptionError(
-            f"the payload of task {task_id} is encrypted or signed for this id, and Spark cannot give it another; "
-            "replay it with Queue.replay, where keys are configured"
+            f"the payload of task {task_id} is encrypted, signed or stored for this id, and Spark cannot give it "
+            "another; replay it with Queue.replay, where keys and payload_store are configured"
         )

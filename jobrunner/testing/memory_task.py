@@ -106,6 +106,9 @@ class MemoryHandle(TaskHandle[Any]):
     def record(self) -> TaskRecord:
         return self._entry.record()
 
+    def _last_read(self) -> TaskRecord:
+        return self.record()
+
 
 class AsyncMemoryHandle(AsyncTaskHandle[Any]):
     """The same for asyncio."""

@@ -20,6 +20,7 @@ from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
+from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
@@ -30,6 +31,7 @@ from jobrunner.worker.gates import Gates, gate_of
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.process_guard import Canary, lost_descriptors
 from jobrunner.worker.queues import BatchDrivers, caps_of, longest_poll_s
 from jobrunner.worker.report.attempt_log import AttemptLog
@@ -52,7 +54,10 @@ from jobrunner.worker.run.watchdog import Watchdog
 from jobrunner.worker.slot_monitor import SlotMonitor
 
 _LONG_S = 3600.0
-_SHARED = ("payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption")
+_SHARED = (
+    "payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption", "payload_store",
+    "payload_store_above",
+)  # fmt: skip
 """Options that the client of a child has from that of its worker."""
 
 
@@ -133,6 +138,8 @@ class Assembly:
         self._complaints = Complaints()
         self._keys = keys_of(client)
         self._encryption = encryption_of(client)
+        self._inline = without_store(self._encryption)
+        """Of what the worker writes itself: no report and no tick may wait for a store."""
         greeting = server_calls.check_format(self._keys)
         now_ms = broker_of(client).now_ms
         self._broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=now_ms, greeting=greeting)
@@ -143,7 +150,10 @@ class Assembly:
         settings, queues = self._settings, list(weights)
         drivers = BatchDrivers(self._client, weights, self._stats.batch)
         fetched = {queue: weight for queue, weight in weights.items() if queue not in drivers.queues}
-        tasks = self._task_parts(fetched, guard.keeper.leases)
+        cleaner = None
+        if isinstance(self._encryption, StoredPayloads):
+            cleaner = PayloadCleaner(self._broker, self._keys, self._encryption.store, lambda: coordinator.leads)
+        tasks = self._task_parts(fetched, guard.keeper.leases, cleaner)
         fetcher = Fetcher(
             tasks,
             AttemptEvents(self._broker, self._keys, self._worker_id, writes=settings.events == "all"),
@@ -156,7 +166,7 @@ class Assembly:
             self._broker, self._keys, self._worker_id,
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
             served=tasks.rotation.queues,
-            cron=PeriodicTicks(self._broker, self._keys, self._encryption, self._stats.late_ticks.append),
+            cron=PeriodicTicks(self._broker, self._keys, self._inline, self._stats.late_ticks.append),
         )  # fmt: skip
         identity = self._identity(queues)
         monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
@@ -175,16 +185,19 @@ class Assembly:
             Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
             Loop("stats", partial(_count, self._stats, tasks.log), self._complaints),
             *([Loop("gates", gates.step, self._complaints)] if settings.gates else ()),
+            *([Loop("payload store", cleaner.step, self._complaints)] if cleaner is not None else ()),
         )
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
 
-    def _task_parts(self, fetched: dict[str, int], leases: HeldLeases) -> TaskParts:
+    def _task_parts(
+        self, fetched: dict[str, int], leases: HeldLeases, cleaner: PayloadCleaner | None
+    ) -> TaskParts:
         settings, finished = self._settings, FinishedAttempts()
         poll_s, caps = longest_poll_s(settings.poll), caps_of(fetched, settings.max_per_queue)
         return TaskParts(
             broker=self._broker,
             keys=self._keys,
-            encryption=self._encryption,
+            encryption=self._inline,
             worker_id=self._worker_id,
             release=settings.release,
             rotation=CappedRotation(fetched, poll_s, caps) if caps else QueueRotation(fetched, poll_s),
@@ -195,6 +208,7 @@ class Assembly:
             notifier=Notifier(self._broker, self._keys, fetched, complaints=self._complaints),
             stats=self._stats,
             log=AttemptLog(),
+            cleaner=cleaner,
         )
 
     def _identity(self, queues: Sequence[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def run_without(package: str, code: str) -> subprocess.CompletedProcess[str]:
         ("jinja2", "from jobrunner.web import Token", "web"),
         ("starlette", "from jobrunner.web.app import create_app", "web"),
         ("prometheus_client", "import jobrunner.metrics.exposition", "metrics"),
+        ("fsspec", "from jobrunner import Client; Client('redis://host', payload_store='file:///srv')", "store"),
         ("opentelemetry", "from jobrunner.tracing import instrument; instrument()", "otel"),
     ],
 )

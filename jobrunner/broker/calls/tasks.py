@@ -104,6 +104,16 @@ def _wishes(task: Task, own: int) -> str:
     return f"{priority} {due} {own}" if own or priority != "" or due != "" else ""
 
 
+def stored_payload(keys: QueueKeys, task_id: str) -> Call[tuple[bytes | None, bytes | None]]:
+    """Payload and encoding of a task as they are stored; None for what is not there."""
+    return command("HMGET", keys.task(task_id), "payload", "encoding", read=lambda reply: (reply[0], reply[1]))
+
+
+def how_many_exist(keys: QueueKeys, task_ids: Iterable[str]) -> Call[int]:
+    """How many of these tasks have a hash."""
+    return command("EXISTS", *map(keys.task, task_ids), read=int)
+
+
 def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | None = None) -> Call[UniqueReply]:
     """One task under its lock. Reply: 'new', 'exists', 'replaced', 'rescheduled' or 'clash', and the task there is now.
 

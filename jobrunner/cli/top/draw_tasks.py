@@ -105,13 +105,13 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
     yield titled("TIMELINE", width)
     told = (replace(moment, text=redaction.text(moment.text)) for moment in timeline(record))
     yield from (_moment(moment, width) for moment in told)
-    for title, raw, is_encrypted in (
-        ("PAYLOAD", record.payload, record.is_encrypted),
-        ("RESULT", record.result, record.has_encrypted_result),
+    for title, raw, placeholder in (
+        ("PAYLOAD", record.payload, record.placeholder),
+        ("RESULT", record.result, ENCRYPTED if record.has_encrypted_result else ""),
     ):
         if raw is not None:
             yield titled(title, width)
-            yield from _block(ENCRYPTED if is_encrypted else _pretty(redaction.shown(readable(raw))), width)
+            yield from _block(placeholder or _pretty(redaction.shown(readable(raw))), width)
     if record.error:
         yield titled("LAST ERROR", width)
         yield from _block(redaction.text(record.error.rstrip()), width, "red")

@@ -139,7 +139,7 @@ class ServerPoller:
         if asked.page == "task" and asked.task is not None:
             record = broker_of(self._client).run(task_calls.show(keys_of(self._client), asked.task, queue=asked.queue))
             if record is not None:
-                record = decrypted_record(encryption_of(self._client), record)
+                record = decrypted_record(encryption_of(self._client), record, fetches=False)
             hides = self._client.redaction()
             return lambda now: (
                 replace(now, record=record, gone=record is None, redaction=hides) if now.task == asked.task else now

@@ -3,6 +3,7 @@ AsyncQueue."""
 
 import itertools
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,10 +14,12 @@ from jobrunner.broker.keys import check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_payload, encrypted_task
 from jobrunner.client.item import ItemRecord, item_record, read_headers, write_headers, write_payload
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Durable, Operation, ask
+from jobrunner.client.operations.operation import Durable, InThread, Operation, ask
+from jobrunner.client.operations.task import opened
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, TaskGone
 from jobrunner.formatting import describe
+from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.settings import check_whole
 from jobrunner.task import Task, TaskRecord, new_id
 
@@ -65,12 +68,14 @@ def _fields(ref: QueueRef, payload: Any, first: str) -> Operation[list[bytes | s
     if ref.encryption is not None:  # a payload is encrypted for one task, so they go one by one
         record = yield from ask(tasks.show(ref.all_keys, first, queue=ref.name))
         if record is not None:
-            record = decrypted_record(ref.encryption, record)
+            if without_store(ref.encryption) is not None:
+                record = yield from opened(ref.encryption, record)
             if record.unread is not None:  # whoever changed its job or headers would have them encrypted anew
                 raise record.unread
             headers, then = (record.fields.get(name, b"") for name in ("headers", "then"))
             context = EncryptionContext(first, record.type, ref.keys.tag, ref.name, headers, then)
-            raw, encoding = encrypted_payload(ref.encryption, raw, encoding, context, after=record.after)
+            encrypt = partial(encrypted_payload, ref.encryption, raw, encoding, context, after=record.after)
+            raw, encoding = yield InThread(encrypt)
     return ["payload", raw, "encoding", encoding]
 
 
@@ -95,7 +100,8 @@ def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
     yield from ask(queues.counts(ref.keys))  # trims what is too old
     found = yield from ask(queues.newest(ref.keys, "done", count=limit))
     shown = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
-    return [item_record(decrypted_record(ref.encryption, record)) for record in shown if record is not None]
+    records = (decrypted_record(ref.encryption, record, fetches=False) for record in shown if record is not None)
+    return [item_record(record) for record in records]
 
 
 def replay(ref: QueueRef, task_id: str) -> Operation[str]:
@@ -107,12 +113,13 @@ def replay(ref: QueueRef, task_id: str) -> Operation[str]:
     ]
     if record is None or score is None:
         raise TaskGone(f"no task {task_id} in the history of queue {ref.name!r}: never was, or no longer kept")
-    record = decrypted_record(ref.encryption, record)
+    record = yield from opened(ref.encryption, record)
     if record.unread is not None:
         raise record.unread
     new = _again(ref, record)
     yield queues.register(ref.all_keys, [ref.name])
-    yield Durable([tasks.enqueue(ref.keys, [encrypted_task(ref.encryption, ref.keys, new)])])
+    sent = yield InThread(partial(encrypted_task, ref.encryption, ref.keys, new))  # with an object of its own
+    yield Durable([tasks.enqueue(ref.keys, [sent])])
     return new.id
 
 

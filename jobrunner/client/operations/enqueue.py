@@ -3,19 +3,21 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
-from jobrunner.client.encryption import encrypted_task
+from jobrunner.client.encryption import encrypted_task, encrypted_tasks
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
-from jobrunner.client.operations.operation import Operation
+from jobrunner.client.operations.operation import InThread, Operation
 from jobrunner.client.outgoing import sending_of
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
 from jobrunner.formatting import describe
+from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.retry import milliseconds
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, check_whole
 from jobrunner.task import Task, check_priority, check_size, due, new_id
@@ -81,6 +83,7 @@ class QueueRef:
 
 
 BATCH = 1000
+_STORED_AT_ONCE = 256
 _TRIES = 20
 """How often a payload is encrypted again for the task whose place it takes; more than once only in a race."""
 
@@ -94,7 +97,7 @@ def enqueue_call(keys: Keys, encryption: PayloadEncryption | None, sent: list[Ta
         return tasks.enqueue(queue, sent) if sent[0].lock is None else tasks.enqueue_unique(queue, sent[0])
     if sent[0].lock is not None:
         return _unique_call(queue, encryption, sent[0], sent[0].id, queue)
-    return tasks.enqueue(queue, [encrypted_task(encryption, queue, task) for task in sent])
+    return tasks.enqueue(queue, encrypted_tasks(encryption, queue, sent))
 
 
 def _unique_call(
@@ -105,6 +108,8 @@ def _unique_call(
     if encryption is None:
         return tasks.enqueue_unique(queue, task)
     encrypted = encrypted_task(encryption, owner_queue, task, owner_id=owner_id)
+    if encrypted is task:
+        return tasks.enqueue_unique(queue, task)
     return tasks.enqueue_unique(queue, encrypted, bound_to=(owner_id, owner_queue.name))
 
 
@@ -175,11 +180,9 @@ class EnqueueBatch:
             if self._sent[part[0]].lock is not None:
                 yield at, self._sent[part[0]]
 
-    def encrypted_again(self, task: Task, reply: Any) -> tuple[QueueKeys, Call[Any]] | None:
-        """The call that enqueues a unique task once more, and its queue, when its payload had to be encrypted for
-        another task, whose place it takes; else None."""
-        if reply.word != "encrypt_for":
-            return None
+    def encrypted_again(self, task: Task, reply: Any) -> tuple[QueueKeys, Call[Any]]:
+        """The call that enqueues a unique task once more, and its queue. Its payload had to be encrypted for another
+        task, whose place it takes, as the reply says."""
         queue, owner_queue = self._keys.queue(task.queue), self._keys.queue(reply.queue)
         return queue, _unique_call(queue, self._encryption, task, reply.id, owner_queue)
 
@@ -206,9 +209,9 @@ def write(batch: EnqueueBatch, wait: Duration) -> Operation[list[Any]]:
     replies = yield from capacity.write(batch.before, batch.written, wait)
     for at, task in batch.unique(replies):
         for _ in range(_TRIES):
-            again = batch.encrypted_again(task, replies[at])
-            if again is None:
+            if replies[at].word != "encrypt_for":
                 break
+            again = yield InThread(partial(batch.encrypted_again, task, replies[at]))
             (replies[at],) = yield from capacity.write([], [again], wait)
         else:
             raise JobrunnerError(
@@ -218,9 +221,17 @@ def write(batch: EnqueueBatch, wait: Duration) -> Operation[list[Any]]:
     return replies
 
 
-def batches(sent: Iterable[Task], limit: int, most: int = BATCH) -> Iterator[list[Task]]:
+def batches(
+    sent: Iterable[Task], limit: int, most: int = BATCH, *, encryption: PayloadEncryption | None = None
+) -> Iterator[list[Task]]:
     """Slices of up to `most` tasks, and of a MiB of payloads and headers. Raises PayloadTooLarge before any of `most`
-    tasks is given when one of them has more than `limit`."""
+    tasks is given when one of them has more than `limit`.
+
+    Payloads that go to the payload store of `encryption` cost the server nothing; a slice of them has up to 256 MiB, as
+    this process holds it.
+    """
+    above = encryption.store.above if isinstance(encryption, StoredPayloads) else None
+    size = _size if above is None else partial(_size_beside_store, above)
     rest = iter(sent)
     while some := list(itertools.islice(rest, most)):
         for task in some:
@@ -228,4 +239,13 @@ def batches(sent: Iterable[Task], limit: int, most: int = BATCH) -> Iterator[lis
                 check_size(task.payload, limit)
             except AttributeError:
                 raise no_task(task) from None
-        yield from sliced(some, lambda task: len(task.payload) + len(task.headers or b""), most=most)
+        yield from sliced(some, size, most=most)
+
+
+def _size(task: Task) -> int:
+    return len(task.payload) + len(task.headers or b"")
+
+
+def _size_beside_store(above: int, task: Task) -> int:
+    size = _size(task)
+    return size if len(task.payload) <= above or not task.type else size // _STORED_AT_ONCE

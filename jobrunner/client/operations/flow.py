@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,13 +22,14 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.encryption import encrypted_task, sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import Durable, EachReply, Operation, ask
+from jobrunner.client.operations.operation import Durable, EachReply, InThread, Operation, ask
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.join import Ended, FlowMember, Join, JoinRef
+from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_size
@@ -135,7 +137,8 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
     names = {task.queue for task in flow.prepared}
     if names:
         yield queues.register(keys, sorted(names))
-    joins = flow.joins if encryption is None else _encrypted(flow.joins, keys, encryption)
+    inline = without_store(encryption)  # steps to come have no hash yet that would keep their objects from a sweep
+    joins = flow.joins if inline is None else _encrypted(flow.joins, keys, inline)
     shown = list(_described(flow))
     joins = [replace(joins[0], shown=shown[0]), *joins[1:]]
     prepared = [flows.prepare(keys.queue(join.queue), join) for join in joins]
@@ -144,8 +147,10 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
     if shown[1:]:  # behind the tally: an earlier HSET would pass for a tally that is prepared
         place = keys.queue(flow.tally.queue)
         yield Durable([flows.describe(place, flow.id, fields) for fields in shown[1:]])
-    for heads in batches(flow.heads, limit):
-        yield Durable([call for _, call in EnqueueBatch(keys, encryption, heads, limit, names).written])
+    for heads in batches(flow.heads, limit, encryption=encryption):
+        made = partial(EnqueueBatch, keys, encryption, heads, limit, names)
+        batch = made() if encryption is inline else (yield InThread(made))
+        yield Durable([call for _, call in batch.written])
     yield from _confirmed(relaying(keys, ended=flow.signals))
 
 

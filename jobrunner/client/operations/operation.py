@@ -3,8 +3,8 @@
 An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
 talks to the server itself, so `run_operation` runs it with a Broker and `run_operation_async` with an AsyncBroker. What
 it may yield: a list of calls (one round trip; the answer is their values), a list of them as `EachReply`, `Durable` or
-`Uninterrupted`, or a `Wait`. QueueFull is raised in it, as it may wait for capacity. (The idea is that of "sans-I/O"
-protocols: https://sans-io.readthedocs.io.)
+`Uninterrupted`, an `InThread`, or a `Wait`. QueueFull is raised in it, as it may wait for capacity. (The idea is that
+of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
 import asyncio
@@ -50,6 +50,12 @@ class Uninterrupted(msgspec.Struct, frozen=True):
     undo: Callable[[list[Any]], Calls]
 
 
+class InThread(msgspec.Struct, frozen=True):
+    """Work that may block, but not for the server: reading a payload store. A coroutine has a thread do it."""
+
+    work: Callable[[], Any]
+
+
 class Listener(Protocol):
     """Waits in a thread."""
 
@@ -73,7 +79,7 @@ class Wait(Protocol):
     def listen_async(self, broker: AsyncBroker) -> AsyncListener: ...
 
 
-Step: TypeAlias = Calls | EachReply | Durable | Uninterrupted | Wait
+Step: TypeAlias = Calls | EachReply | Durable | Uninterrupted | InThread | Wait
 Operation: TypeAlias = Generator[Step, Any, T]
 
 
@@ -104,6 +110,8 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                     answer = broker.run_many(step.calls)
                 elif isinstance(step, EachReply):
                     answer = broker.run_each(step.calls)
+                elif isinstance(step, InThread):
+                    answer = step.work()
                 else:
                     listener = listener or step.listen(broker)
                     answer = listener.wait(step.at_most_s)
@@ -135,6 +143,8 @@ async def run_operation_async(broker: AsyncBroker, steps: Operation[T]) -> T:
                     answer = await _unbroken(broker, step)
                 elif isinstance(step, EachReply):
                     answer = await broker.run_each(step.calls)
+                elif isinstance(step, InThread):
+                    answer = await asyncio.to_thread(step.work)
                 else:
                     listener = listener or step.listen_async(broker)
                     answer = await listener.wait(step.at_most_s)

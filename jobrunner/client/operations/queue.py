@@ -15,7 +15,7 @@ from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
-from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError
+from jobrunner.errors import EncryptionError, InvalidOption, PayloadStoreError, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import milliseconds
@@ -87,7 +87,7 @@ def _popped(
             found = read_payload(*decrypt_payload(ref.encryption, raw or b"", encoding, context)[:2])
         else:
             found = read_payload(raw, encoding)
-    except EncryptionError as error:
+    except (EncryptionError, PayloadStoreError) as error:
         found = error
     tries = whole(retry_count)
     return Popped(raw_id.decode("utf-8", "replace"), read_headers(headers), raw or b"", found, tries + 1, tries)
@@ -185,7 +185,7 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
     while found:
         answers = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
         if records := [record for record in answers if record is not None and _is_still(record, state)]:
-            return [item_record(decrypted_record(ref.encryption, record)) for record in records]
+            return [item_record(decrypted_record(ref.encryption, record, fetches=False)) for record in records]
         first += len(found)
         found = yield from ask(queues.ids(ref.keys, state, start=first, count=limit))
     return []

@@ -38,7 +38,8 @@ class ReservedItem:
     @property
     def payload(self) -> Any:
         """The pushed payload: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload,
-        EncryptionError for an encrypted or signed one that cannot be decrypted."""
+        EncryptionError for an encrypted or signed one that cannot be decrypted, PayloadStoreError for one that the
+        payload store does not give."""
         return read_payload(*plain_payload(self._line.encryption, self._line.keys, self.attempt))
 
     @property

@@ -1,6 +1,7 @@
 """The operations on one task, once for TaskHandle and AsyncTaskHandle, and on many tasks of a queue."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,10 +10,11 @@ from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text, tag_of_id
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import Operation, TaskEndHint, ask
+from jobrunner.client.operations.operation import InThread, Operation, TaskEndHint, ask
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import PayloadEncryption, is_protected_result
+from jobrunner.encryption.envelope import is_stored
 from jobrunner.errors import InvalidName, NotEncrypted, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
@@ -41,13 +43,29 @@ def check_place(task_id: str, queue: str | None) -> None:
 
 
 def find(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
-    """Returns the record, or None; `awaited` has the server tell of the end of the task."""
+    """Returns the record, or None; `awaited` has the server tell of the end of the task. A payload in a store is not
+    read."""
     record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited))
-    return None if record is None else decrypted_record(at.encryption, record)
+    return None if record is None else decrypted_record(at.encryption, record, fetches=False)
+
+
+def read_whole(at: TaskRef) -> Operation[TaskRecord]:
+    """Returns the record, with a payload in a store. Raises TaskGone."""
+    record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue))
+    if record is None:
+        raise gone(at.id)
+    return (yield from opened(at.encryption, record))
+
+
+def opened(encryption: PayloadEncryption | None, record: TaskRecord) -> Operation[TaskRecord]:
+    """Returns the record decrypted, with a payload in a store."""
+    if encryption is not None and is_stored(record.fields.get("encoding")):
+        return (yield InThread(partial(decrypted_record, encryption, record)))  # type: ignore[no-any-return]
+    return decrypted_record(encryption, record)
 
 
 def read(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord]:
-    """Returns the record. Raises TaskGone."""
+    """As `find`. Raises TaskGone."""
     record = yield from find(at, awaited=awaited)
     if record is None:
         raise gone(at.id)

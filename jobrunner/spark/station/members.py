@@ -39,7 +39,7 @@ CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
 MISFITS = "misfits."
 _NO_JSON = "the payload is bytes, not JSON"
-_PROTECTED = "the payload is encrypted or signed, and Spark reads none"
+_PROTECTED = "the payload is encrypted, signed or in a payload store, and Spark reads none such"
 _FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 COLUMNS = pa.schema(
     [

@@ -61,7 +61,7 @@ def _task(context: Context) -> tuple[str, Values]:
         "encrypted": ENCRYPTED,
         "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
         "holder": holder,
-        "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
+        "payload": record.placeholder or shown(context, _decoded(record.payload, record)),
         "flow": flow_id_of(record),
         "pipeline": record.queue.partition("/")[0] if "/" in record.queue else "",
         "editable": editable(context, record),

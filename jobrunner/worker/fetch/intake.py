@@ -24,6 +24,7 @@ from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import Executor, FinishedAttempts
@@ -54,6 +55,8 @@ class TaskParts:
     notifier: Notifier
     stats: StatsRecorder
     log: AttemptLog
+    cleaner: PayloadCleaner | None = None
+    """None without a payload store."""
     release: str = ""
     timed: set[str] = field(default_factory=set)
     """Queues that keep history, by the last reserve from each: tasks of these are reported with their run times."""

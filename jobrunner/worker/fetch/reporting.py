@@ -20,11 +20,9 @@ from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, FannedOu
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
-from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
-from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
-from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
+from jobrunner.worker.report.stats import COUNTED, TOO_LATE
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
@@ -80,16 +78,14 @@ class AfterReport:
     does.
     """
 
-    def __init__(
-        self, broker: Broker, keys: Keys, leases: HeldLeases, stats: StatsRecorder, events: AttemptEvents,
-        log: AttemptLog,
-    ) -> None:  # fmt: skip
-        self._broker = broker
-        self._keys = keys
-        self._leases = leases
-        self._stats = stats
+    def __init__(self, parts: TaskParts, events: AttemptEvents) -> None:
+        self._broker = parts.broker
+        self._keys = parts.keys
+        self._leases = parts.leases
+        self._stats = parts.stats
         self._events = events
-        self._log = log
+        self._log = parts.log
+        self._cleaner = parts.cleaner
         self._taken: list[tuple[ReportCall, list[str]]] = []
         self._ends: list[Ended] = []
 
@@ -111,6 +107,8 @@ class AfterReport:
                 self._stats.observe(call.reports, verdicts)
                 self._events.observe(call.reports, verdicts)
                 self._log.note(call.reports, verdicts)
+                if self._cleaner is not None:
+                    self._cleaner.note(call.reports, verdicts)
                 self._ends += _ended_in_flows(self._keys, call, verdicts)
         finally:
             self._taken = []  # last: no moment may look as if nothing were to be done
@@ -142,7 +140,7 @@ class Reporting:
         self._leases = parts.leases
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
-        self.after_report = AfterReport(parts.broker, parts.keys, parts.leases, parts.stats, events, parts.log)
+        self.after_report = AfterReport(parts, events)
         self._by = Reporter(parts.worker_id, parts.release, parts.timed)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
@@ -173,6 +171,8 @@ class Reporting:
             over = [report for report in reports if type(report[1]) is Acknowledged]
             self._leases.drop(attempt for attempt, _ in over)
             self._parts.stats.observe(over, ["ok"] * len(over))
+            if self._parts.cleaner is not None:
+                self._parts.cleaner.note(over, ["ok"] * len(over))
             done = [(one, outcome) for one, outcome in over if isinstance(outcome, Acknowledged) and outcome.succeeded]
             self._parts.log.note(done, ["ok"] * len(done))
             reports = [report for report in reports if type(report[1]) is not Acknowledged]

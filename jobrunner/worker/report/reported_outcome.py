@@ -47,17 +47,18 @@ class UnknownJobs:
         self._logged_at: dict[tuple[str, str], float] = {}
 
     def reported(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
-        """Returns the outcome to report for an attempt that could not be made here."""
+        """Returns the outcome to report for an attempt that could not be made here. A payload store that is away is
+        waited for in the same way."""
         now_ms = attempt.deadline_ms - attempt.keepalive_ms
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:
             return Failed(outcome.error)
-        self._log_task(attempt)
+        self._log_task(attempt, outcome)
         delay_s = min(max(age_s * _SHARE, _SHORTEST_S), _LONGEST_S) * random.uniform(0.5, 1.0)
         due_s = math.ceil((now_ms / 1000 + delay_s) / _GRID_S) * _GRID_S
         return Deferred(min(due_s - now_ms / 1000, self._grace_s - age_s))
 
-    def _log_task(self, attempt: Attempt) -> None:
+    def _log_task(self, attempt: Attempt, outcome: Unknown) -> None:
         if len(self._logged_at) > _MOST_NAMES:
             self._logged_at.clear()
             self._counted.clear()
@@ -68,10 +69,10 @@ class UnknownJobs:
             return
         self._logged_at[named] = now
         what = {"job": attempt.type} if attempt.type else {}
-        _log.warning(
-            "this worker does not know the job: its tasks are handed back, for another worker", **what,
-            queue=attempt.queue, tasks=self._counted.pop(named), task=attempt.id,
-        )  # fmt: skip
+        message = "this worker does not know the job: its tasks are handed back, for another worker"
+        if outcome.is_away:
+            message, what = "payloads cannot be read: tasks are handed back", {**what, "error": outcome.error}
+        _log.warning(message, **what, queue=attempt.queue, tasks=self._counted.pop(named), task=attempt.id)
 
 
 class QueueBackoffs:

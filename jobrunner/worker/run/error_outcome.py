@@ -174,6 +174,11 @@ def unknown_job(attempt: Attempt) -> Unknown:
     return Unknown(f"UnknownJob: this worker knows {what}; load the module that declares it")
 
 
+def store_away(error: JobrunnerError) -> Unknown:
+    """The outcome of an attempt whose payload is in a store that is away, or that this worker has not."""
+    return Unknown(sendable(f"{type(error).__name__}: {error}"), is_away=True)
+
+
 def already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
     """The outcome of an attempt that was acknowledged before it ran; logs what would have been reported otherwise."""
     if not isinstance(outcome, Succeeded):

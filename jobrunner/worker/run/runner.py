@@ -11,7 +11,17 @@ from jobrunner.broker.calls import leases
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.codec import NULL, to_json, write_result
-from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError
+from jobrunner.encryption.envelope import is_stored
+from jobrunner.errors import (
+    EncryptionError,
+    EncryptionMissing,
+    ParameterError,
+    PayloadStoreError,
+    PayloadStoreUnavailable,
+    ResultTooLarge,
+    ServerError,
+    UsageError,
+)
 from jobrunner.jobs.registry import Definition, definition_for, timeout_of
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
@@ -29,6 +39,7 @@ from jobrunner.worker.run.error_outcome import (
     pass_on_cancellation,
     refused,
     shown,
+    store_away,
     unknown_job,
 )
 
@@ -90,7 +101,11 @@ class Runner:
         is a failure or is raised."""
         before = RUNNING.get()
         try:
-            found = self.prepare(attempt)
+            if not is_stored(attempt.encoding):
+                found = self.prepare(attempt)
+            else:  # in a thread: a store may take its time
+                found = await asyncio.to_thread(self.prepare, attempt)
+                RUNNING.set(found[2] if isinstance(found, tuple) else before)
             if not isinstance(found, tuple):
                 return found
             definition, job, run = found
@@ -109,6 +124,8 @@ class Runner:
         before = RUNNING.get()
         try:
             found = self.prepare(attempt)
+            if isinstance(found, Unknown):  # it was known, so its payload cannot be read again now: no hook can run
+                return self.give_up(attempt, error)
             if not isinstance(found, tuple):
                 return found
             definition, job, _ = found
@@ -142,7 +159,9 @@ class Runner:
         if attempt.encoding or self._encryption is not None:
             try:
                 attempt = run.decrypt(self._encryption)
-            except (EncryptionError, EncryptionMissing) as error:
+            except PayloadStoreUnavailable as error:
+                return store_away(error)
+            except (EncryptionError, EncryptionMissing, PayloadStoreError) as error:
                 return refused(error)
         try:
             if definition.may_run_code_early:

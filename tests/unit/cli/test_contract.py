@@ -84,6 +84,7 @@ TESTED_ELSEWHERE = {
     "demo": "tests/unit/cli/test_demo.py",
     "dashboard": "tests/unit/web",
     "events": "tests/unit/cli/test_events.py",
+    "payloads sweep": "tests/worker/test_payload_store.py",
     "queues reset": "tests/unit/cli/test_queues.py",
     "workers quiet": "tests/unit/cli/test_workers.py",
     "workers resume": "tests/unit/cli/test_workers.py",

@@ -1,0 +1,95 @@
+"""Deletes objects of a payload store that no task refers to any more.
+
+The scripts that end tasks know nothing of stores, and many a task ends by expiry: so an object is judged by the hash of
+its task, which its key names. Invariant: an object is deleted only when that hash is gone or has another reference.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import tasks
+from jobrunner.broker.keys import Keys, check_id, check_name
+from jobrunner.clock import unix_ms
+from jobrunner.encryption.cipher import PayloadEncryption
+from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.payload_store.reference import ObjectOwner, owner_of, refers_to
+from jobrunner.payload_store.store import PayloadStore
+from jobrunner.payload_store.stored_payloads import StoredPayloads
+
+GRACE_S = 86_400.0
+"""An object this young may be that of an enqueue that is still on its way: that waits for room in a full queue."""
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What a sweep found: objects in all, those younger than the grace, those that tasks refer to, and the others."""
+
+    objects: int
+    young: int
+    used: int
+    unused: int
+
+
+def store_of(encryption: PayloadEncryption | None) -> PayloadStore:
+    """The payload store of a client. Raises InvalidOption where none is configured."""
+    if isinstance(encryption, StoredPayloads):
+        return encryption.store
+    raise InvalidOption("no payload store is configured; set JOBRUNNER_PAYLOAD_STORE to the URL that producers use")
+
+
+def sweep(
+    broker: Broker, keys: Keys, store: PayloadStore, *, grace_s: float = GRACE_S, deletes: bool = True
+) -> SweepResult:
+    """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`. Raises
+    PayloadStoreUnavailable, ServerError."""
+    objects = young = used = unused = 0
+    before_ms = unix_ms() - grace_s * 1000
+    for folder in store.folders():
+        ours = [(key, owner) for key in folder if (owner := owned(key)) is not None]
+        old = [key for key, owner in ours if owner.written_ms <= before_ms]
+        objects, young = objects + len(ours), young + len(ours) - len(old)
+        for some in _sliced(old):
+            garbage = unused_objects(broker, keys, some)
+            used, unused = used + len(some) - len(garbage), unused + len(garbage)
+            if deletes:
+                store.delete(garbage)
+    return SweepResult(objects=objects, young=young, used=used, unused=unused)
+
+
+def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[str]:
+    """Those of these objects that their tasks do not refer to. Raises ServerError."""
+    by_tag: dict[str, list[tuple[str, str]]] = {}
+    for key in objects:
+        if (owner := owned(key)) is not None:
+            by_tag.setdefault(owner.tag, []).append((key, owner.task_id))
+    unused: list[str] = []
+    for tag, some in by_tag.items():
+        queue = keys.queue(tag)
+        if broker.run(tasks.how_many_exist(queue, [task_id for _, task_id in some])):  # usually none: one command then
+            found = broker.run_many([tasks.stored_payload(queue, task_id) for _, task_id in some])
+            pairs = zip(some, found, strict=True)
+            unused += [key for (key, _), (raw, encoding) in pairs if not refers_to(raw, encoding, key)]
+        else:
+            unused += [key for key, _ in some]
+    return unused
+
+
+def owned(key: str) -> ObjectOwner | None:
+    """The task of an object; None for a file that jobrunner did not write, which is never deleted."""
+    owner = owner_of(key)
+    try:
+        if owner is not None:
+            check_name(owner.tag, "tag")
+            check_id(owner.task_id)
+    except InvalidName:
+        return None
+    return owner
+
+
+def _sliced(keys: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(keys)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some

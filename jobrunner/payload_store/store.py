@@ -1,0 +1,168 @@
+"""A payload store: a folder, or a bucket of anything that fsspec has a file system for.
+
+Errors of the store become three of this package: it is away (this process cannot reach it, or may not), an object is
+missing, an object is not what was written.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from jobrunner.errors import (
+    FsspecMissing,
+    InvalidOption,
+    PayloadObjectChanged,
+    PayloadObjectMissing,
+    PayloadStoreUnavailable,
+)
+from jobrunner.formatting import install_command
+from jobrunner.payload_store.reference import StoredReference, digest_of, folder_of_prefix
+
+_LOCAL = ("file", "local")
+
+
+class PayloadStore:
+    """The objects of one prefix below a URL. Safe in threads; a forked child opens the file system anew.
+
+    `above` is the size in bytes above which a payload belongs here. `syncs`: a write to a folder ends when it is on
+    the disk, as the client's `durability` asks for the task.
+    """
+
+    def __init__(self, url: str, prefix: str, *, above: int, syncs: bool = False) -> None:
+        self.prefix = prefix
+        self.above = above
+        self._url = url
+        self._syncs = syncs
+        self._pid = 0
+        self._opened: tuple[Any, str] = (None, "")
+        self._file_system()
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without a password, for messages."""
+        parts = urlsplit(self._url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+    def put(self, contents: Mapping[StoredReference, bytes]) -> None:
+        """Writes objects. Raises PayloadStoreUnavailable; then some of them may be there."""
+        files, root = self._file_system()
+        paths = {f"{root}/{reference.key}": raw for reference, raw in contents.items()}
+        try:
+            self._check_folder(root)
+            if len(paths) == 1:
+                ((path, raw),) = paths.items()
+                files.pipe_file(path, raw)
+            else:
+                files.pipe(paths)
+            if self._syncs and self._is_local:
+                _sync(paths)
+        except Exception as error:
+            raise self._away("written to", error, "nothing was enqueued; ") from error
+
+    def get(self, reference: StoredReference, task_id: str) -> bytes:
+        """The content of an object. Raises PayloadStoreUnavailable, PayloadObjectMissing, PayloadObjectChanged.
+
+        Reads at most a byte more than was written, so an exchanged object cannot fill the memory.
+        """
+        files, root = self._file_system()
+        named = f"the payload of task {task_id}, object {self.shown_url}/{reference.key},"
+        try:
+            raw: bytes = files.cat_file(f"{root}/{reference.key}", 0, reference.size + 1)
+        except FileNotFoundError as error:
+            if self._is_local and not Path(root).is_dir():
+                raise self._away("read", error) from error
+            raise PayloadObjectMissing(
+                f"{named} is missing: it was deleted, or payload_store is not the store it was written to; "
+                "bring it back and requeue the task, or enqueue it again"
+            ) from error
+        except Exception as error:
+            raise self._away("read", error) from error
+        if len(raw) != reference.size or digest_of(raw) != reference.digest:
+            raise PayloadObjectChanged(
+                f"{named} was changed: its size or checksum is not that of the {reference.size} bytes that were "
+                "written; bring the object back and requeue the task, or enqueue it again"
+            )
+        return raw
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; one that is gone is no error. Raises PayloadStoreUnavailable."""
+        files, root = self._file_system()
+        for key in keys:
+            try:
+                with suppress(FileNotFoundError):
+                    files.rm_file(f"{root}/{key}")
+            except Exception as error:
+                raise self._away("cleaned up", error) from error
+
+    def folders(self) -> Iterator[list[str]]:
+        """The keys of all objects, in one list for each hash tag. Raises PayloadStoreUnavailable."""
+        for folder in self._listed(folder_of_prefix(self.prefix)):
+            if folder.rpartition("/")[2].startswith("tag="):
+                yield self._listed(folder)
+
+    def _listed(self, folder: str) -> list[str]:
+        files, root = self._file_system()
+        try:
+            self._check_folder(root)
+            found = files.ls(f"{root}/{folder}", detail=False, refresh=True)
+        except FileNotFoundError as error:
+            if self._is_local and not Path(root).is_dir():
+                raise self._away("listed", error) from error
+            return []
+        except Exception as error:
+            raise self._away("listed", error) from error
+        return [f"{folder}/{path.rstrip('/').rpartition('/')[2]}" for path in found]
+
+    def _file_system(self) -> tuple[Any, str]:
+        """The file system and the path of the store in it. Raises FsspecMissing, InvalidOption."""
+        if self._pid != os.getpid():
+            self._opened = _open(self._url)
+            self._pid = os.getpid()
+        return self._opened
+
+    @property
+    def _is_local(self) -> bool:
+        protocol = self._opened[0].protocol
+        return any(name in _LOCAL for name in ([protocol] if isinstance(protocol, str) else protocol))
+
+    def _check_folder(self, root: str) -> None:
+        """A folder is not made: where a volume is not mounted, its payloads would be missing for everybody else."""
+        if self._is_local and not Path(root).is_dir():
+            raise FileNotFoundError(f"the folder {root} does not exist: create it, or mount it")
+
+    def _away(self, done: str, error: Exception, outcome: str = "") -> PayloadStoreUnavailable:
+        why = str(error).replace(self._url, self.shown_url) or type(error).__name__
+        return PayloadStoreUnavailable(
+            f"the payload store {self.shown_url} cannot be {done}: {why}; {outcome}see whether it can be reached from "
+            "here, and with which rights"
+        )
+
+
+def _open(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise FsspecMissing(f"payload_store needs the package fsspec: {install_command('store')}") from error
+    is_local = url.startswith(("file:", "local:", "/"))
+    try:
+        files, path = url_to_fs(url, **({"auto_mkdir": True} if is_local else {}))
+    except ImportError as error:
+        raise FsspecMissing(
+            f"payload_store with a URL of {url.partition(':')[0]!r} needs one more package: {error}"
+        ) from error
+    except ValueError as error:
+        raise InvalidOption(f"payload_store: {error}; give a URL as file:///srv/payloads or s3://bucket") from error
+    return files, path.rstrip("/")
+
+
+def _sync(paths: Iterable[str]) -> None:
+    for path in paths:
+        for name in (path, Path(path).parent):
+            opened = os.open(name, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)

@@ -1,0 +1,82 @@
+"""Deletes the objects of finished tasks from the payload store, and sweeps it.
+
+A worker remembers the objects of tasks that it ended until their hashes have expired, and then asks the server whether
+they are gone. What it forgets (its process ends, a queue keeps history, a task was cancelled or deleted elsewhere) is
+found by the sweep of the leader, once an hour, or by `jobrunner payloads sweep`.
+"""
+
+import heapq
+import threading
+from collections.abc import Callable, Sequence
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.keys import Keys
+from jobrunner.client.payload_sweep import sweep, unused_objects
+from jobrunner.clock import monotonic
+from jobrunner.encryption.envelope import is_stored
+from jobrunner.logs import SafeLogger
+from jobrunner.outcome import Acknowledged, Cancelled, Dropped, FannedOut, Outcome, Succeeded
+from jobrunner.payload_store.reference import key_of
+from jobrunner.payload_store.store import PayloadStore
+from jobrunner.worker.report.report_calls import keep_ms
+
+SWEEP_EVERY_S = 3600.0
+_LATER_S = 10.0
+"""A waiting client makes the server keep a finished task for 5 s more."""
+_TURN_S = 1.0
+_AT_ONCE = 500
+_MOST = 20_000
+_ENDED = (Succeeded, Cancelled, Dropped, FannedOut, Acknowledged)
+_log = SafeLogger("jobrunner.worker")
+
+
+class PayloadCleaner:
+    """Objects to be deleted, by the time at which their task is gone. `note` costs nothing for other tasks; `step` is
+    a turn of a loop of its own, as a store may take its time."""
+
+    def __init__(self, broker: Broker, keys: Keys, store: PayloadStore, leads: Callable[[], bool]) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._store = store
+        self._leads = leads
+        self._lock = threading.Lock()
+        self._due: list[tuple[float, str, bool]] = []
+        self._swept_at = monotonic()
+
+    def note(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
+        """Remembers the objects of tasks that ended, by the replies to their reports."""
+        for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
+            if is_stored(attempt.encoding) and verdict == "ok" and isinstance(outcome, _ENDED):
+                tag = self._keys.queue(attempt.queue).tag
+                key = key_of(attempt.payload, self._keys.prefix, tag, attempt.id)
+                kept_s = 0.0 if isinstance(outcome, Acknowledged) else keep_ms(attempt) / 1000
+                if key is not None:
+                    self._remember(key, kept_s, is_second=False)
+
+    def step(self) -> float:
+        """Deletes what is due; returns the seconds to the next turn. Raises ServerError, PayloadStoreUnavailable."""
+        with self._lock:
+            now = monotonic()
+            due = [heapq.heappop(self._due) for _ in range(_AT_ONCE) if self._due and self._due[0][0] <= now]
+        try:
+            unused = unused_objects(self._broker, self._keys, [key for _, key, _ in due])
+            self._store.delete(unused)
+        except Exception:
+            with self._lock:
+                for one in due:
+                    heapq.heappush(self._due, one)
+            raise
+        for _, key, is_second in due:
+            if not is_second and key not in unused:
+                self._remember(key, _LATER_S, is_second=True)
+        if self._leads() and monotonic() - self._swept_at >= SWEEP_EVERY_S:
+            self._swept_at = monotonic()
+            found = sweep(self._broker, self._keys, self._store)
+            _log.info("the payload store was swept", objects=found.objects, deleted=found.unused)
+        return 0.0 if len(due) == _AT_ONCE else _TURN_S
+
+    def _remember(self, key: str, for_s: float, *, is_second: bool) -> None:
+        with self._lock:
+            if len(self._due) < _MOST:
+                heapq.heappush(self._due, (monotonic() + for_s, key, is_second))

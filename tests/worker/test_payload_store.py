@@ -1,0 +1,482 @@
+"""Large payloads in a payload store: what the server has of them, what workers read, and what becomes of the objects
+and of the tasks when a store is away, an object is missing, or was changed."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import redis
+
+from jobrunner import Client, Job, Unique, Worker, chain, job
+from jobrunner.broker.call import command
+from jobrunner.client import payload_sweep
+from jobrunner.client.client import broker_of, encryption_of, keys_of
+from jobrunner.client.current import forget, use
+from jobrunner.client.payload_sweep import SweepResult, store_of, sweep
+from jobrunner.clock import unix_ms
+from jobrunner.errors import InvalidOption, PayloadObjectChanged, PayloadObjectMissing, PayloadStoreUnavailable
+from jobrunner.worker import payload_cleaner
+from tests.support.command_result import CommandResult
+from tests.support.server import Server
+from tests.support.waiting import wait_for
+
+LARGE = "large " * 20_000
+"""120 kB: above the size from which payloads go to the store."""
+OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+seen: list[Any] = []
+
+
+@job(name="stored.note", queue="stored", max_attempts=2, backoff=lambda *_: 0)
+class Note(Job):
+    """Keeps what it was given; fails the first time when it should."""
+
+    text: str
+    fails: bool = False
+
+    def run(self) -> int:
+        seen.append(len(self.text))
+        if self.fails and len(seen) == 1:
+            raise RuntimeError("not yet")
+        return len(self.text)
+
+
+@job(name="stored.note_async", queue="stored")
+async def note_async(text: str) -> int:
+    """The same in a coroutine."""
+    seen.append(len(text))
+    return len(text)
+
+
+@job(name="stored.dies", queue="stored", max_attempts=1)
+def dies(text: str) -> None:
+    """Dies."""
+    seen.append(len(text))
+    raise RuntimeError("dead")
+
+
+@job(name="stored.brief", queue="stored", result_ttl=0)
+def brief(text: str) -> None:
+    """Is deleted as soon as it succeeds."""
+    seen.append(len(text))
+
+
+@job(name="stored.last", queue="stored", unique=Unique(by=[], on_clash="replace"))
+class Last(Job):
+    """The last of its kind counts."""
+
+    text: str
+
+    def run(self) -> None:
+        seen.append(self.text[-5:])
+
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> Iterator[None]:
+    seen.clear()
+    yield
+    forget()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "payloads"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def connect(server: Server, keys: Any, clock: Any, folder: Path) -> Iterator[Connect]:
+    """connect(payload_store=…, …): the client of this process from now on; without arguments one with the folder."""
+    made: list[Client] = []
+
+    def make(**options: Any) -> Client:
+        forget()
+        options = {"payload_store": folder.as_uri()} | options
+        made.append(Client(server.url, keys.prefix, now_ms=clock, **options))
+        return use(made[-1])
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def work(client: Client, **options: Any) -> None:
+    Worker(client=client, queues=["stored"], **options).run(burst=True)
+
+
+def objects(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def stored(client: Client, raw: redis.Redis, task_id: str) -> dict[bytes, bytes]:
+    return raw.hgetall(keys_of(client).queue("stored").task(task_id))
+
+
+def sweep_now(client: Client) -> SweepResult:
+    return sweep(broker_of(client), keys_of(client), store_of(encryption_of(client)), grace_s=-1)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_the_server_has_a_reference_and_the_job_its_payload(
+    connect: Connect, raw: redis.Redis, folder: Path, executor: str
+) -> None:
+    client = connect()
+    tasks = [Note(text=LARGE).enqueue(), note_async.enqueue(text=LARGE), Note(text="small").enqueue()]
+
+    fields = stored(client, raw, tasks[0].id)
+    token, size, _ = fields[b"payload"].decode().split(" ")
+    (path,) = [path for path in objects(folder) if tasks[0].id in path.name]
+    assert fields[b"encoding"] == b"stored/1 "
+    assert path == folder / f"prefix={client.settings.prefix}/tag=stored/{tasks[0].id}~{token}"
+    assert int(size) == path.stat().st_size
+    assert max(map(len, fields.values())) <= 64  # else the hash is a table
+    assert b"encoding" not in stored(client, raw, tasks[2].id)
+    assert len(objects(folder)) == 2
+
+    work(client, executor=executor, concurrency=1, modules=[__name__] if executor == "processes" else [])
+
+    assert [task.result(timeout=0) for task in tasks] == [len(LARGE), len(LARGE), 5]
+    assert json.loads(tasks[0].record().payload)["text"] == LARGE
+    assert tasks[0].record().placeholder == ""
+
+
+def test_a_task_without_a_large_payload_is_stored_as_without_a_store(connect: Connect, raw: redis.Redis) -> None:
+    with_store = stored(connect(), raw, Note(text="same").enqueue().id)
+    without = stored(connect(payload_store=None), raw, Note(text="same").enqueue().id)
+
+    assert set(with_store) == set(without)
+    assert with_store[b"payload"] == without[b"payload"]
+
+
+def test_many_tasks_share_round_trips_and_each_has_its_object(connect: Connect, folder: Path) -> None:
+    client = connect()
+    store = encryption_of(client).store  # type: ignore[union-attr]
+    puts: list[int] = []
+    put = store.put
+    store.put = lambda contents: (puts.append(len(contents)), put(contents))[1]  # type: ignore[method-assign]
+
+    tasks = Note.enqueue_many([Note(text=f"{LARGE}{n}") for n in range(40)])
+
+    assert (len(objects(folder)), puts) == (40, [40])
+    work(client)
+    assert sorted(seen) == sorted(len(f"{LARGE}{n}") for n in range(40))
+    assert all(task.result(timeout=0) for task in tasks)
+
+
+def test_any_file_system_of_fsspec_will_do(connect: Connect) -> None:
+    files = fsspec.filesystem("memory")
+    client = connect(payload_store="memory://bucket/payloads")
+    task = Note(text=LARGE).enqueue()
+    assert [path for path in files.find("/bucket/payloads") if task.id in path]
+
+    work(client)
+
+    assert task.result(timeout=0) == len(LARGE)
+    task_gone(client, task.id)
+    sweep_now(client)
+    assert not [path for path in files.find("/bucket/payloads") if task.id in path]
+
+
+def task_gone(client: Client, task_id: str) -> None:
+    """Has the hash of a finished task expire now."""
+    broker = broker_of(client)
+    key = keys_of(client).queue("stored").task(task_id)
+    broker.run(command("UNLINK", key, read=int))
+
+
+def test_asyncio_enqueues_and_reads_as_threads_do(connect: Connect, folder: Path) -> None:
+    client = connect()
+
+    async def enqueue() -> tuple[str, Any]:
+        task = await Note(text=LARGE).aenqueue()
+        return task.id, json.loads((await task.record()).payload)["text"]
+
+    task_id, payload = asyncio.run(enqueue())
+
+    assert (payload, len(objects(folder))) == (LARGE, 1)
+    work(client)
+    assert client.task(task_id).result(timeout=0) == len(LARGE)
+
+
+def test_a_payload_is_encrypted_before_it_is_stored(connect: Connect, folder: Path, raw: redis.Redis) -> None:
+    client = connect(payload_keys=[OLD])
+    task = Note(text=LARGE).enqueue()
+
+    (path,) = objects(folder)
+    assert b"large" not in path.read_bytes()
+    assert stored(client, raw, task.id)[b"encoding"].startswith(b"stored/1 sealed ")
+
+    work(client)
+    assert task.result(timeout=0) == len(LARGE)
+    assert json.loads(task.record().payload)["text"] == LARGE
+
+
+def test_ciphertext_of_another_task_is_refused_whatever_its_reference_says(
+    connect: Connect, folder: Path, raw: redis.Redis
+) -> None:
+    client = connect(payload_keys=[OLD])
+    one, other = Note(text=LARGE).enqueue(), Note(text=f"{LARGE}x").enqueue()
+    queue = keys_of(client).queue("stored")
+    raw.hset(queue.task(one.id), mapping=stored(client, raw, other.id))
+
+    work(client)
+
+    assert one.record().error.startswith(f"PayloadObjectMissing: the payload of task {one.id}, object ")
+    assert seen == [len(LARGE) + 1]
+
+
+def test_a_retry_reads_the_object_again(connect: Connect, folder: Path) -> None:
+    client = connect()
+    task = Note(text=LARGE, fails=True).enqueue()
+
+    work(client)
+
+    assert (task.result(timeout=0), seen) == (len(LARGE), [len(LARGE)] * 2)
+
+
+def test_a_dead_task_keeps_its_object_and_is_requeued_with_it(connect: Connect, folder: Path) -> None:
+    client = connect()
+    dies.enqueue(text=LARGE)
+    work(client)
+    assert sweep_now(client) == SweepResult(objects=1, young=0, used=1, unused=0)
+
+    assert client.queue("stored").requeue_dead() == 1
+    work(client)
+
+    assert seen == [len(LARGE)] * 2
+    assert client.queue("stored").purge("dead") == 1
+    assert sweep_now(client) == SweepResult(objects=1, young=0, used=0, unused=1)
+    assert objects(folder) == []
+
+
+def test_a_dead_task_gets_new_parameters_in_a_new_object(connect: Connect, folder: Path) -> None:
+    client = connect()
+    task = dies.enqueue(text=LARGE)
+    work(client)
+
+    client.queue("stored").requeue_dead([task.id], payload={"text": LARGE * 2})
+    assert sweep_now(client).unused == 1
+    work(client)
+
+    assert seen == [len(LARGE), 2 * len(LARGE)]
+
+
+def test_a_replay_from_history_has_an_object_of_its_own(connect: Connect, folder: Path) -> None:
+    client = connect()
+    queue = client.queue("stored")
+    queue.configure(history=60)
+    task = brief.enqueue(text=LARGE)
+    work(client)
+    assert [one.placeholder for one in queue.history()] == [f"(in the payload store: {len(LARGE) + 11:,} bytes)"]
+
+    again = queue.replay(task.id)
+    task_gone(client, task.id)
+    assert (sweep_now(client).unused, len(objects(folder))) == (1, 1)
+    work(client)
+
+    assert seen == [len(LARGE)] * 2
+    assert again != task.id
+
+
+def test_a_replay_without_the_store_is_refused_and_changes_nothing(connect: Connect) -> None:
+    queue = connect().queue("stored")
+    queue.configure(history=60)
+    task = brief.enqueue(text=LARGE)
+    work(connect())
+
+    with pytest.raises(PayloadStoreUnavailable, match=f"payload of task {task.id} is in a payload store and none is"):
+        connect(payload_store=None).queue("stored").replay(task.id)
+
+
+def test_a_unique_task_that_replaces_another_keeps_its_object(connect: Connect, folder: Path) -> None:
+    client = connect()
+    first = Last(text=f"{LARGE}first").enqueue()
+    second = Last(text=f"{LARGE}other").enqueue()
+
+    assert second.id == first.id
+    assert (sweep_now(client).used, len(objects(folder))) == (1, 1)
+    work(client)
+    assert seen == ["other"]
+
+
+def test_steps_of_a_flow_run_also_when_their_payloads_are_large(connect: Connect, folder: Path) -> None:
+    client = connect()
+    flow = chain(Note(text=LARGE), Note(text=f"{LARGE}b")).enqueue()
+    sweep_now(client)
+
+    work(client)
+
+    assert flow.result(timeout=0) == len(LARGE) + 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed", "longer"])
+def test_a_missing_or_changed_object_kills_the_task_with_its_url_and_nothing_is_lost(
+    connect: Connect, folder: Path, damage: str
+) -> None:
+    client = connect()
+    task = Note(text=LARGE).enqueue()
+    (path,) = objects(folder)
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content.replace(b"l", b"L") if damage == "changed" else content + b" ")
+
+    work(client)
+
+    record = task.record()
+    named = f"the payload of task {task.id}, object {folder.as_uri()}/{path.relative_to(folder)},"
+    kind = PayloadObjectMissing if damage == "missing" else PayloadObjectChanged
+    assert record.error.startswith(f"{kind.__name__}: {named} {'is' if damage == 'missing' else 'was'} ")
+    assert (record.state, record.retry_count, seen) == ("dead", 1, [])
+    assert (type(record.unread), record.placeholder) == (kind, f"(in the payload store: {len(content):,} bytes)")
+
+    path.write_bytes(content)
+    task.requeue()
+    work(client)
+    assert task.result(timeout=0) == len(LARGE)
+
+
+def test_while_the_store_is_away_tasks_are_handed_back_and_run_when_it_returns(
+    connect: Connect, start: Any, folder: Path
+) -> None:
+    client = connect()
+    tasks = [Note(text=LARGE).enqueue(), note_async.enqueue(text=LARGE)]
+    folder.rename(folder.with_name("away"))
+
+    worker = Worker(client=client, queues=["stored"])
+    worker.start()
+    try:
+        wait_for(lambda: all(b"unknown_since" in read_fields(client, task.id) for task in tasks))
+        assert [(task.record().state, task.record().retry_count) for task in tasks] == [("scheduled", 0)] * 2
+        folder.with_name("away").rename(folder)
+        assert [task.result(timeout=20) for task in tasks] == [len(LARGE)] * 2
+    finally:
+        worker.stop(grace=0)
+
+
+def read_fields(client: Client, task_id: str) -> dict[bytes, bytes]:
+    return {name.encode(): value for name, value in client.task(task_id).record().fields.items()}
+
+
+def test_a_worker_without_the_store_hands_tasks_back_for_one_that_has_it(connect: Connect) -> None:
+    task = Note(text=LARGE).enqueue() if connect() else None
+    worker = Worker(client=connect(payload_store=None), queues=["stored"])
+    worker.start()
+    try:
+        other = connect()
+        wait_for(lambda: b"unknown_since" in read_fields(other, task.id))
+    finally:
+        worker.stop(grace=0)
+
+    assert other.task(task.id).record().retry_count == 0
+    worker = Worker(client=other, queues=["stored"])
+    worker.start()
+    try:
+        assert other.task(task.id).result(timeout=20) == len(LARGE)
+    finally:
+        worker.stop(grace=0)
+
+
+def test_a_reference_of_a_later_version_is_left_for_a_later_release(connect: Connect, raw: redis.Redis) -> None:
+    client = connect()
+    task = Note(text=LARGE).enqueue()
+    raw.hset(keys_of(client).queue("stored").task(task.id), "encoding", "stored/2 ")
+
+    assert isinstance(task.record().unread, PayloadStoreUnavailable)
+    assert "'stored/2', this release reads 'stored/1'" in str(task.record().unread)
+
+
+def test_nothing_is_enqueued_while_the_store_is_away(connect: Connect, folder: Path, raw: redis.Redis) -> None:
+    client = connect()
+    folder.rmdir()
+
+    with pytest.raises(PayloadStoreUnavailable, match=r"cannot be written to: the folder .* create it, or mount it"):
+        Note(text=LARGE).enqueue()
+
+    assert client.queue("stored").counts()["waiting"] == 0
+    Note(text="small").enqueue()
+
+
+def test_an_object_is_deleted_when_its_task_is_gone_and_not_before(
+    connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_cleaner, "_TURN_S", 0.01)
+    client = connect()
+    tasks = [brief.enqueue(text=LARGE), Note(text=LARGE).enqueue()]
+
+    worker = Worker(client=client, queues=["stored"])
+    worker.start()
+    try:
+        wait_for(lambda: len(objects(folder)) == 1)
+        assert tasks[1].id in objects(folder)[0].name
+        assert json.loads(tasks[1].record().payload)["text"] == LARGE
+    finally:
+        worker.stop(grace=0)
+
+
+def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
+    connect: Connect,
+    folder: Path,
+    cli: Callable[..., CommandResult],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = connect()
+    gone = Note(text=LARGE).enqueue()
+    client.queue("stored").purge("waiting")
+    kept = Note(text=LARGE).enqueue()
+    foreign = next(path for path in objects(folder) if gone.id in path.name).with_name("notes.txt")
+    foreign.write_text("not ours")
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
+
+    young = cli("payloads", "sweep", "--json")
+    assert json.loads(young.out) == {"objects": 2, "young": 2, "used": 0, "unused": 0}
+    monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
+    assert "1 of tasks, 0 younger than 86400 s, 1 would be deleted" in cli("payloads", "sweep", "--dry-run").out
+    assert len(objects(folder)) == 3
+
+    assert cli("payloads", "sweep", "--json").value == {"objects": 2, "young": 0, "used": 1, "unused": 1}
+    assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
+
+
+def test_a_sweep_needs_a_store(cli: Callable[..., CommandResult]) -> None:
+    found = cli("payloads", "sweep")
+
+    assert found.code == 2
+    assert "no payload store is configured; set JOBRUNNER_PAYLOAD_STORE" in found.err
+
+
+def test_what_is_no_url_is_refused_and_a_password_is_in_no_message(server: Server) -> None:
+    with pytest.raises(InvalidOption, match=r"payload_store='payloads': give a URL"):
+        Client(server.url, payload_store="payloads")
+    with pytest.raises(InvalidOption, match=r"payload_store: Protocol not known: nowhere"):
+        Client(server.url, payload_store="nowhere://bucket")
+    assert "hunter2" not in repr(Client(server.url, payload_store="memory://ada:hunter2@bucket").settings)
+
+
+def test_the_store_may_be_named_in_the_environment_or_the_file_of_the_project(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.jobrunner]\npayload_store = "memory://file"\npayload_store_above = 7\n'
+    )
+    settings = Client(server.url).settings
+    assert (settings.payload_store, settings.payload_store_above) == ("memory://file", 7)
+
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", "memory://environment")
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE_ABOVE", "8")
+    settings = Client(server.url, payload_store_above=9).settings
+    assert (settings.payload_store, settings.payload_store_above) == ("memory://environment", 9)
+
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE_ABOVE", "64k")
+    with pytest.raises(InvalidOption, match=r"payload_store_above='64k': give a whole number from 0"):
+        Client(server.url)
