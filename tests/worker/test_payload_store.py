@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 import redis
+from starlette.testclient import TestClient
 
 from jobrunner import Client, Job, Unique, Worker, chain, job
 from jobrunner.broker.call import command
@@ -20,6 +21,8 @@ from jobrunner.client.current import forget, use
 from jobrunner.client.payload_sweep import SweepResult, store_of, sweep
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, PayloadObjectChanged, PayloadObjectMissing, PayloadStoreUnavailable
+from jobrunner.web.app import create_app
+from jobrunner.web.auth import Loopback
 from jobrunner.worker import payload_cleaner
 from tests.support.command_result import CommandResult
 from tests.support.server import Server
@@ -317,7 +320,7 @@ def test_steps_of_a_flow_run_also_when_their_payloads_are_large(connect: Connect
     assert flow.result(timeout=0) == len(LARGE) + 1
 
 
-@pytest.mark.parametrize("damage", ["missing", "changed", "longer"])
+@pytest.mark.parametrize("damage", ["missing", "changed", "longer", "empty"])
 def test_a_missing_or_changed_object_kills_the_task_with_its_url_and_nothing_is_lost(
     connect: Connect, folder: Path, damage: str
 ) -> None:
@@ -328,7 +331,7 @@ def test_a_missing_or_changed_object_kills_the_task_with_its_url_and_nothing_is_
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes(content.replace(b"l", b"L") if damage == "changed" else content + b" ")
+        path.write_bytes({"changed": content.swapcase(), "longer": content + b" ", "empty": b""}[damage])
 
     work(client)
 
@@ -445,6 +448,50 @@ def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
 
     assert cli("payloads", "sweep", "--json").value == {"objects": 2, "young": 0, "used": 1, "unused": 1}
     assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
+
+
+def test_the_leader_sweeps_what_workers_forgot(
+    connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)
+    monkeypatch.setattr(payload_cleaner, "SWEEP_EVERY_S", 0.0)
+    client = connect()
+    Note(text=LARGE).enqueue()
+    client.queue("stored").purge("waiting")
+    kept = Note(text=LARGE).enqueue()
+    leads = False
+    store = store_of(encryption_of(client))
+    cleaner = payload_cleaner.PayloadCleaner(broker_of(client), keys_of(client), store, lambda: leads)
+
+    cleaner.step()
+    assert len(objects(folder)) == 2
+
+    leads = True
+    cleaner.step()
+    assert [path.name.partition("~")[0] for path in objects(folder)] == [kept.id]
+
+
+def test_pages_and_commands_show_a_stored_payload_and_lists_do_not_read_it(
+    connect: Connect, folder: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect()
+    task = Note(text=f"needle {LARGE}").enqueue()
+    note = "(in the payload store: 120,032 bytes)"
+
+    def page() -> str:
+        site = TestClient(create_app(client, auth=Loopback()), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
+        return str(site.get(f"/tasks/{task.id}").text)
+
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
+    assert "needle" in page()
+    assert cli("tasks", "show", task.id, "--json").value["payload"]["text"].startswith("needle")
+    assert cli("tasks", "list", "stored", "--json").value[0]["payload"] == note
+    assert [row.placeholder for row in client.queue("stored").tasks("waiting")] == [note]
+
+    monkeypatch.delenv("JOBRUNNER_PAYLOAD_STORE")
+    client = connect(payload_store=None)
+    assert note in page()
+    assert cli("tasks", "show", task.id, "--json").value["payload"] == note
 
 
 def test_a_sweep_needs_a_store(cli: Callable[..., CommandResult]) -> None:
