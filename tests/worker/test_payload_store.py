@@ -21,6 +21,7 @@ from jobrunner.client.current import forget, use
 from jobrunner.client.payload_sweep import SweepResult, store_of, sweep
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, PayloadObjectChanged, PayloadObjectMissing, PayloadStoreUnavailable
+from jobrunner.outcome import Succeeded
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.worker import payload_cleaner
@@ -260,13 +261,17 @@ def test_a_dead_task_keeps_its_object_and_is_requeued_with_it(connect: Connect, 
     assert objects(folder) == []
 
 
-def test_a_dead_task_gets_new_parameters_in_a_new_object(connect: Connect, folder: Path) -> None:
-    client = connect()
+@pytest.mark.parametrize("payload_keys", [[], [OLD]], ids=["plain", "encrypted"])
+def test_a_dead_task_gets_new_parameters_in_a_new_object(
+    connect: Connect, folder: Path, payload_keys: list[str]
+) -> None:
+    client = connect(payload_keys=payload_keys)
     task = dies.enqueue(text=LARGE)
     work(client)
 
     client.queue("stored").requeue_dead([task.id], payload={"text": LARGE * 2})
     assert sweep_now(client).unused == 1
+    assert [b"large" in path.read_bytes() for path in objects(folder)] == [not payload_keys]
     work(client)
 
     assert seen == [len(LARGE), 2 * len(LARGE)]
@@ -448,6 +453,24 @@ def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
 
     assert cli("payloads", "sweep", "--json").value == {"objects": 2, "young": 0, "used": 1, "unused": 1}
     assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
+
+
+def test_the_object_of_a_task_that_is_kept_for_a_waiting_client_is_deleted_a_little_later(
+    connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_cleaner, "_LATER_S", 0.0)
+    client = connect()
+    task = brief.enqueue(text=LARGE)
+    store = store_of(encryption_of(client))
+    cleaner = payload_cleaner.PayloadCleaner(broker_of(client), keys_of(client), store, lambda: False)
+    reserved = client.queue("stored").reserve()[0].attempt
+    cleaner.note([(reserved, Succeeded())], ["ok"])
+
+    cleaner.step()
+    assert len(objects(folder)) == 1
+    task_gone(client, task.id)
+    cleaner.step()
+    assert objects(folder) == []
 
 
 def test_the_leader_sweeps_what_workers_forgot(
