@@ -46,7 +46,7 @@ VARIABLES = {
     "JOBRUNNER_RELEASE": "The release of the application that a worker runs, when no argument names one",
     "JOBRUNNER_PAYLOAD_KEYS": "Keys that encrypt payloads, with commas between them; see [security](../security.md).",
     "JOBRUNNER_PAYLOAD_STORE": "The URL of the store for large payloads; see [payload store](../payload-store.md).",
-    "JOBRUNNER_PAYLOAD_STORE_ABOVE": "The largest payload in bytes that stays in the server beside a payload store.",
+    "JOBRUNNER_PAYLOAD_STORE_ABOVE": "Payloads of at most so many bytes stay on the server, also with a payload store.",
     "JOBRUNNER_PROCESS": "Set by a worker for processes that its jobs start, which are killed together with it.",
     "JOBRUNNER_SPARK_MASTER": "The master of the Spark session, instead of a local one.",
     "JOBRUNNER_SPARK_REMOTE": "A Spark Connect server for the session.",

@@ -6,10 +6,10 @@ For payloads of 10 B, 100 kB and 1 MB, each with a store (a folder) and without,
 `enqueue_many`, and a worker runs them. Times are processor time of the server per task, all of its threads, also to
 read, to reply and to write the append-only file. The rows of a round take turns on one server.
 
-Who writes and reads 1 MB beside each task makes fewer calls a second and reports fewer tasks in each, which costs the
-server more for every task, whatever its payload. So there are two multiples of 10 B without a store, both of the same
-run: in brackets that of tasks that come as fast as they can, and behind it that of tasks whose program writes, digests
-and reads a file of this size beside them (the rows `by hand`).
+A program that writes or reads 1 MB for each task makes fewer calls a second with fewer tasks in each, which costs the
+server more per task, whatever the payload. So each figure has two multiples in brackets, of the same run: that of 10 B
+at full speed, and that of 10 B in a program that writes, digests and reads a file of this size for each task (the rows
+`by hand`).
 """
 
 import argparse
@@ -41,7 +41,8 @@ _MOST_BYTES = 100_000_000
 
 
 class Row(NamedTuple):
-    """One way to pass so many bytes: in the server, in the payload store, or by hand: in a file that is beside."""
+    """A size of data and its place: in the server, in the payload store, or in a file that the program writes itself
+    (`by hand`)."""
 
     size: int
     place: str
@@ -57,7 +58,7 @@ ROWS = tuple(Row(size, place) for place in ("server", "store", "by hand") for si
 
 @job(queue=_QUEUE, result_ttl=0)
 def receive(text: str, file: str = "") -> None:  # noqa: ARG001
-    """Takes its payload, and does nothing with it; reads the file that is beside, if there is one."""
+    """Receives its payload, and reads and digests the file, if one is named."""
     if file:
         sha256(Path(file).read_bytes())
 

@@ -159,7 +159,7 @@ class TaskRecord:
     has_encrypted_result: bool = field(repr=False, default=False)
     """Whether the result stands here as ciphertext."""
     placeholder: str = field(repr=False, default="")
-    """What people are shown in place of a payload that stands here as ciphertext or as a reference; else empty."""
+    """The text that pages and commands show for a payload that is ciphertext or a reference here; else empty."""
 
     @property
     def failures(self) -> list[Failure]:

@@ -145,7 +145,7 @@ def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord, *
     """The record of a task with its payload and result decrypted, if they can be; else `unread` is the error.
 
     It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`). Without
-    `fetches` a payload in a store is not read, and the reference stands in its place.
+    `fetches` a payload in a store is not read: the record has its reference.
     """
     result = record.result or b""
     if encryption is None and not is_protected(record.fields.get("encoding")) and not is_protected_result(result):

@@ -25,7 +25,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """What a sweep found: objects in all, those younger than the grace, those that tasks refer to, and the others."""
+    """Counts of objects: all, those younger than the grace, those that tasks refer to, and the unused rest."""
 
     objects: int
     young: int

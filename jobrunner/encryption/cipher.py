@@ -237,7 +237,7 @@ def _is_forwarded(origin: str, queue: str) -> bool:
 
 
 def is_encrypted(encoding: bytes | None) -> bool:
-    """Whether the payload cannot be read without its key; what is in a payload store is no ciphertext."""
+    """Whether the payload cannot be read without its key. A reference to a payload store needs none."""
     return is_protected(encoding) and not is_stored(encoding) and _algorithm(of_encoding, encoding or b"") != HMAC
 
 

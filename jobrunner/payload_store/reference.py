@@ -1,4 +1,4 @@
-"""The reference that the hash of a task has in place of a payload in a store.
+"""The reference to an object of a payload store, as the hash of a task stores it.
 
 The field `encoding` is `stored/1`, a blank and the encoding that the content of the object has: nothing, `json`, or the
 envelope of an encrypted payload. The blank makes releases that know no stores refuse the payload as one that they
@@ -30,7 +30,7 @@ _DIGEST_BYTES = 24
 
 
 class StoredReference(msgspec.Struct, frozen=True):
-    """What is known of an object: its key, its size in bytes, and the digest of its content."""
+    """An object: its key, its size in bytes, and the digest of its content."""
 
     key: str
     size: int
@@ -116,7 +116,7 @@ def key_of(raw: bytes | None, prefix: str, tag: str, task_id: str) -> str | None
 
 
 def stored_note(raw: bytes, encoding: bytes | None) -> str:
-    """What people are shown in place of a payload in a store; empty for any other."""
+    """The placeholder that pages and commands show for a payload in a store; empty for any other."""
     if not is_stored(encoding):
         return ""
     found = _STORED.fullmatch(raw)

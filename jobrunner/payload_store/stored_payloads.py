@@ -67,7 +67,7 @@ class StoredPayloads(PayloadEncryption):
         return found
 
     def fetch(self, raw: bytes, encoding: bytes, context: EncryptionContext) -> tuple[bytes, bytes]:
-        """(payload, encoding) with the content of the object in place of a reference; not decrypted. Raises
+        """(payload, encoding) with a reference replaced by the content of its object, not decrypted. Raises
         PayloadStoreError."""
         if not is_stored(encoding):
             return raw, encoding

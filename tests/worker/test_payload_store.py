@@ -1,10 +1,11 @@
-"""Large payloads in a payload store: what the server has of them, what workers read, and what becomes of the objects
-and of the tasks when a store is away, an object is missing, or was changed."""
+"""Large payloads in a payload store: the reference on the server, what workers read, when objects are deleted, and how
+tasks survive a store that is away and an object that is missing or was changed."""
 
 import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.client.payload_sweep import SweepResult, store_of, sweep
 from jobrunner.clock import unix_ms
-from jobrunner.errors import InvalidOption, PayloadObjectChanged, PayloadObjectMissing, PayloadStoreUnavailable
+from jobrunner.errors import (
+    InvalidOption,
+    OutcomeUnknown,
+    PayloadObjectChanged,
+    PayloadObjectMissing,
+    PayloadStoreUnavailable,
+)
 from jobrunner.outcome import Succeeded
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
@@ -194,6 +201,21 @@ def task_gone(client: Client, task_id: str) -> None:
     broker = broker_of(client)
     key = keys_of(client).queue("stored").task(task_id)
     broker.run(command("UNLINK", key, read=int))
+
+
+@pytest.mark.parametrize(("durability", "synced"), [("none", 0), ("fsync", 2)])
+def test_an_object_is_on_the_disk_before_its_task_is_enqueued_where_durability_asks_for_it(
+    connect: Connect, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, durability: str, synced: int
+) -> None:
+    waiting: list[int] = []
+    client = connect(durability=durability, durability_timeout=0.5)
+    place = keys_of(client).queue("stored").waiting
+    monkeypatch.setattr("jobrunner.payload_store.store.os.fsync", lambda _: waiting.append(raw.zcard(place)))
+
+    with suppress(OutcomeUnknown):  # this server may have no file to confirm
+        Note(text=LARGE).enqueue()
+
+    assert waiting == [0] * synced
 
 
 def test_asyncio_enqueues_and_reads_as_threads_do(connect: Connect, folder: Path) -> None:
