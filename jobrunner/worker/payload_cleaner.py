@@ -22,6 +22,8 @@ from jobrunner.payload_store.store import PayloadStore
 from jobrunner.worker.report.report_calls import keep_ms
 
 SWEEP_EVERY_S = 3600.0
+_FIRST_SWEEP_S = 600.0
+"""After the start, as many a worker is recycled or rolled before an hour is over."""
 _LATER_S = 10.0
 """A waiting client makes the server keep a finished task for 5 s more."""
 _TURN_S = 1.0
@@ -42,7 +44,7 @@ class PayloadCleaner:
         self._leads = leads
         self._lock = threading.Lock()
         self._due: list[tuple[float, str, bool]] = []
-        self._swept_at = monotonic()
+        self._swept_at = monotonic() - max(SWEEP_EVERY_S - _FIRST_SWEEP_S, 0.0)
 
     def note(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
         """Remembers the objects of tasks that ended, by the replies to their reports."""
