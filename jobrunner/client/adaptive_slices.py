@@ -1,10 +1,10 @@
-"""Adapts the batch size so that one Lua call blocks Redis for about 3 ms.
+"""Adapts the batch size so that one Lua call blocks Redis for about 1.5 ms.
 
-A script blocks the server. A number of rows that takes 3 ms on one machine takes 20 ms on a busy one or with large
-rows, so no fixed size fits both. The time of an empty round trip is subtracted: a distant server is not a slow one.
-Server and client also wait for a processor on a machine that is busy, which a call cannot tell from its own work. That
-only ever adds time, so the shortest of the last few times for a row is taken: by the longest, slices would shrink to a
-few rows, and the busy machine would have ten times the calls.
+A script blocks the server, and several drivers call at once. A number of rows that takes 2 ms on one machine takes 15
+on a busy one or with large rows, so no fixed size fits both. The time of an empty round trip is subtracted: a distant
+server is not a slow one. Server and client also wait for a processor on a machine that is busy, which a call cannot
+tell from its own work. That only ever adds time, so the shortest of the last few times for a row is taken: by the
+longest, slices would shrink to a few rows, and the busy machine would have ten times the calls.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from jobrunner.broker.calls.server import ping
 from jobrunner.clock import monotonic, perf_counter
 
 T = TypeVar("T")
-_TARGET_S: Final = 0.003
+_TARGET_S: Final = 0.0015
 _LEAST: Final = 16
 _FIRST: Final = 64
 _PINGS: Final = 3
