@@ -1,0 +1,88 @@
+"""Judges what is left when a run is over: every lease has ended, and a worker without faults has emptied the queues."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.soak.audit import OWN, OWN_OF_KEYS, STATES, WAYS_OUT
+from tests.simulation.checks import Seen
+
+Contents = Mapping[bytes, tuple[bytes, int, list[bytes]]]
+
+
+def problems(
+    contents: Contents, queues: Iterable[QueueKeys], tasks: Mapping[bytes, Seen], acknowledged: Iterable[str]
+) -> Iterator[str]:
+    """What must not be. `tasks` are all that were added, `acknowledged` the ids that a push has returned."""
+    dead: set[bytes] = set()
+    added = moved = ended = 0
+    for queue in queues:
+        sets = {state: _members(contents, getattr(queue, state)) for state in STATES}
+        yield from _of_queue(contents, queue, sets)
+        dead.update(sets["dead"])
+        totals = _totals(contents, queue)
+        added += totals.get(b"enqueued", 0)
+        moved += totals.get(b"moved_out", 0) - totals.get(b"moved_in", 0)
+        ended += totals.get(b"succeeded", 0)
+    yield from _of_tasks(tasks, dead, added, moved, ended)
+    for task_id in acknowledged:
+        if task_id.encode() not in tasks:
+            yield f"task {task_id} was acknowledged, and never came to the server"
+    yield from _strays(contents, list(queues))
+
+
+def _of_tasks(tasks: Mapping[bytes, Seen], dead: set[bytes], added: int, moved: int, ended: int) -> Iterator[str]:
+    if added != len(tasks):
+        yield f"the totals have {added} tasks enqueued, and {len(tasks)} were"
+    if moved:
+        yield f"{moved} more tasks left by a move than came by one"
+    succeeded = 0
+    for task_id, seen in tasks.items():
+        is_done = seen.outcome == "succeeded"
+        succeeded += is_done
+        if is_done == (task_id in dead):
+            yield f"task {task_id.decode()} {'ended and is dead' if is_done else 'has neither ended nor is it dead'}"
+    if ended != succeeded:
+        yield f"the totals have {ended} tasks succeeded, and {succeeded} did"
+
+
+def _of_queue(contents: Contents, queue: QueueKeys, sets: Mapping[str, list[bytes]]) -> Iterator[str]:
+    for state in ("waiting", "scheduled", "pending"):
+        if sets[state]:
+            yield f"{sets[state][0].decode()} is still {state} in {queue.name}"
+    ids = [task_id for members in sets.values() for task_id in members]
+    if len(ids) != len(set(ids)):
+        yield f"an id is in two sets of {queue.name}"
+    for task_id in ids:
+        if queue.tasks + task_id not in contents:
+            yield f"{task_id.decode()} is in a set of {queue.name} and has no hash"
+    if leased := _members(contents, queue.leases):
+        yield f"{leased[0].decode()} has a lease in {queue.name} and is not pending"
+    totals = _totals(contents, queue)
+    entered = sum(totals.get(name, 0) for name in (b"enqueued", b"moved_in"))
+    left = sum(totals.get(name.encode(), 0) for name in WAYS_OUT)
+    if entered != left + len(ids):
+        yield f"{entered} entered {queue.name}, but {left} left and {len(ids)} are there"
+
+
+def _strays(contents: Contents, queues: list[QueueKeys]) -> Iterator[str]:
+    dead = {queue.tasks + task_id for queue in queues for task_id in _members(contents, queue.dead)}
+    for key, (_, left_ms, _) in contents.items():
+        for queue in queues:
+            own = queue.waiting[: -len(b"waiting")]
+            if key.startswith(own):
+                rest = key[len(own) :].decode()
+                if rest in ("batches", "finishing") or not (rest in OWN or rest.startswith(OWN_OF_KEYS)):
+                    yield f"{key.decode()} is left over"
+                break
+        else:
+            if left_ms == -1 and key.startswith(queues[0].base) and key not in dead:
+                yield f"{key.decode()} is left over, and stays for ever"
+
+
+def _members(contents: Contents, key: bytes) -> list[bytes]:
+    return contents[key][2][::2] if key in contents else []
+
+
+def _totals(contents: Contents, queue: QueueKeys) -> dict[bytes, int]:
+    words = contents[queue.counters][2] if queue.counters in contents else []
+    return {name: int(total) for name, total in zip(words[::2], words[1::2], strict=True) if name != b"unused"}

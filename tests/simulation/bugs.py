@@ -1,0 +1,61 @@
+"""Bugs that are seeded in the scripts, one at a time: the simulation must find each of them."""
+
+from dataclasses import dataclass
+
+from tests.simulation.server import SimulatedServer
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A change of the linked text of scripts. `seeds`: within so many one must find it."""
+
+    text: str
+    becomes: str
+    seeds: int
+    finds: str
+    """A part of what is reported."""
+
+
+BUGS = {
+    "LEASE_NUMBER_NOT_COMPARED": Bug(
+        " or newest_number ~= numbers[n] and tonumber(newest_number) ~= tonumber(numbers[n])", "", 2000, "was taken"
+    ),
+    "LEASE_END_NOT_COMPARED": Bug("      or some_ended and has_ended(id, now) then", "      then", 2000, "was taken"),
+    "LEASES_STAY": Bug("  call_sliced('ZREM', leases, ended)\n", "", 100, "has a lease in"),
+    "ENQUEUE_WITHOUT_NOTE": Bug(
+        "if note and not redis.call('SET', note, '', 'NX', 'PX', '10000') then", "if false then", 3000,
+        "",
+    ),
+    "COMMIT_NOT_COUNTED": Bug("  redis.call('HINCRBY', counters, outcome, total)\n", "", 100, "entered orders/"),
+    "MOVED_AND_STILL_PENDING": Bug("end_leases(ids, moved)\n", "", 200, "orders/"),
+    "RECOVERED_AND_STILL_PENDING": Bug("  redis.call('ZREM', pending, unpack(expired))\n", "", 500, ""),
+    "PRIORITY_IGNORED": Bug("  if priority == '' then return due end", "  do return due end", 500, "overtook"),
+    "LIMIT_IGNORED": Bug(
+        "config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge", "math.huge", 500,
+        "whose max_inflight is",
+    ),
+    "EPOCH_NOT_COMPARED": Bug("return read.epoch == epoch and ", "return ", 5000, "batch"),
+    "BATCH_LEASE_END_NOT_COMPARED": Bug(
+        "return read.epoch == epoch and (number(read.ends) or 0) > now", "return read.epoch == epoch", 5000, "batch"
+    ),
+    "PARTS_ARE_TOPPED_UP": Bug(
+        "if not is_new and read.list ~= id then return {'half'} end\n", "", 20000, ""
+    ),
+    "FAILED_BATCH_STAYS_LEASED": Bug("'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)",
+                                     "'failures', failures, 'expiries', expiries, 'error', error_text)", 20000, ""),
+}  # fmt: skip
+
+
+def server_with(bug: Bug) -> SimulatedServer:
+    """A server whose scripts have the bug. Raises ValueError when no script has the text any more."""
+    changed = []
+
+    def patch(source: str) -> str:
+        if bug.text in source:
+            changed.append(source)
+        return source.replace(bug.text, bug.becomes)
+
+    server = SimulatedServer(patch)
+    if not changed:
+        raise ValueError(f"no script has the text {bug.text!r}: write the bug as the scripts are now")
+    return server

@@ -1,0 +1,182 @@
+-- The data of the simulated server: keys with a type, and times to live by a virtual clock. Only what the product uses
+-- is here; an unknown command is an error that names it. What a command does and replies is compared with a real server
+-- by test_server.py.
+--
+-- A key is {type = 'string' | 'hash' | 'list' | 'set' | 'zset' | 'stream', ...}; the fields are those of its file.
+local keyspace = {db = {}, expires = {}, now = 0, random = 1}
+local commands = {}
+local find = {}
+
+local WRONG_TYPE = {err = 'WRONGTYPE Operation against a key holding the wrong kind of value'}
+
+function keyspace.reset(now, seed)
+  keyspace.db, keyspace.expires, keyspace.now, keyspace.random = {}, {}, now, seed % 2147483646 + 1
+end
+
+-- A whole number from 1 to `most` (Lehmer's generator): SPOP and HRANDFIELD choose by it, so a seed repeats a run.
+function keyspace.choose(most)
+  keyspace.random = keyspace.random * 16807 % 2147483647
+  return keyspace.random % most + 1
+end
+
+-- A word of a command as text: a script may pass a number.
+local function text(word)
+  if type(word) == 'string' then return word end
+  if word == math.floor(word) and word < 1e15 and word > -1e15 then return string.format('%d', word) end
+  return string.format('%.17g', word)
+end
+keyspace.text = text
+
+-- A number as servers since Redis 7 write a score: the shortest text that reads as the same number.
+function keyspace.score(number)
+  if number == math.huge then return 'inf' elseif number == -math.huge then return '-inf' end
+  if number == math.floor(number) and number < 1e17 and number > -1e17 then return string.format('%.0f', number) end
+  for digits = 15, 16 do
+    local short = string.format('%.' .. digits .. 'g', number)
+    if tonumber(short) == number then return short end
+  end
+  return string.format('%.17g', number)
+end
+
+function keyspace.fail(message) error({err = message}, 0) end
+
+function keyspace.integer(word)
+  local read = tonumber(word)
+  if not read or read ~= math.floor(read) then keyspace.fail('ERR value is not an integer or out of range') end
+  return read
+end
+
+local function drop(key)
+  local had = keyspace.db[key] ~= nil
+  keyspace.db[key], keyspace.expires[key] = nil, nil
+  return had
+end
+keyspace.drop = drop
+
+-- The value of a key, nil where there is none or its time is over. `kind`: of another type it is an error.
+function keyspace.get(key, kind)
+  local ends = keyspace.expires[key]
+  if ends and ends <= keyspace.now then drop(key) end
+  local value = keyspace.db[key]
+  if value and kind and value.type ~= kind then error(WRONG_TYPE, 0) end
+  return value
+end
+
+function keyspace.put(key, value)
+  keyspace.db[key] = value
+  return value
+end
+
+function commands.DEL(...)
+  local gone = 0
+  for _, key in ipairs({...}) do
+    if keyspace.get(key) then drop(key) gone = gone + 1 end
+  end
+  return gone
+end
+commands.UNLINK = commands.DEL
+
+function commands.EXISTS(...)
+  local found = 0
+  for _, key in ipairs({...}) do if keyspace.get(key) then found = found + 1 end end
+  return found
+end
+
+function commands.TYPE(key)
+  local value = keyspace.get(key)
+  return {ok = value and value.type or 'none'}
+end
+
+function commands.PEXPIRE(key, ms)
+  if not keyspace.get(key) then return 0 end
+  ms = keyspace.integer(ms)
+  if ms <= 0 then drop(key) else keyspace.expires[key] = keyspace.now + ms end
+  return 1
+end
+
+function commands.EXPIRE(key, seconds) return commands.PEXPIRE(key, keyspace.integer(seconds) * 1000) end
+
+function commands.PTTL(key)
+  if not keyspace.get(key) then return -2 end
+  local ends = keyspace.expires[key]
+  return ends and math.floor(ends - keyspace.now + 0.5) or -1
+end
+
+function commands.PERSIST(key)
+  if not keyspace.get(key) or not keyspace.expires[key] then return 0 end
+  keyspace.expires[key] = nil
+  return 1
+end
+
+function commands.RENAME(key, name)
+  local value, ends = keyspace.get(key), keyspace.expires[key]
+  if not value then keyspace.fail('ERR no such key') end
+  drop(key)
+  keyspace.db[name], keyspace.expires[name] = value, ends
+  return {ok = 'OK'}
+end
+
+function commands.TIME()
+  local seconds = math.floor(keyspace.now / 1000)
+  return {string.format('%d', seconds), string.format('%d', math.floor((keyspace.now - seconds * 1000) * 1000))}
+end
+
+-- All keys at once. The product's patterns are a prefix, or a text between two stars; the type is a filter.
+function commands.SCAN(_, ...)
+  local words, names = {...}, {}
+  local pattern, kind = '*', nil
+  for n = 1, #words, 2 do
+    if words[n] == 'MATCH' then pattern = words[n + 1] elseif words[n] == 'TYPE' then kind = words[n + 1] end
+  end
+  local lua = '^' .. string.gsub(pattern, '.', function(letter)
+    return letter == '*' and '.*' or (string.find(letter, '%w') and letter or '%' .. letter)
+  end) .. '$'
+  for key in pairs(keyspace.db) do
+    local value = keyspace.get(key)
+    if value and (not kind or value.type == kind) and string.find(key, lua) then names[#names + 1] = key end
+  end
+  table.sort(names)
+  return {'0', names}
+end
+
+function commands.PING() return {ok = 'PONG'} end
+function commands.PUBLISH() return 0 end
+
+-- Strings.
+local function string_of(key)
+  local value = keyspace.get(key, 'string')
+  return value and value.text
+end
+
+function commands.GET(key) return string_of(key) or false end
+function commands.STRLEN(key) return #(string_of(key) or '') end
+
+function commands.SET(key, value, ...)
+  local words, is_new, is_old, ms = {...}, false, false, nil
+  local at = 1
+  while words[at] do
+    local word = words[at]
+    if word == 'NX' then is_new = true
+    elseif word == 'XX' then is_old = true
+    elseif word == 'PX' then ms, at = keyspace.integer(words[at + 1]), at + 1
+    elseif word == 'EX' then ms, at = keyspace.integer(words[at + 1]) * 1000, at + 1
+    else keyspace.fail('ERR the simulated server does not know SET ... ' .. text(word)) end
+    at = at + 1
+  end
+  local known = keyspace.get(key)
+  if is_new and known or is_old and not known then return false end
+  keyspace.put(key, {type = 'string', text = text(value)})
+  keyspace.expires[key] = ms and keyspace.now + ms or nil
+  return {ok = 'OK'}
+end
+
+function commands.SETNX(key, value) return commands.SET(key, value, 'NX') and 1 or 0 end
+
+function commands.INCR(key)
+  local value = keyspace.get(key, 'string') or keyspace.put(key, {type = 'string', text = '0'})
+  local number = keyspace.integer(value.text) + 1
+  value.text = text(number)
+  return number
+end
+
+return keyspace, commands

@@ -1,0 +1,100 @@
+"""One run: what a seed stands for, the run itself, and its judgement."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobrunner.client.item import Item
+from tests.simulation import workers
+from tests.simulation.audit import problems
+from tests.simulation.checks import Observer, Violation
+from tests.simulation.scheduler import World
+from tests.simulation.server import SimulatedServer
+from tests.simulation.trace import Trace
+from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.workers import IN, KEYS, OUT
+
+_CHAOS_MS = 30_000.0
+_MOST_EVENTS = 5000
+QUEUES = (KEYS.queue(IN), KEYS.queue(OUT))
+
+
+@dataclass
+class Outcome:
+    """The end of one run."""
+
+    seed: int
+    problem: str = ""
+    """What must not be; empty for a good run."""
+    calls: int = 0
+    trace: list[str] = field(default_factory=list)
+
+
+def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bool = False) -> Outcome:
+    """Plays one seed on a server that is used for one run after the other."""
+    outcome = Outcome(seed)
+    trace = outcome.trace.append if is_traced else None
+    observer = Observer(ask=lambda *words: server.ask(*words, now_ms=world.now), now=lambda: world.now)
+    world = World(server, seed, observe=observer, trace=trace)
+    if is_traced:
+        observer.describe = Trace(world)
+    time.enter(world, seed)
+    try:
+        acknowledged = begin(world, observer)
+        if not world.run(until=world.now + _CHAOS_MS, most_events=_MOST_EVENTS):
+            raise Violation(f"the run did not end within {_MOST_EVENTS} events")
+        drain(world)
+        found = problems(server.contents(world.now), QUEUES, observer.tasks, acknowledged)
+        outcome.problem = next(found, "")
+    except Violation as violation:
+        outcome.problem = str(violation)
+    finally:
+        world.end()
+        outcome.calls = observer.calls
+    return outcome
+
+
+def begin(world: World, observer: Observer) -> set[str]:
+    """Starts the actors of a seed. Returns the set of ids that pushes return."""
+    chance, choice, acknowledged = world.random.random, world.random.choice, set[str]()
+    world.faults, world.kills = choice((0.0, 0.05, 0.15, 0.3)), choice((0.0, 0.5, 1.0))
+    careful = choice((0.3, 0.6, 0.9))
+    settings: dict[str, Any] = {"max_attempts": choice((1, 2, 3, 5))}
+    if chance() < 0.4:
+        settings["max_inflight"] = choice((1, 2))
+        observer.most_inflight[IN.encode()] = settings["max_inflight"]
+    if chance() < 0.2:
+        settings["max_size"] = choice((2, 3))
+    words = [word for pair in settings.items() for word in pair]
+    world.server.ask("HSET", QUEUES[0].settings, *words, now_ms=world.now)
+    names = itertools.count(1)
+    for number in range(choice((1, 1, 2))):
+        items = [[_item(world, next(names)) for _ in range(choice((1, 1, 2, 3)))] for _ in range(choice((1, 1, 2)))]
+        world.start(f"producer {number + 1}", workers.producer(items, acknowledged), in_s=chance())
+    kind = chance()
+    if kind < 0.7:
+        for number in range(choice((1, 2))):
+            world.start(f"worker {number + 1}", workers.worker(IN, choice((1, 2, 3)), careful), in_s=chance() * 2)
+        world.start("worker of out", workers.worker(OUT, choice((1, 3)), careful), in_s=chance() * 8)
+    if kind > 0.6:
+        for number in range(choice((1, 2))):
+            world.start(f"driver {number + 1}", workers.driver(choice((1, 2, 2)), careful), in_s=chance() * 2)
+    if chance() < 0.05:
+        for name in ("a", "b"):
+            world.start(f"leader {name}", workers.leader(choice((2, 4)), name), in_s=chance() * 4)
+    return acknowledged
+
+
+def _item(world: World, number: int) -> Item:
+    choice = world.random.choice
+    return Item(
+        b"x", id=choice((None, f"order-{number}")), priority=choice((None, None, 0, 2)), in_=choice((0, 0, 0, 1.5))
+    )
+
+
+def drain(world: World) -> None:
+    """Lets everything come to its end without faults, and empties the queues. Raises Violation when they stay."""
+    world.faults = 0.0
+    world.start("the last worker", workers.last_worker)
+    if not world.run(until=world.now + 600_000, most_events=_MOST_EVENTS):
+        raise Violation("a worker without faults could not empty the queues")

@@ -1,0 +1,321 @@
+"""The scheduler: actors, a network with faults, and a clock, all driven by one seed.
+
+Each actor (a producer, a worker, a driver, a leader) is a greenlet that runs the product's own code. It gives the
+processor up when it waits for a reply or sleeps, and the scheduler goes on with whatever comes first by the virtual
+clock. So a run is a function of its seed. A killed actor is never gone on with: nothing of it runs any more that the
+server would notice, as after kill -9.
+
+What the network does to an exchange is drawn when it is sent: see `Fate`.
+"""
+
+import random
+from collections.abc import Callable
+from enum import StrEnum
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+import greenlet
+import hiredis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from jobrunner.broker.broker import Broker
+from tests.simulation.server import SimulatedServer, error_reply
+
+STARTED_MS = 1_700_000_000_000.0
+TIMEOUT_MS = 5000.0
+"""How long a client waits for a reply, as the product's connections do."""
+
+
+class Killed(BaseException):
+    """Ends the greenlet of an actor that was killed."""
+
+
+class Fate(StrEnum):
+    """What becomes of one exchange. Several calls of it may be carried out at different times."""
+
+    FINE = "fine"
+    SLOW = "slow"
+    """Request or reply takes long, so that others overtake it."""
+    REQUEST_LOST = "the request was lost"
+    REPLY_LOST = "the reply was lost"
+    LATE = "the connection broke, and the server got the request afterwards"
+    SILENT = "no reply in time, and the server got the request about then"
+    CUT = "the connection broke behind some of the calls"
+    DIES_BEFORE = "killed before it sends"
+    DIES_AFTER = "killed when it had sent"
+    DIES_BEHIND = "killed when it was applied, before the reply"
+    FORGETS = "the server forgot its scripts"
+
+
+FAULTS = tuple(fate for fate in Fate if fate is not Fate.FINE)
+_DEATHS = (Fate.DIES_BEFORE, Fate.DIES_AFTER, Fate.DIES_BEHIND)
+_BROKEN = (Fate.REQUEST_LOST, Fate.REPLY_LOST, Fate.LATE, Fate.CUT)
+"""After these the client hears soon that its connection broke."""
+_APART = 0.3
+"""How often other commands come in between two of one exchange."""
+_DELAYS_MS = {Fate.SLOW: 2400.0, Fate.LATE: 3000.0}
+
+
+class Connection:
+    """A connection of one actor, as the driver of the product sees it."""
+
+    def __init__(self, world: "World", actor: "Actor") -> None:
+        self._world = world
+        self.actor = actor
+        self.replies: list[Any] = []
+        self.error: Exception | None = None
+        self._at = 0
+
+    def connect(self) -> None:
+        """Succeeds at once: what matters is lost with the first exchange."""
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether it was closed while it rested. A broken one is disconnected at once."""
+        return False
+
+    def disconnect(self) -> None:
+        """Whatever is on its way still arrives at the server."""
+
+    def send_packed_command(self, parts: list[bytes], *, check_health: bool) -> None:
+        """Sends a piece of calls."""
+        self.replies, self._at = [], 0
+        self._world.send(self, self._world.read_requests(parts[0]))
+
+    def read_response(self) -> Any:
+        """The next reply. Waits until all of them are there, or the connection broke."""
+        if self._at == len(self.replies):
+            self._world.wait(self.actor)
+            if self.error is not None:
+                raise self.error
+        reply = self.replies[self._at]
+        self._at += 1
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class _Address:
+    """Stands for an endpoint: opens connections of one actor."""
+
+    sentinels = cluster = None
+
+    def __init__(self, world: "World", actor: "Actor") -> None:
+        self._world, self._actor = world, actor
+
+    def open(self, *, blocking: bool = False, key: bytes = b"") -> Connection:
+        """Another connection."""
+        return Connection(self._world, self._actor)
+
+    def __str__(self) -> str:
+        return "the simulated server"
+
+
+class Actor:
+    """A process. `broker` is its driver; `name` says what it is, in traces."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.greenlet: Any = None
+        self.is_dead = False
+        self.broker = Broker(_Address(world, self))  # type: ignore[arg-type]
+
+    def hears(self, error: Exception) -> None:
+        """Notes that the product raised this."""
+        self.world.note(self, f"hears {type(error).__name__}")
+
+    def sleep(self, seconds: float) -> None:
+        """Does nothing for a while."""
+        self.world.at(self.world.now + seconds * 1000, self.world.go_on, self)
+        self.world.wait(self)
+
+
+class World:
+    """One run. `observe` is told each command that the server carried out, and its reply."""
+
+    def __init__(
+        self, server: SimulatedServer, seed: int, *, faults: float = 0.0, kills: float = 0.0,
+        observe: Callable[[Any, list[bytes], Any], None] = lambda *_: None,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.server = server
+        self.random = random.Random(seed)
+        self.now = STARTED_MS
+        self.actor: Actor | None = None
+        """The actor that runs now."""
+        self.actors: list[Actor] = []
+        self.faults, self.kills = faults, kills
+        self.trace = trace
+        self._observe = observe
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = count()
+        self._requests = hiredis.Reader()
+        self._replies = hiredis.Reader(replyError=error_reply)
+        server.reset(self.now, seed)
+
+    def start(self, name: str, job: Callable[[Actor], None], *, in_s: float = 0.0) -> Actor:
+        """Has a new actor begin with `job`."""
+        actor = Actor(self, name)
+        self.actors.append(actor)
+        self.at(self.now + in_s * 1000, self._begin, actor, job)
+        return actor
+
+    def at(self, when: float, do: Callable[..., None], *args: Any) -> None:
+        """Has something happen at an instant."""
+        heappush(self._events, (when, next(self._count), do, args))
+
+    def run(self, until: float, most_events: int) -> bool:
+        """Goes on until an instant, or until nothing is left to happen. Returns whether so many events sufficed."""
+        events = self._events
+        for _ in range(most_events):
+            if not events or events[0][0] > until:
+                self.now = max(self.now, until) if events else self.now
+                return True
+            self.now, _, do, args = heappop(events)
+            do(*args)
+        return False
+
+    def end(self) -> None:
+        """Ends what still runs; the greenlets are used again."""
+        self._events.clear()
+        for actor in self.actors:
+            self.kill(actor)
+
+    def holds(self, *keys: bytes) -> bool:
+        """Whether any of these keys exists: known to the scheduler, whatever the network does."""
+        return self.server.holds(self.now, *keys)
+
+    def wait(self, actor: Actor) -> None:
+        """Gives the processor up until `go_on`."""
+        if actor.is_dead:
+            raise Killed
+        _HUB.switch()
+
+    def go_on(self, actor: Actor) -> None:
+        """Has an actor run until it waits again."""
+        if not actor.is_dead and actor.greenlet is not None:
+            self.actor = actor
+            _raise(actor.greenlet.switch())
+
+    def kill(self, actor: Actor) -> None:
+        """Ends an actor where it is."""
+        actor.is_dead = True
+        if actor.greenlet is not None:
+            actor.greenlet.throw(Killed)
+
+    def note(self, actor: Actor, what: str) -> None:
+        """A line of the trace."""
+        if self.trace is not None:
+            self.trace(f"{(self.now - STARTED_MS) / 1000:9.4f} s  {actor.name}: {what}")
+
+    def read_requests(self, raw: bytes) -> list[list[bytes]]:
+        """The commands in a piece of the protocol."""
+        self._requests.feed(raw)
+        commands = []
+        while (command := self._requests.gets()) is not False:
+            commands.append(command)
+        return commands
+
+    def send(self, connection: Connection, commands: list[list[bytes]]) -> None:
+        """Decides what becomes of an exchange, and has it happen."""
+        actor = connection.actor
+        if actor.is_dead:
+            raise Killed
+        fate = self._draw_fate(actor)
+        applied = len(commands)
+        if fate is Fate.REQUEST_LOST:
+            applied = 0
+        elif fate is Fate.CUT:
+            applied = self.random.randrange(applied)
+        chance, when = self.random.random, self.now + 0.05 + self._delay_of_request(fate)
+        for position in range(applied):
+            if position and chance() < _APART:
+                when += chance() * 2
+            self.at(when, self._apply, connection, commands, position, fate)
+        if fate in _BROKEN:
+            self.at(self.now + 0.1 + chance() * 3, self._break, connection, RedisConnectionError("it was reset"))
+        elif fate is Fate.SILENT:
+            self.at(self.now + TIMEOUT_MS, self._break, connection, RedisTimeoutError("no reply in time"))
+        elif fate is Fate.DIES_AFTER:
+            self.at(self.now + chance() * 2, self.kill, actor)
+
+    def _draw_fate(self, actor: Actor) -> Fate:
+        """Draws the fate of an exchange, and has happen what happens before it is sent."""
+        if not self.faults or self.random.random() >= self.faults:
+            return Fate.FINE
+        fate = self.random.choice(FAULTS)
+        if fate in _DEATHS and self.random.random() >= self.kills:
+            return Fate.FINE
+        self.note(actor, f"[{fate}]")
+        if fate is Fate.DIES_BEFORE:
+            actor.is_dead = True
+            raise Killed
+        if fate is Fate.FORGETS:
+            self.server.ask("SCRIPT", "FLUSH", now_ms=self.now)
+        return fate
+
+    def _delay_of_request(self, fate: Fate) -> float:
+        chance = self.random.random()
+        if fate is Fate.SILENT:
+            return TIMEOUT_MS + (chance - 0.5) * 1000
+        return chance * _DELAYS_MS.get(fate, 1.5)
+
+    def _begin(self, actor: Actor, job: Callable[[Actor], None]) -> None:
+        actor.greenlet, self.actor = _take_greenlet(), actor
+        _raise(actor.greenlet.switch((actor, job)))
+
+    def _apply(self, connection: Connection, commands: list[list[bytes]], position: int, fate: Fate) -> None:
+        command = commands[position]
+        self._replies.feed(self.server.execute(command, self.now))
+        reply = self._replies.gets()
+        self._observe(connection.actor, command, reply)
+        if connection.error is not None:
+            return
+        connection.replies.append(reply)
+        if position + 1 < len(commands):
+            return
+        if fate is Fate.DIES_BEHIND:
+            self.kill(connection.actor)
+        elif fate not in (Fate.REPLY_LOST, Fate.LATE, Fate.SILENT):
+            delay = self.random.random() * (_DELAYS_MS[fate] if fate is Fate.SLOW else 0.5)
+            self.at(self.now + 0.05 + delay, self.go_on, connection.actor)
+
+    def _break(self, connection: Connection, error: Exception) -> None:
+        connection.error = error
+        self.go_on(connection.actor)
+
+
+_HUB = greenlet.getcurrent()
+_idle: list[Any] = []
+
+
+def _take_greenlet() -> Any:
+    if _idle:
+        return _idle.pop()
+    made = greenlet.greenlet(_live)
+    made.switch()
+    return made
+
+
+def _live() -> None:
+    """The life of a greenlet: one actor after the other. An error of an actor is raised in the scheduler."""
+    error: Exception | None = None
+    while True:
+        actor, job = _HUB.switch(error)
+        error = None
+        try:
+            job(actor)
+        except Killed:
+            pass
+        except Exception as raised:
+            error = raised
+        actor.greenlet = None
+        _idle.append(greenlet.getcurrent())
+
+
+def _raise(result: object) -> None:
+    """Raises the error that ended an actor, if one did."""
+    if isinstance(result, Exception):
+        raise result

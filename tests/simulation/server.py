@@ -1,0 +1,112 @@
+"""The server of the simulation: the product's own Lua scripts on a small Redis, in this process.
+
+The data model is in Lua as well (keyspace.lua, collections.lua, sorted_sets.lua), in the interpreter that runs the
+scripts, so a command of a script costs a call of a function. Requests and replies are in the server's protocol, as on a
+connection. One `SimulatedServer` is used for many runs, one after the other: `reset` empties it.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hiredis
+from lupa import luajit21
+from redis.exceptions import NoScriptError, ResponseError
+
+import jobrunner.broker
+from jobrunner.broker.scripts import load
+
+FOLDER = Path(__file__).parent
+_SCRIPTS = Path(jobrunner.broker.__file__).parent / "lua"
+_DATA = ("keyspace", "collections", "sorted_sets")
+
+
+def error_reply(message: str) -> ResponseError:
+    """The error of a reply, as redis-py reads it."""
+    if message.startswith("NOSCRIPT"):
+        return NoScriptError(message)
+    return ResponseError(message.removeprefix("ERR "))
+
+
+class SimulatedServer:
+    """One server without a network. Time is what the caller says: Unix ms, with each command.
+
+    `patch` changes the text of scripts, which clients call by the digest of what they are: a seeded bug.
+    """
+
+    def __init__(self, patch: Callable[[str], str] | None = None) -> None:
+        # Scripts make their functions anew at each call, which the compiler of LuaJIT cannot do: it slows them down.
+        self._lua = luajit21.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
+        self._lua.execute(b"jit.off()")
+        run = self._lua.eval(b"function(text, name, ...) return assert(loadstring(text, name))(...) end")
+        keyspace, commands = run(_source("keyspace"), b"@keyspace.lua")
+        for name in _DATA[1:]:
+            run(_source(name), f"@{name}.lua".encode(), keyspace, commands)
+        server = run(_source("server"), b"@server.lua", keyspace, commands, self._host())
+        self._execute: Callable[..., bytes] = server[b"execute"]
+        self._holds: Callable[..., bool] = server[b"holds"]
+        self._dump: Callable[[float], bytes] = server[b"dump"]
+        self._reset: Callable[[float, int], None] = server[b"reset"]
+        for path in sorted(_SCRIPTS.glob("*.lua")):
+            source = load(path.stem).source
+            server[b"learn"](source, None if patch is None else patch(source.decode()).encode())
+        self._replies = hiredis.Reader(replyError=error_reply)
+
+    def reset(self, now_ms: float, seed: int = 0) -> None:
+        """Deletes all keys. `seed` is of what the server chooses at random (SPOP, HRANDFIELD)."""
+        self._reset(now_ms, seed)
+
+    def execute(self, words: Sequence[bytes], now_ms: float) -> bytes:
+        """Carries out one command; the reply as it goes to the wire."""
+        return self._execute(now_ms, *words)
+
+    def ask(self, *words: bytes | str | float, now_ms: float) -> Any:
+        """The same for a caller who wants the value; an error reply is returned as an exception."""
+        said = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        self._replies.feed(self.execute(said, now_ms))
+        return self._replies.gets()
+
+    def holds(self, now_ms: float, *keys: bytes) -> bool:
+        """Whether any of these keys exists."""
+        return self._holds(now_ms, *keys)
+
+    def contents(self, now_ms: float) -> dict[bytes, tuple[bytes, int, list[bytes]]]:
+        """Every key: its type, the ms it has to live (-1: no end), and what it holds, as HGETALL and ZRANGE write
+        it."""
+        self._replies.feed(self._dump(now_ms))
+        return {key: (kind, int(left), held) for key, kind, left, *held in self._replies.gets()}
+
+    def _host(self) -> Any:
+        """What scripts find in a server that is not written in Lua here."""
+        return self._lua.table_from(
+            {
+                b"sha1hex": lambda text: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(),
+                b"encode_json": self._encoded,
+                b"decode_json": self._decoded,
+            }
+        )
+
+    def _encoded(self, table: Any) -> bytes:
+        """As lua-cjson does it, for an object of texts: other values are an error."""
+        words = {name.decode(): value.decode() for name, value in table.items()}
+        return json.dumps(words, ensure_ascii=False, separators=(",", ":")).replace("/", "\\/").encode()
+
+    def _decoded(self, text: bytes) -> Any:
+        found = {name.encode(): _plain(value) for name, value in json.loads(text).items()}
+        return self._lua.table_from(found)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bool, int, float)):
+        return value
+    raise TypeError(f"the simulated server decodes JSON objects of texts and numbers, not {value!r}")
+
+
+@cache
+def _source(name: str) -> bytes:
+    return (FOLDER / f"{name}.lua").read_bytes()

@@ -1,0 +1,93 @@
+"""Runs of the product against the simulated server are as they must be, and find the bugs that are seeded."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.bugs import BUGS, Bug, server_with
+from tests.simulation.many_runs import play_piece
+from tests.simulation.scenario import play
+from tests.simulation.scheduler import FAULTS
+from tests.simulation.seeds import kept_seeds
+from tests.simulation.server import SimulatedServer
+from tests.simulation.virtual_time import virtual_time
+
+EVERYDAY = ("LEASE_NUMBER_NOT_COMPARED", "ENQUEUE_WITHOUT_NOTE", "PARTS_ARE_TOPPED_UP", "MOVED_AND_STILL_PENDING")
+"""Found soon; the others are slow together."""
+SEEDED = [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.slow) for name in BUGS]
+
+
+def test_a_thousand_seeds_and_those_that_found_a_bug() -> None:
+    broken, calls = play_piece([*kept_seeds(), *range(1000)])
+    assert broken == []
+    assert calls > 10_000, "the actors do not do what they did"
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_seeded_bug_is_found(name: str) -> None:
+    bug = BUGS[name]
+    server = server_with(bug)
+    with virtual_time() as clock:
+        found = next((outcome for seed in range(bug.seeds) if (outcome := play(server, clock, seed)).problem), None)
+    assert found is not None
+    assert bug.finds in found.problem
+
+
+def test_a_seed_is_the_same_run_again() -> None:
+    with virtual_time() as clock:
+        server = SimulatedServer()
+        before = [play(server, clock, seed, is_traced=True).trace for seed in range(30)]
+        again = [play(SimulatedServer(), clock, seed, is_traced=True).trace for seed in (7, 29)]
+    assert again == [before[7], before[29]]
+    assert any("the reply was lost" in line for trace in before for line in trace)
+
+
+def test_every_fault_happens() -> None:
+    with virtual_time() as clock:
+        server = SimulatedServer()
+        lines = [line for seed in range(150) for line in play(server, clock, seed, is_traced=True).trace]
+    assert [fate for fate in FAULTS if not any(f"[{fate}]" in line for line in lines)] == []
+    assert any("hears OutcomeUnknown" in line for line in lines)
+
+
+def test_a_bug_that_no_script_can_have_any_more_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no script has the text 'never so'"):
+        server_with(Bug("never so", "", 1, ""))
+
+
+def test_an_unknown_command_is_an_error_that_names_it() -> None:
+    reply = SimulatedServer().ask("GEOADD", "key", now_ms=0)
+    assert "the simulated server has no command 'GEOADD'" in str(reply)
+
+
+def test_the_command_prints_one_run_in_terms_of_the_product() -> None:
+    said = _run("--seed", "12", "--verbose")
+    assert said.returncode == 0
+    assert "worker 1: [killed before it sends]" in said.stdout
+    assert "the last worker: commits order-2 under" in said.stdout
+
+
+def test_the_command_shows_the_run_that_finds_a_seeded_bug() -> None:
+    said = _run("--bug", "LEASES_STAY")
+    assert said.returncode == 0
+    assert "has a lease in orders/" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--seeds", "0"), "give at least 1 seed"),
+        (("--verbose",), "name it with --seed N"),
+        (("--bug", "NONE"), "invalid choice: 'NONE'"),
+    ],
+)
+def test_misuse_is_refused(words: tuple[str, ...], message: str) -> None:
+    said = _run(*words)
+    assert said.returncode == 2
+    assert message in said.stderr
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)

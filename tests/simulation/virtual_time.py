@@ -1,0 +1,89 @@
+"""Has the product read the clock of a simulated world, and make the same ids in each run of a seed."""
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from jobrunner import task
+from jobrunner.broker import broker
+from jobrunner.broker.connect import ReconnectPolicy
+from jobrunner.client import batches, outgoing
+from tests.simulation.scheduler import STARTED_MS, World
+
+_REAL = {
+    time.monotonic: "monotonic",
+    time.perf_counter: "monotonic",
+    time.thread_time: "still",
+    time.process_time: "still",
+    time.time_ns: "time_ns",
+    time.sleep: "sleep",
+}
+
+
+class VirtualTime:
+    """The clocks of the process, as the product's modules read them: those of `world`."""
+
+    world: World
+
+    def monotonic(self) -> float:
+        """Seconds since the run began."""
+        return (self.world.now - STARTED_MS) / 1000
+
+    def still(self) -> float:
+        """Processor time: none passes."""
+        return 0.0
+
+    def time_ns(self) -> int:
+        """Nanoseconds since 1970."""
+        return int(self.world.now) * 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """Has the actor that runs sleep."""
+        assert self.world.actor is not None, "an actor sleeps"
+        self.world.actor.sleep(seconds)
+
+    def enter(self, world: World, seed: int) -> None:
+        """Begins a run: its clock counts, and names of calls and ids begin anew."""
+        self.world = world
+        process = f"{seed % 2**48:012x}"
+        task._ids._process, task._ids._counter = process, itertools.count(int(STARTED_MS) << 16)
+        outgoing._source._process, outgoing._source._count = process, itertools.count(1)
+        outgoing._unknown.clear()
+        self._names = itertools.count(1)
+
+    def token_hex(self, size: int) -> str:
+        """A name that no other has."""
+        return f"{next(self._names):0{2 * size}x}"
+
+    def reconnect_policy(self, limit_s: float, server: object) -> ReconnectPolicy:
+        """As the product makes it, which reads its clock when the class is defined."""
+        return ReconnectPolicy(limit_s, server, began=self.monotonic())
+
+
+@contextmanager
+def virtual_time() -> Iterator[VirtualTime]:
+    """Replaces the clocks in all modules of the product that are loaded; puts them back at the end."""
+    made, undo = VirtualTime(), []
+
+    def replace(module: Any, name: str, value: Any) -> None:
+        undo.append(partial(setattr, module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "jobrunner":
+            for attribute, value in list(vars(module).items()):
+                if callable(value) and type(value) is type(time.monotonic) and value in _REAL:
+                    replace(module, attribute, getattr(made, _REAL[value]))
+    replace(batches, "token_hex", made.token_hex)
+    replace(broker, "os", SimpleNamespace(getpid=lambda: 1))  # no actor forks, and the question takes microseconds
+    replace(broker, "ReconnectPolicy", made.reconnect_policy)
+    try:
+        yield made
+    finally:
+        for put_back in reversed(undo):
+            put_back()

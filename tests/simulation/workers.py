@@ -1,0 +1,221 @@
+"""The actors: what producers, workers, drivers and leaders do in a run. They call the product, and draw what they do
+from the random numbers of the world."""
+
+from collections.abc import Callable
+
+from jobrunner.broker.keys import Keys
+from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.item import Item
+from jobrunner.client.lease import Lease
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.queue import Queue
+from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.errors import BatchLost, LeaseError, OutcomeUnknown, QueueFull, ReportsRefused, ServerUnavailable
+from tests.simulation.scheduler import Actor
+
+KEYS = Keys("s")
+IN, OUT = "orders/in", "orders/out"
+_REPEATS_S = 4.0
+"""How long after its first try a producer pushes again under the same id: notes of calls outlast that."""
+_UNKNOWN = (OutcomeUnknown, ServerUnavailable)
+LEASE_S = 3.0
+
+
+def queue_of(actor: Actor, name: str) -> Queue:
+    """A queue through the driver of an actor."""
+    return Queue(actor.broker, QueueRef(KEYS, None, name, 1 << 20))
+
+
+def batches_of(actor: Actor, name: str) -> Batches:
+    """Its batches. The time of a round trip, which sizes of slices are learned from, is known."""
+    made = Batches(actor.broker, KEYS.queue(name))
+    for slices in (made.filling, made.advancing, made.staging):
+        slices._round_trip_s = 0.0
+    return made
+
+
+def await_items(actor: Actor, name: str) -> None:
+    """Naps while a queue is empty, for some seconds at most. Looks past the network: polls would be most of a run."""
+    keys, random = KEYS.queue(name), actor.world.random
+    for _ in range(4):
+        if actor.world.holds(keys.waiting, keys.scheduled, keys.pending):
+            return
+        actor.sleep(random.random() * 3)
+
+
+def producer(items: list[list[Item]], acknowledged: set[str]) -> Callable[[Actor], None]:
+    """Pushes each list of items, again when it does not know what became of it."""
+
+    def job(actor: Actor) -> None:
+        queue, random = queue_of(actor, IN), actor.world.random
+        for some in items:
+            began = actor.world.now
+            while actor.world.now - began < _REPEATS_S * 1000:
+                try:
+                    acknowledged.update(queue.push_many(some))
+                    break
+                except _UNKNOWN as error:
+                    actor.hears(error)
+                    actor.sleep(random.random())
+                except QueueFull:
+                    break
+            actor.sleep(random.random() * 2)
+
+    return job
+
+
+def worker(name: str, rounds: int, careful: float) -> Callable[[Actor], None]:
+    """Reserves items of a queue and reports on them in one way or another; `careful` is the share of good ends."""
+
+    def job(actor: Actor) -> None:
+        queue, random = queue_of(actor, name), actor.world.random
+        for _ in range(rounds):
+            await_items(actor, name)
+            try:
+                held = queue.reserve(random.choice((1, 1, 2, 3)), keepalive=LEASE_S)
+                if held:
+                    _end(actor, queue, held, careful)
+                else:
+                    actor.sleep(random.random() * 3)
+            except (*_UNKNOWN, LeaseError, ReportsRefused) as error:
+                actor.hears(error)
+                actor.sleep(random.random())
+
+    return job
+
+
+def _end(actor: Actor, queue: Queue, held: list[Lease], careful: float) -> None:
+    random = actor.world.random
+    if random.random() < 0.5:
+        actor.sleep(random.choice((0.01, 0.5, LEASE_S * 0.9, LEASE_S, LEASE_S + 0.001, LEASE_S * 1.5)))
+    if random.random() < careful:
+        if queue.name == IN:
+            queue.move_many(held, "out")
+        else:
+            queue.commit_many(held)
+        return
+    for lease in held:
+        random.choice(_ENDS)(actor, lease)
+
+
+def _extended(actor: Actor, lease: Lease) -> None:
+    lease.extend()
+    actor.sleep(actor.world.random.random() * LEASE_S)
+    _finished(actor, lease)
+
+
+def _finished(actor: Actor, lease: Lease) -> None:
+    if lease.queue == IN:
+        lease.move("out")
+    else:
+        lease.commit()
+
+
+def _failed(actor: Actor, lease: Lease) -> None:
+    lease.rollback(delay=actor.world.random.choice((0, 0.5)), error="ValueError: no")
+
+
+def _released(actor: Actor, lease: Lease) -> None:
+    lease.release()
+
+
+def _committed(actor: Actor, lease: Lease) -> None:
+    lease.commit()
+
+
+def _forgotten(actor: Actor, lease: Lease) -> None:
+    """Its lease ends without a report."""
+
+
+_ENDS: tuple[Callable[[Actor, Lease], None], ...] = (
+    _extended, _finished, _finished, _failed, _released, _committed, _forgotten,
+)  # fmt: skip
+
+
+def driver(rounds: int, careful: float) -> Callable[[Actor], None]:
+    """Takes batches, writes a row for each member, and rolls them forward, or fails."""
+
+    def job(actor: Actor) -> None:
+        batches, random = batches_of(actor, IN), actor.world.random
+        for _ in range(rounds):
+            await_items(actor, IN)
+            try:
+                lease = batches.take(random.choice((1, 2, 4)), lease_s=LEASE_S)
+                if lease is None:
+                    actor.sleep(random.random() * 3)
+                elif lease.state == "open" and random.random() > careful:
+                    _fail(actor, lease)
+                else:
+                    run_batch(actor, lease)
+            except (*_UNKNOWN, BatchLost) as error:
+                actor.hears(error)
+                actor.sleep(random.random())
+
+    return job
+
+
+def _fail(actor: Actor, lease: BatchLease) -> None:
+    random = actor.world.random
+    fate = random.choice(("failed", "failed", "blamed", "divided", "released", "dissolved", "topped up", "abandoned"))
+    if fate == "topped up":
+        lease.batches.top_up(lease, 2)
+    elif fate == "dissolved":
+        lease.dissolve()
+    elif fate == "released":
+        lease.release(delay_s=random.choice((0.0, 0.5)))
+    elif fate != "abandoned":
+        lease.fail("ValueError: no", delay_s=random.choice((0.0, 0.5)), fate=fate)
+
+
+def run_batch(actor: Actor, lease: BatchLease, *, is_steady: bool = False) -> None:
+    """Decides an open batch, each member to the queue `out`, and rolls it forward to its end."""
+    random = actor.world.random
+    if lease.state == "open":
+        ids = lease.members(0, lease.size)
+        if not is_steady and random.random() < 0.3:
+            actor.sleep(random.choice((0.1, LEASE_S * 0.5, LEASE_S * 1.1)))
+        if not is_steady and random.random() < 0.3:
+            lease.renew()
+        nonce = f"n{random.randrange(1 << 30)}"
+        lease.stage(nonce, [word for one in ids for word in (one, "out", b"row", "")], after=0)
+        lease.decide({nonce: len(ids)}, rest="succeeded")
+    while not lease.advance(random.choice((1, 2, None))).done:
+        pass
+
+
+def leader(rounds: int, name: str) -> Callable[[Actor], None]:
+    """Turns of a coordinator, with its own name."""
+
+    def job(actor: Actor) -> None:
+        coordinator = coordinator_of(actor, name)
+        for _ in range(rounds):
+            try:
+                pause = coordinator.step()
+            except _UNKNOWN as error:
+                actor.hears(error)
+                pause = 1.0
+            actor.sleep(pause)
+
+    return job
+
+
+def coordinator_of(actor: Actor, name: str) -> Coordinator:
+    """The product's coordinator of a worker with that name."""
+    times = LeaderTimes(ttl_s=6.0, sweep_s=2.0)
+    return Coordinator(actor.broker, KEYS, name, times, served=(), cron=PeriodicTicks(actor.broker, KEYS, None))
+
+
+def last_worker(actor: Actor) -> None:
+    """Ends everything that is there, without faults. Looks past the network for what is left."""
+    queues, batches, holds = (queue_of(actor, IN), queue_of(actor, OUT)), batches_of(actor, IN), actor.world.holds
+    own = [(keys.waiting, keys.scheduled, keys.pending) for keys in (KEYS.queue(IN), KEYS.queue(OUT))]
+    of_batches = (KEYS.queue(IN).batches, KEYS.queue(IN).finishing)
+    while holds(*own[0], *own[1], *of_batches):
+        while holds(*of_batches) and (lease := batches.take(0, lease_s=LEASE_S)):
+            run_batch(actor, lease, is_steady=True)
+        for queue, keys in zip(queues, own, strict=True):
+            if holds(*keys) and (held := queue.reserve(10, keepalive=LEASE_S)):
+                queue.commit_many(held)
+        if holds(*own[0], *own[1], *of_batches):
+            actor.sleep(LEASE_S)
