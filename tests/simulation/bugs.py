@@ -18,12 +18,12 @@ class Bug:
 
 BUGS = {
     "LEASE_NUMBER_NOT_COMPARED": Bug(
-        " or newest_number ~= numbers[n] and tonumber(newest_number) ~= tonumber(numbers[n])", "", 2000, "was taken"
+        " or newest_number ~= numbers[n] and tonumber(newest_number) ~= tonumber(numbers[n])", "", 5000, "was taken"
     ),
     "LEASE_END_NOT_COMPARED": Bug("      or some_ended and has_ended(id, now) then", "      then", 2000, "was taken"),
     "LEASES_STAY": Bug("  call_sliced('ZREM', leases, ended)\n", "", 100, "has a lease in"),
     "ENQUEUE_WITHOUT_NOTE": Bug(
-        "if note and not redis.call('SET', note, '', 'NX', 'PX', '10000') then", "if false then", 3000,
+        "if note and not redis.call('SET', note, '', 'NX', 'PX', '10000') then", "if false then", 20000,
         "",
     ),
     "COMMIT_NOT_COUNTED": Bug("  redis.call('HINCRBY', counters, outcome, total)\n", "", 100, "entered orders/"),
@@ -34,13 +34,11 @@ BUGS = {
         "config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge", "math.huge", 500,
         "whose max_inflight is",
     ),
-    "EPOCH_NOT_COMPARED": Bug("return read.epoch == epoch and ", "return ", 5000, "batch"),
+    "EPOCH_NOT_COMPARED": Bug("return read.epoch == epoch and ", "return ", 20000, "batch"),
     "BATCH_LEASE_END_NOT_COMPARED": Bug(
-        "return read.epoch == epoch and (number(read.ends) or 0) > now", "return read.epoch == epoch", 5000, "batch"
+        "return read.epoch == epoch and (number(read.ends) or 0) > now", "return read.epoch == epoch", 2000, "batch"
     ),
-    "PARTS_ARE_TOPPED_UP": Bug(
-        "if not is_new and read.list ~= id then return {'half'} end\n", "", 20000, ""
-    ),
+    "PARTS_ARE_TOPPED_UP": Bug("if not is_new and read.list ~= id then return {'half'} end\n", "", 2000, "two batches"),
     "FAILED_BATCH_STAYS_LEASED": Bug("'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)",
                                      "'failures', failures, 'expiries', expiries, 'error', error_text)", 20000, ""),
 }  # fmt: skip

@@ -23,8 +23,15 @@ end
 function commands.HSET(key, ...)
   local words, added = {...}, 0
   if #words == 0 or #words % 2 == 1 then keyspace.fail("ERR wrong number of arguments for 'hset' command") end
-  local _, value = made_hash(key)
-  for n = 1, #words, 2 do if set_field(value, text(words[n]), text(words[n + 1])) then added = added + 1 end end
+  local fields, value = made_hash(key)
+  for n = 1, #words, 2 do
+    local field, word = words[n], words[n + 1]
+    if type(field) ~= 'string' then field = text(field) end
+    if type(word) ~= 'string' then word = text(word) end
+    if fields[field] == nil then added = added + 1 end
+    fields[field] = word
+  end
+  value.size = value.size + added
   return added
 end
 
@@ -41,8 +48,12 @@ function commands.HGET(key, field)
 end
 
 function commands.HMGET(key, ...)
-  local fields, names, found = hash(key), {...}, {}
-  for n = 1, #names do found[n] = fields and fields[text(names[n])] or false end
+  local fields, found = hash(key), {...}
+  for n = 1, #found do
+    local name = found[n]
+    if type(name) ~= 'string' then name = text(name) end
+    found[n] = fields and fields[name] or false
+  end
   return found
 end
 

@@ -5,12 +5,14 @@
 -- A key is {type = 'string' | 'hash' | 'list' | 'set' | 'zset' | 'stream', ...}; the fields are those of its file.
 local keyspace = {db = {}, expires = {}, now = 0, random = 1}
 local commands = {}
-local find = {}
+local db, expires = keyspace.db, keyspace.expires
 
 local WRONG_TYPE = {err = 'WRONGTYPE Operation against a key holding the wrong kind of value'}
 
 function keyspace.reset(now, seed)
-  keyspace.db, keyspace.expires, keyspace.now, keyspace.random = {}, {}, now, seed % 2147483646 + 1
+  for key in pairs(db) do db[key] = nil end
+  for key in pairs(expires) do expires[key] = nil end
+  keyspace.now, keyspace.random = now, seed % 2147483646 + 1
 end
 
 -- A whole number from 1 to `most` (Lehmer's generator): SPOP and HRANDFIELD choose by it, so a seed repeats a run.
@@ -47,23 +49,22 @@ function keyspace.integer(word)
 end
 
 local function drop(key)
-  local had = keyspace.db[key] ~= nil
-  keyspace.db[key], keyspace.expires[key] = nil, nil
-  return had
+  db[key], expires[key] = nil, nil
 end
 keyspace.drop = drop
 
 -- The value of a key, nil where there is none or its time is over. `kind`: of another type it is an error.
 function keyspace.get(key, kind)
-  local ends = keyspace.expires[key]
-  if ends and ends <= keyspace.now then drop(key) end
-  local value = keyspace.db[key]
-  if value and kind and value.type ~= kind then error(WRONG_TYPE, 0) end
+  local value = db[key]
+  if not value then return nil end
+  local ends = expires[key]
+  if ends and ends <= keyspace.now then drop(key) return nil end
+  if kind and value.type ~= kind then error(WRONG_TYPE, 0) end
   return value
 end
 
 function keyspace.put(key, value)
-  keyspace.db[key] = value
+  db[key] = value
   return value
 end
 
@@ -76,8 +77,9 @@ function commands.DEL(...)
 end
 commands.UNLINK = commands.DEL
 
-function commands.EXISTS(...)
-  local found = 0
+function commands.EXISTS(key, ...)
+  if select('#', ...) == 0 then return keyspace.get(key) and 1 or 0 end
+  local found = keyspace.get(key) and 1 or 0
   for _, key in ipairs({...}) do if keyspace.get(key) then found = found + 1 end end
   return found
 end
@@ -90,7 +92,7 @@ end
 function commands.PEXPIRE(key, ms)
   if not keyspace.get(key) then return 0 end
   ms = keyspace.integer(ms)
-  if ms <= 0 then drop(key) else keyspace.expires[key] = keyspace.now + ms end
+  if ms <= 0 then drop(key) else expires[key] = keyspace.now + ms end
   return 1
 end
 
@@ -98,21 +100,21 @@ function commands.EXPIRE(key, seconds) return commands.PEXPIRE(key, keyspace.int
 
 function commands.PTTL(key)
   if not keyspace.get(key) then return -2 end
-  local ends = keyspace.expires[key]
+  local ends = expires[key]
   return ends and math.floor(ends - keyspace.now + 0.5) or -1
 end
 
 function commands.PERSIST(key)
-  if not keyspace.get(key) or not keyspace.expires[key] then return 0 end
-  keyspace.expires[key] = nil
+  if not keyspace.get(key) or not expires[key] then return 0 end
+  expires[key] = nil
   return 1
 end
 
 function commands.RENAME(key, name)
-  local value, ends = keyspace.get(key), keyspace.expires[key]
+  local value, ends = keyspace.get(key), expires[key]
   if not value then keyspace.fail('ERR no such key') end
   drop(key)
-  keyspace.db[name], keyspace.expires[name] = value, ends
+  db[name], expires[name] = value, ends
   return {ok = 'OK'}
 end
 
@@ -131,7 +133,7 @@ function commands.SCAN(_, ...)
   local lua = '^' .. string.gsub(pattern, '.', function(letter)
     return letter == '*' and '.*' or (string.find(letter, '%w') and letter or '%' .. letter)
   end) .. '$'
-  for key in pairs(keyspace.db) do
+  for key in pairs(db) do
     local value = keyspace.get(key)
     if value and (not kind or value.type == kind) and string.find(key, lua) then names[#names + 1] = key end
   end
@@ -166,7 +168,7 @@ function commands.SET(key, value, ...)
   local known = keyspace.get(key)
   if is_new and known or is_old and not known then return false end
   keyspace.put(key, {type = 'string', text = text(value)})
-  keyspace.expires[key] = ms and keyspace.now + ms or nil
+  expires[key] = ms and keyspace.now + ms or nil
   return {ok = 'OK'}
 end
 

@@ -59,6 +59,28 @@ def begin(world: World, observer: Observer) -> set[str]:
     chance, choice, acknowledged = world.random.random, world.random.choice, set[str]()
     world.faults, world.kills = choice((0.0, 0.05, 0.15, 0.3)), choice((0.0, 0.5, 1.0))
     careful = choice((0.3, 0.6, 0.9))
+    _configure(world, observer)
+    names = itertools.count(1)
+    for number in range(choice((1, 1, 1, 2))):
+        items = [[_item(world, next(names)) for _ in range(choice((1, 1, 2, 3)))] for _ in range(choice((1, 1, 2)))]
+        world.start(f"producer {number + 1}", workers.producer(items, acknowledged), in_s=chance())
+    kind = chance()
+    if kind < 0.65:
+        for number in range(choice((1, 2))):
+            world.start(f"worker {number + 1}", workers.worker(IN, choice((1, 2)), careful), in_s=chance() * 2)
+    if kind > 0.6:
+        for number in range(choice((1, 2, 2))):
+            world.start(f"driver {number + 1}", workers.driver(choice((1, 2)), careful), in_s=chance() * 2)
+    elif chance() < 0.5:
+        world.start("worker of out", workers.worker(OUT, choice((1, 2)), careful), in_s=1 + chance() * 5)
+    if chance() < 0.03:
+        for name in ("a", "b"):
+            world.start(f"leader {name}", workers.leader(choice((2, 4)), name), in_s=chance() * 4)
+    return acknowledged
+
+
+def _configure(world: World, observer: Observer) -> None:
+    chance, choice = world.random.random, world.random.choice
     settings: dict[str, Any] = {"max_attempts": choice((1, 2, 3, 5))}
     if chance() < 0.4:
         settings["max_inflight"] = choice((1, 2))
@@ -67,22 +89,6 @@ def begin(world: World, observer: Observer) -> set[str]:
         settings["max_size"] = choice((2, 3))
     words = [word for pair in settings.items() for word in pair]
     world.server.ask("HSET", QUEUES[0].settings, *words, now_ms=world.now)
-    names = itertools.count(1)
-    for number in range(choice((1, 1, 2))):
-        items = [[_item(world, next(names)) for _ in range(choice((1, 1, 2, 3)))] for _ in range(choice((1, 1, 2)))]
-        world.start(f"producer {number + 1}", workers.producer(items, acknowledged), in_s=chance())
-    kind = chance()
-    if kind < 0.7:
-        for number in range(choice((1, 2))):
-            world.start(f"worker {number + 1}", workers.worker(IN, choice((1, 2, 3)), careful), in_s=chance() * 2)
-        world.start("worker of out", workers.worker(OUT, choice((1, 3)), careful), in_s=chance() * 8)
-    if kind > 0.6:
-        for number in range(choice((1, 2))):
-            world.start(f"driver {number + 1}", workers.driver(choice((1, 2, 2)), careful), in_s=chance() * 2)
-    if chance() < 0.05:
-        for name in ("a", "b"):
-            world.start(f"leader {name}", workers.leader(choice((2, 4)), name), in_s=chance() * 4)
-    return acknowledged
 
 
 def _item(world: World, number: int) -> Item:

@@ -5,12 +5,11 @@ processor up when it waits for a reply or sleeps, and the scheduler goes on with
 clock. So a run is a function of its seed. A killed actor is never gone on with: nothing of it runs any more that the
 server would notice, as after kill -9.
 
-What the network does to an exchange is drawn when it is sent: see `Fate`.
+What the network does to an exchange is drawn when it is sent: see network.py.
 """
 
 import random
 from collections.abc import Callable
-from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -21,95 +20,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from jobrunner.broker.broker import Broker
+from tests.simulation.network import APART, BROKEN, DEATHS, DELAYS_MS, FAULTS, TIMEOUT_MS, Address, Connection, Fate
 from tests.simulation.server import SimulatedServer, error_reply
 
 STARTED_MS = 1_700_000_000_000.0
-TIMEOUT_MS = 5000.0
-"""How long a client waits for a reply, as the product's connections do."""
 
 
 class Killed(BaseException):
     """Ends the greenlet of an actor that was killed."""
-
-
-class Fate(StrEnum):
-    """What becomes of one exchange. Several calls of it may be carried out at different times."""
-
-    FINE = "fine"
-    SLOW = "slow"
-    """Request or reply takes long, so that others overtake it."""
-    REQUEST_LOST = "the request was lost"
-    REPLY_LOST = "the reply was lost"
-    LATE = "the connection broke, and the server got the request afterwards"
-    SILENT = "no reply in time, and the server got the request about then"
-    CUT = "the connection broke behind some of the calls"
-    DIES_BEFORE = "killed before it sends"
-    DIES_AFTER = "killed when it had sent"
-    DIES_BEHIND = "killed when it was applied, before the reply"
-    FORGETS = "the server forgot its scripts"
-
-
-FAULTS = tuple(fate for fate in Fate if fate is not Fate.FINE)
-_DEATHS = (Fate.DIES_BEFORE, Fate.DIES_AFTER, Fate.DIES_BEHIND)
-_BROKEN = (Fate.REQUEST_LOST, Fate.REPLY_LOST, Fate.LATE, Fate.CUT)
-"""After these the client hears soon that its connection broke."""
-_APART = 0.3
-"""How often other commands come in between two of one exchange."""
-_DELAYS_MS = {Fate.SLOW: 2400.0, Fate.LATE: 3000.0}
-
-
-class Connection:
-    """A connection of one actor, as the driver of the product sees it."""
-
-    def __init__(self, world: "World", actor: "Actor") -> None:
-        self._world = world
-        self.actor = actor
-        self.replies: list[Any] = []
-        self.error: Exception | None = None
-        self._at = 0
-
-    def connect(self) -> None:
-        """Succeeds at once: what matters is lost with the first exchange."""
-
-    def can_read(self, timeout: float = 0) -> bool:
-        """Whether it was closed while it rested. A broken one is disconnected at once."""
-        return False
-
-    def disconnect(self) -> None:
-        """Whatever is on its way still arrives at the server."""
-
-    def send_packed_command(self, parts: list[bytes], *, check_health: bool) -> None:
-        """Sends a piece of calls."""
-        self.replies, self._at = [], 0
-        self._world.send(self, self._world.read_requests(parts[0]))
-
-    def read_response(self) -> Any:
-        """The next reply. Waits until all of them are there, or the connection broke."""
-        if self._at == len(self.replies):
-            self._world.wait(self.actor)
-            if self.error is not None:
-                raise self.error
-        reply = self.replies[self._at]
-        self._at += 1
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-
-class _Address:
-    """Stands for an endpoint: opens connections of one actor."""
-
-    sentinels = cluster = None
-
-    def __init__(self, world: "World", actor: "Actor") -> None:
-        self._world, self._actor = world, actor
-
-    def open(self, *, blocking: bool = False, key: bytes = b"") -> Connection:
-        """Another connection."""
-        return Connection(self._world, self._actor)
-
-    def __str__(self) -> str:
-        return "the simulated server"
 
 
 class Actor:
@@ -120,7 +38,7 @@ class Actor:
         self.name = name
         self.greenlet: Any = None
         self.is_dead = False
-        self.broker = Broker(_Address(world, self))  # type: ignore[arg-type]
+        self.broker = Broker(Address(world, self))  # type: ignore[arg-type]
 
     def hears(self, error: Exception) -> None:
         """Notes that the product raised this."""
@@ -151,7 +69,6 @@ class World:
         self._observe = observe
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = count()
-        self._requests = hiredis.Reader()
         self._replies = hiredis.Reader(replyError=error_reply)
         server.reset(self.now, seed)
 
@@ -199,6 +116,14 @@ class World:
             self.actor = actor
             _raise(actor.greenlet.switch())
 
+    def _go_on_at(self, when: float, actor: Actor) -> None:
+        """Goes on with an actor at an instant, and at once where nothing else happens before."""
+        if self._events and self._events[0][0] <= when:
+            self.at(when, self.go_on, actor)
+        else:
+            self.now = when
+            self.go_on(actor)
+
     def kill(self, actor: Actor) -> None:
         """Ends an actor where it is."""
         actor.is_dead = True
@@ -210,20 +135,15 @@ class World:
         if self.trace is not None:
             self.trace(f"{(self.now - STARTED_MS) / 1000:9.4f} s  {actor.name}: {what}")
 
-    def read_requests(self, raw: bytes) -> list[list[bytes]]:
-        """The commands in a piece of the protocol."""
-        self._requests.feed(raw)
-        commands = []
-        while (command := self._requests.gets()) is not False:
-            commands.append(command)
-        return commands
-
     def send(self, connection: Connection, commands: list[list[bytes]]) -> None:
         """Decides what becomes of an exchange, and has it happen."""
         actor = connection.actor
         if actor.is_dead:
             raise Killed
         fate = self._draw_fate(actor)
+        if fate is Fate.FINE and len(commands) == 1:
+            self.at(self.now + 0.05 + 1.5 * self.random.random(), self._apply, connection, commands, 0, fate)
+            return
         applied = len(commands)
         if fate is Fate.REQUEST_LOST:
             applied = 0
@@ -231,10 +151,10 @@ class World:
             applied = self.random.randrange(applied)
         chance, when = self.random.random, self.now + 0.05 + self._delay_of_request(fate)
         for position in range(applied):
-            if position and chance() < _APART:
+            if position and chance() < APART:
                 when += chance() * 2
             self.at(when, self._apply, connection, commands, position, fate)
-        if fate in _BROKEN:
+        if fate in BROKEN:
             self.at(self.now + 0.1 + chance() * 3, self._break, connection, RedisConnectionError("it was reset"))
         elif fate is Fate.SILENT:
             self.at(self.now + TIMEOUT_MS, self._break, connection, RedisTimeoutError("no reply in time"))
@@ -246,7 +166,7 @@ class World:
         if not self.faults or self.random.random() >= self.faults:
             return Fate.FINE
         fate = self.random.choice(FAULTS)
-        if fate in _DEATHS and self.random.random() >= self.kills:
+        if fate in DEATHS and self.random.random() >= self.kills:
             return Fate.FINE
         self.note(actor, f"[{fate}]")
         if fate is Fate.DIES_BEFORE:
@@ -260,7 +180,7 @@ class World:
         chance = self.random.random()
         if fate is Fate.SILENT:
             return TIMEOUT_MS + (chance - 0.5) * 1000
-        return chance * _DELAYS_MS.get(fate, 1.5)
+        return chance * DELAYS_MS.get(fate, 1.5)
 
     def _begin(self, actor: Actor, job: Callable[[Actor], None]) -> None:
         actor.greenlet, self.actor = _take_greenlet(), actor
@@ -276,11 +196,13 @@ class World:
         connection.replies.append(reply)
         if position + 1 < len(commands):
             return
-        if fate is Fate.DIES_BEHIND:
+        if fate is Fate.FINE:
+            self._go_on_at(self.now + 0.05 + 0.5 * self.random.random(), connection.actor)
+        elif fate is Fate.DIES_BEHIND:
             self.kill(connection.actor)
         elif fate not in (Fate.REPLY_LOST, Fate.LATE, Fate.SILENT):
-            delay = self.random.random() * (_DELAYS_MS[fate] if fate is Fate.SLOW else 0.5)
-            self.at(self.now + 0.05 + delay, self.go_on, connection.actor)
+            delay = self.random.random() * (DELAYS_MS[fate] if fate is Fate.SLOW else 0.5)
+            self._go_on_at(self.now + 0.05 + delay, connection.actor)
 
     def _break(self, connection: Connection, error: Exception) -> None:
         connection.error = error

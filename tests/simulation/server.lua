@@ -137,14 +137,16 @@ local function dump(key)
   return words
 end
 
--- The whole keyspace: a list of {key, type, ms to live, name, value, ...}.
+-- The whole keyspace: a list of keys, each with {type, ms to live, name, value, ...} behind it.
 function server.dump(now)
   keyspace.now = now
   local found = {}
-  for _, key in ipairs(commands.SCAN('0')[2]) do
+  for key in pairs(keyspace.db) do
     local words = dump(key)
-    table.insert(words, 1, key)
-    found[#found + 1] = words
+    if words then
+      found[#found + 1] = key
+      found[#found + 1] = words
+    end
   end
   return written(found)
 end

@@ -77,7 +77,8 @@ class SimulatedServer:
         """Every key: its type, the ms it has to live (-1: no end), and what it holds, as HGETALL and ZRANGE write
         it."""
         self._replies.feed(self._dump(now_ms))
-        return {key: (kind, int(left), held) for key, kind, left, *held in self._replies.gets()}
+        found = self._replies.gets()
+        return {key: (kind, int(left), held) for key, (kind, left, *held) in zip(found[::2], found[1::2], strict=True)}
 
     def _host(self) -> Any:
         """What scripts find in a server that is not written in Lua here."""

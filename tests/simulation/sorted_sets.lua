@@ -57,9 +57,10 @@ function commands.ZADD(key, ...)
   return flags.CH and added + changed or added
 end
 
-function commands.ZREM(key, ...)
-  local set, gone = zset(key), 0
+function commands.ZREM(key, first, ...)
+  local set = zset(key)
   if not set then return 0 end
+  local gone = remove(set, text(first)) and 1 or 0
   for _, member in ipairs({...}) do if remove(set, text(member)) then gone = gone + 1 end end
   drop_if_empty(key, set)
   return gone

@@ -1,5 +1,6 @@
 """The simulated server does what a real one does: the same random calls on both, every reply and every key compared."""
 
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support.contents import contents
 
 SLACK_MS = 60_000
 """Times to live run by the real server's clock, which does not stand still."""
+SHORTEST_LIFE_S = 8
+"""Less than any key lives that expires."""
 UNORDERED = ("outbox_read", "queue_counts")
 """Scripts whose replies list what a hash holds."""
 
@@ -25,7 +28,13 @@ def test_replies_and_keys_are_those_of_a_real_server(
 ) -> None:
     simulated = SimulatedServer()
     for seed in range(first, first + 10):
-        play(seed, broker, raw, keys, clock, simulated)
+        began = monotonic()
+        try:
+            play(seed, broker, raw, keys, clock, simulated)
+        except AssertionError:
+            if monotonic() - began < SHORTEST_LIFE_S:
+                raise
+            play(seed, broker, raw, keys, clock, simulated)  # this process stood still, and keys of the server expired
 
 
 def play(seed: int, broker: Broker, raw: redis.Redis, keys: Keys, clock: Clock, simulated: SimulatedServer) -> None:

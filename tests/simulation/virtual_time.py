@@ -3,7 +3,7 @@
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 
 from jobrunner import task
 from jobrunner.broker import broker
+from jobrunner.broker.call import Arg, Call, resp_args
 from jobrunner.broker.connect import ReconnectPolicy
 from jobrunner.client import batches, outgoing
 from tests.simulation.scheduler import STARTED_MS, World
@@ -65,6 +66,20 @@ class VirtualTime:
         return ReconnectPolicy(limit_s, server, began=self.monotonic())
 
 
+def packed(calls: Iterable[Call[Any]], now_ms: bytes) -> list[list[bytes]]:
+    """Calls as the words that the server would read: to write the protocol and to parse it costs more than to run."""
+    return [_words(resp_args(call, now_ms)) for call in calls]
+
+
+def packed_with_source(calls: Iterable[Call[Any]], now_ms: bytes) -> list[list[bytes]]:
+    """The same for scripts that the server does not know."""
+    return [_words(resp_args(call, now_ms, with_source=True)) for call in calls]
+
+
+def _words(args: Iterable[Arg]) -> list[bytes]:
+    return [word.encode() if type(word) is str else word if type(word) is bytes else b"%a" % word for word in args]
+
+
 @contextmanager
 def virtual_time() -> Iterator[VirtualTime]:
     """Replaces the clocks in all modules of the product that are loaded; puts them back at the end."""
@@ -81,6 +96,8 @@ def virtual_time() -> Iterator[VirtualTime]:
                     replace(module, attribute, getattr(made, _REAL[value]))
     replace(batches, "token_hex", made.token_hex)
     replace(broker, "os", SimpleNamespace(getpid=lambda: 1))  # no actor forks, and the question takes microseconds
+    replace(broker, "pack_calls", packed)
+    replace(broker, "pack_unknown", packed_with_source)
     replace(broker, "ReconnectPolicy", made.reconnect_policy)
     try:
         yield made

@@ -157,10 +157,8 @@ def driver(rounds: int, careful: float) -> Callable[[Actor], None]:
 
 def _fail(actor: Actor, lease: BatchLease) -> None:
     random = actor.world.random
-    fate = random.choice(("failed", "failed", "blamed", "divided", "released", "dissolved", "topped up", "abandoned"))
-    if fate == "topped up":
-        lease.batches.top_up(lease, 2)
-    elif fate == "dissolved":
+    fate = random.choice(("failed", "blamed", "blamed", "divided", "released", "dissolved", "abandoned"))
+    if fate == "dissolved":
         lease.dissolve()
     elif fate == "released":
         lease.release(delay_s=random.choice((0.0, 0.5)))
@@ -172,9 +170,11 @@ def run_batch(actor: Actor, lease: BatchLease, *, is_steady: bool = False) -> No
     """Decides an open batch, each member to the queue `out`, and rolls it forward to its end."""
     random = actor.world.random
     if lease.state == "open":
+        if not is_steady and random.random() < 0.2:
+            lease.batches.top_up(lease, 2)
         ids = lease.members(0, lease.size)
         if not is_steady and random.random() < 0.3:
-            actor.sleep(random.choice((0.1, LEASE_S * 0.5, LEASE_S * 1.1)))
+            actor.sleep(LEASE_S * random.choice((0.03, 0.5, 1.1, 1.6, 2.2)))
         if not is_steady and random.random() < 0.3:
             lease.renew()
         nonce = f"n{random.randrange(1 << 30)}"
