@@ -12,7 +12,7 @@ Contents = Mapping[bytes, tuple[bytes, int, list[bytes]]]
 def problems(
     contents: Contents, queues: Iterable[QueueKeys], tasks: Mapping[bytes, Seen], acknowledged: Iterable[str]
 ) -> Iterator[str]:
-    """What must not be. `tasks` are all that were added, `acknowledged` the ids that a push has returned."""
+    """Yields each violation. `tasks` are all that were added, `acknowledged` the ids that a push has returned."""
     dead: set[bytes] = set()
     added = moved = ended = 0
     for queue in queues:

@@ -22,7 +22,7 @@ class Violation(Exception):
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of a task by the replies about it."""
+    """The state of a task as the replies so far imply it."""
 
     queue: bytes
     priority: int
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass
 class Observer:
-    """What the server did so far. `ask` reads a key of it; `now` is its clock."""
+    """Checks each executed command against those before it. `ask` reads a key of it; `now` is its clock."""
 
     ask: Callable[..., Any]
     now: Callable[[], float]

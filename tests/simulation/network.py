@@ -12,7 +12,7 @@ TIMEOUT_MS = 5000.0
 
 
 class Fate(StrEnum):
-    """What becomes of one exchange. Several calls of it may be carried out at different times."""
+    """The fault that hits one exchange. Its calls may be executed at different times."""
 
     FINE = "fine"
     SLOW = "slow"

@@ -25,7 +25,7 @@ class Outcome:
 
     seed: int
     problem: str = ""
-    """What must not be; empty for a good run."""
+    """The first violation; empty for a good run."""
     calls: int = 0
     trace: list[str] = field(default_factory=list)
 
