@@ -2,10 +2,15 @@
 become of an exchange."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from tests.simulation.scheduler import Actor, World
+
+class _World(Protocol):
+    """The part of a World that a connection uses."""
+
+    def send(self, connection: Any, commands: list[list[bytes]]) -> None: ...
+    def wait(self, actor: Any) -> None: ...
+
 
 TIMEOUT_MS = 5000.0
 """How long a client waits for a reply, as the product's connections do."""
@@ -40,7 +45,7 @@ DELAYS_MS = {Fate.SLOW: 2400.0, Fate.LATE: 3000.0}
 class Connection:
     """A connection of one actor, as the driver of the product sees it."""
 
-    def __init__(self, world: "World", actor: "Actor") -> None:
+    def __init__(self, world: _World, actor: Any) -> None:
         self._world = world
         self.actor = actor
         self.replies: list[Any] = []
@@ -80,7 +85,7 @@ class Address:
 
     sentinels = cluster = None
 
-    def __init__(self, world: "World", actor: "Actor") -> None:
+    def __init__(self, world: _World, actor: Any) -> None:
         self._world, self._actor = world, actor
 
     def open(self, *, blocking: bool = False, key: bytes = b"") -> Connection:
