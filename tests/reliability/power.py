@@ -185,13 +185,15 @@ class Disk:
         while self._is_stalled and not self._is_off:
             time.sleep(_POLL_MS / 1000)
         with self._lock:
-            if self._is_off or self._is_lying:
+            if self._is_off:
                 return
             if names is not None:
                 self._names = names
                 return
-            self._safe[found.st_ino] = max(self._safe.get(found.st_ino, 0), found.st_size)
             name = Path(path).readlink().name
+            if self._is_lying and name.endswith(_LOG):  # not about the list of logs: no server starts without it
+                return
+            self._safe[found.st_ino] = max(self._safe.get(found.st_ino, 0), found.st_size)
             self.rewrites += name.startswith("temp-rewriteaof")
             # That of a log which a rewrite has closed says nothing of its successor, which is written already.
             if name == max((file.name for file in self._folder.glob(f"*{_LOG}")), key=_number, default=""):
