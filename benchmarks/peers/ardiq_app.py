@@ -2,52 +2,26 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Sequence
 
 import uvloop
 from ardiq import Ardiq
 
-from benchmarks.ledger import recorder
+from benchmarks.peers.coroutines import COROUTINES
 from benchmarks.produce import serve_async
-from benchmarks.waits import WAIT_S, at_once, compute
+from benchmarks.waits import at_once
 
 BULK = 1_000
 AT_ONCE = 500
 
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the command `ardiq` takes the loop that is set
-record = recorder()
 app = Ardiq(
     redis_url=os.environ["BENCHMARK_URL"],
     queue_name="bench",
     concurrency=at_once(AT_ONCE),
     result_ttl_ms=0,
 )
-
-
-@app.task(name="noop")
-async def noop(n: int) -> None:
-    record(n)
-
-
-@app.task(name="wait")
-async def wait(n: int) -> None:
-    await asyncio.sleep(WAIT_S)
-    record(n)
-
-
-@app.task(name="spin")
-async def spin(n: int) -> None:
-    compute()
-    record(n)
-
-
-@app.task(name="stamp")
-async def stamp(n: int) -> None:
-    record(time.time_ns() - n)
-
-
-TASKS = {"noop": noop, "wait": wait, "spin": spin, "stamp": stamp}
+TASKS = {name: app.task(name=name)(task) for name, task in COROUTINES.items()}
 
 
 async def send(task: str, number: int) -> None:

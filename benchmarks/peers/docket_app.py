@@ -1,51 +1,26 @@
 """Docket's side: the worker with its tasks, and the producer. The harness runs it in Docket's own environment."""
 
-import asyncio
 import os
 import sys
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 
 import uvloop
 from docket import Docket, Worker
 
-from benchmarks.ledger import recorder
+from benchmarks.peers.coroutines import COROUTINES
 from benchmarks.produce import serve_async
-from benchmarks.waits import WAIT_S, at_once, compute
+from benchmarks.waits import at_once
 
 AT_ONCE = 100
 CHECK = timedelta(milliseconds=10)
-
-record = recorder()
-
-
-async def noop(n: int) -> None:
-    record(n)
-
-
-async def wait(n: int) -> None:
-    await asyncio.sleep(WAIT_S)
-    record(n)
-
-
-async def spin(n: int) -> None:
-    compute()
-    record(n)
-
-
-async def stamp(n: int) -> None:
-    record(time.time_ns() - n)
-
-
-TASKS = {"noop": noop, "wait": wait, "spin": spin, "stamp": stamp}
 
 
 def docket() -> Docket:
     """Without records of finished tasks, as its documentation advises for the highest throughput."""
     url = f"{os.environ['BENCHMARK_URL']}?max_connections={2 * AT_ONCE}"
     made = Docket(name="bench", url=url, execution_ttl=timedelta(0))
-    for task in TASKS.values():
+    for task in COROUTINES.values():
         made.register(task)
     return made
 
@@ -59,10 +34,10 @@ async def produce() -> None:
     async with docket() as server:
 
         async def send(task: str, number: int) -> None:
-            await server.add(TASKS[task])(number)
+            await server.add(COROUTINES[task])(number)
 
         async def send_many(task: str, numbers: Sequence[int]) -> None:
-            await server.add_many(server.call(TASKS[task])(number) for number in numbers)
+            await server.add_many(server.call(COROUTINES[task])(number) for number in numbers)
 
         await serve_async(send, send_many)
 

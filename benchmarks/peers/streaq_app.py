@@ -1,51 +1,24 @@
 """streaq's side: the worker with its tasks, and the producer. The harness runs it in streaq's own environment."""
 
-import asyncio
 import os
-import time
 from collections.abc import Sequence
 
 import uvloop
 from streaq import Worker
 
-from benchmarks.ledger import recorder
+from benchmarks.peers.coroutines import COROUTINES
 from benchmarks.produce import serve_async
-from benchmarks.waits import WAIT_S, at_once, compute
+from benchmarks.waits import at_once
 
 BULK = 1_000
 
-record = recorder()
 worker = Worker(
     redis_url=os.environ["BENCHMARK_URL"],
     queue_name="bench",
     concurrency=at_once(16),
     anyio_kwargs={"use_uvloop": True},
 )
-
-
-@worker.task(name="noop", ttl=0, silent=True)
-async def noop(n: int) -> None:
-    record(n)
-
-
-@worker.task(name="wait", ttl=0, silent=True)
-async def wait(n: int) -> None:
-    await asyncio.sleep(WAIT_S)
-    record(n)
-
-
-@worker.task(name="spin", ttl=0, silent=True)
-async def spin(n: int) -> None:
-    compute()
-    record(n)
-
-
-@worker.task(name="stamp", ttl=0, silent=True)
-async def stamp(n: int) -> None:
-    record(time.time_ns() - n)
-
-
-TASKS = {"noop": noop, "wait": wait, "spin": spin, "stamp": stamp}
+TASKS = {name: worker.task(name=name, ttl=0, silent=True)(task) for name, task in COROUTINES.items()}
 
 
 async def send(task: str, number: int) -> None:
