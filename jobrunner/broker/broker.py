@@ -279,10 +279,10 @@ class Broker:
 
 def _carry_out(connection: Any, steps: Steps) -> Any:
     """Sends and waits as the steps want; returns their result."""
-    replies: list[Any] | None = None
+    replies: Any = None  # what a generator begins with
     try:
         while True:
-            step = steps.send(replies) if replies is not None else next(steps)
+            step = steps.send(replies)
             replies = []
             if isinstance(step, float):
                 sleep(step)

@@ -4,9 +4,8 @@ The scripts that end tasks know nothing of stores, and many a task ends by expir
 its task, which its key names. Invariant: an object is deleted only when that hash is gone or has another reference.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import tasks
@@ -51,7 +50,8 @@ def sweep(
         ours = [(key, owner) for key in folder if (owner := owned(key)) is not None]
         old = [key for key, owner in ours if owner.written_ms <= before_ms]
         objects, young = objects + len(ours), young + len(ours) - len(old)
-        for some in _sliced(old):
+        for first in range(0, len(old), _AT_ONCE):
+            some = old[first : first + _AT_ONCE]
             garbage = unused_objects(broker, keys, some)
             used, unused = used + len(some) - len(garbage), unused + len(garbage)
             if deletes:
@@ -87,9 +87,3 @@ def owned(key: str) -> ObjectOwner | None:
     except InvalidName:
         return None
     return owner
-
-
-def _sliced(keys: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(keys)
-    while some := list(islice(rest, _AT_ONCE)):
-        yield some

@@ -5,7 +5,7 @@ missing, an object is not what was written.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -167,11 +167,11 @@ def _size(files: Any, path: str) -> int | None:
     return None
 
 
-def _sync(paths: Iterable[str]) -> None:
-    for path in paths:
-        for name in (path, Path(path).parent):
-            opened = os.open(name, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+def _sync(paths: Collection[str]) -> None:
+    folders = {str(Path(path).parent) for path in paths}
+    for name in (*paths, *folders):
+        opened = os.open(name, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

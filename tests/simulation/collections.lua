@@ -2,6 +2,15 @@
 local keyspace, commands = ...
 local text, integer = keyspace.text, keyspace.integer
 
+-- Takes `gone` members off the size of a hash or a set, which goes with the last one.
+local function shrunk(key, value, gone)
+  if value then
+    value.size = value.size - gone
+    if value.size == 0 then keyspace.drop(key) end
+  end
+  return gone
+end
+
 -- A hash is {fields = {name = text}, size = number of them}.
 local function hash(key)
   local value = keyspace.get(key, 'hash')
@@ -84,11 +93,7 @@ function commands.HDEL(key, ...)
   for _, name in ipairs({...}) do
     if fields and fields[text(name)] ~= nil then fields[text(name)], gone = nil, gone + 1 end
   end
-  if value then
-    value.size = value.size - gone
-    if value.size == 0 then keyspace.drop(key) end
-  end
-  return gone
+  return shrunk(key, value, gone)
 end
 
 function commands.HEXISTS(key, field)
@@ -206,11 +211,7 @@ function commands.SREM(key, ...)
   local found, value = members(key)
   local gone = 0
   for _, name in ipairs({...}) do if found[name] then found[name], gone = nil, gone + 1 end end
-  if value then
-    value.size = value.size - gone
-    if value.size == 0 then keyspace.drop(key) end
-  end
-  return gone
+  return shrunk(key, value, gone)
 end
 
 function commands.SISMEMBER(key, name) return members(key)[name] and 1 or 0 end
