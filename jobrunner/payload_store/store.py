@@ -58,7 +58,7 @@ class PayloadStore:
             else:
                 files.pipe(paths)
             if self._syncs and self._is_local:
-                _sync(paths)
+                _sync(paths, root)
         except Exception as error:
             raise self._away("written to", error, "nothing was enqueued; ") from error
 
@@ -167,9 +167,10 @@ def _size(files: Any, path: str) -> int | None:
     return None
 
 
-def _sync(paths: Collection[str]) -> None:
-    folders = {str(Path(path).parent) for path in paths}
-    for name in (*paths, *folders):
+def _sync(paths: Collection[str], root: str) -> None:
+    """Files, and the folders up to the root, which may have been made for them."""
+    folders = {folder for path in paths for folder in Path(path).parents if folder.is_relative_to(root)}
+    for name in (*paths, *map(str, folders)):
         opened = os.open(name, os.O_RDONLY)
         try:
             os.fsync(opened)

@@ -203,7 +203,7 @@ def task_gone(client: Client, task_id: str) -> None:
     broker.run(command("UNLINK", key, read=int))
 
 
-@pytest.mark.parametrize(("durability", "synced"), [("none", 0), ("fsync", 2)])
+@pytest.mark.parametrize(("durability", "synced"), [("none", 0), ("fsync", 4)])
 def test_an_object_is_on_the_disk_before_its_task_is_enqueued_where_durability_asks_for_it(
     connect: Connect, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, durability: str, synced: int
 ) -> None:
