@@ -129,6 +129,7 @@ def test_the_outcome_of_a_call_without_a_reply_is_unknown(
         read_reply(connection)  # the server has done it
         raise ConnectionResetError("lost")
 
+    client.queue("q").reserve(3)  # the server has the script now, so the lost reply is that of the call
     client.queue("q").push("x", id="x")
     with monkeypatch.context() as patched:
         patched.setattr(broker, "read_reply", lose)
