@@ -191,11 +191,11 @@ class _Compaction:
         source = self._read(name)
         if source is None or not source.files:
             return None
-        other = next((path for path, *_ in source.files if not path.endswith(".parquet")), None)
-        if other is not None:
+        if (other := next((path for path, *_ in source.files if not path.endswith(".parquet")), None)) is not None:
             self._skipped.append(f"{name}: {other} is no Parquet file")
             return None
-        if unix_ms() / 1000 - max(changed for _, _, changed, _ in source.files) / 1e9 < self._older_than_s:
+        changed_ms = max(changed for _, _, changed, _ in source.files) // 1_000_000  # rounded down, as unix_ms is
+        if unix_ms() - changed_ms < self._older_than_s * 1000:
             return None
         is_large = source.size >= self._size * source.partitions / 2
         return None if is_large and not source.has_small_files else source

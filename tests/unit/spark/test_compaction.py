@@ -149,6 +149,14 @@ def test_young_and_large_folders_stay(batches):
     assert run(root, size=2 * two + 1).folders_after == 2
 
 
+def test_a_folder_of_this_very_millisecond_is_old_enough_for_an_age_of_0(batches, monkeypatch):
+    root, ids = batches
+    newest = max(at.stat().st_mtime_ns for at in root.rglob("*.parquet"))
+    monkeypatch.setattr(batch_folders, "unix_ms", lambda: newest // 1_000_000)
+    assert run(root).folders_after == 1
+    assert read(files_in(root)) == ids
+
+
 def test_what_is_merged_is_merged_again_with_what_came_later(batches):
     root, ids = batches
     run(root)
