@@ -9,6 +9,8 @@ import pytest
 
 from tests.acceptance.conftest import Shell
 
+pytestmark = pytest.mark.processes
+
 TEMPLATES = Path(__file__).parents[2] / "jobrunner" / "web" / "templates"
 EXAMPLE = re.compile(r'<pre data-example="([^"]+)">(.*?)</pre>', re.DOTALL)
 

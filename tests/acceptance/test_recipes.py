@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(?:python|ini)\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 UNSET = ("JOBRUNNER_URL", "REDIS_URL", "JOBRUNNER_PREFIX", "DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS")

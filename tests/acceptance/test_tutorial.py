@@ -8,6 +8,8 @@ import pytest
 
 from tests.acceptance.newcomer import ROOT, Block, Newcomer, blocks, with_commands
 
+pytestmark = pytest.mark.processes
+
 PAGE = (ROOT / "docs" / "start" / "tutorial.md").read_text("utf-8")
 SKIPPED = r"\bvenv\b|^pip install|docker compose|git clone"
 """The tests run in an environment that has everything; tests.acceptance.first_hour types these, too."""

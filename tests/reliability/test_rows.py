@@ -1,4 +1,4 @@
-"""The rows of the reliability table at their short sizes: ``pytest -n 2 -m 'reliability and not slow'``."""
+"""The rows of the reliability table at their short sizes: ``pytest -n 3 -m 'reliability and not slow'``."""
 
 import pytest
 
