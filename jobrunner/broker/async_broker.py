@@ -28,6 +28,7 @@ from jobrunner.broker.confirmed_writes import (
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
+from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class AsyncBroker:
         self.now_ms = now_ms
         self._retry_timeout_s = retry_timeout_s
         self._idle = Idle()
+        self._exchanges = ExchangeQueue(self._carried_out)
         self._has_sentinels = endpoint.sentinels is not None
         self._closed = False
         self._nodes: AsyncClusterNodes | None = None
@@ -116,6 +118,10 @@ class AsyncBroker:
         return AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return await self._exchanges.replies(calls)
+
+    async def _carried_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The replies of one exchange, which is repeated as far as it may be."""
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         while True:
             if self._closed:

@@ -37,6 +37,11 @@ def confirmation_marks(calls: Sequence[Call[Any]], *, everywhere: bool) -> list[
     return [command("SET", name, "", "PX", _MARK_MS, read=bool) for name in (names if everywhere else names[:1])]
 
 
+def ends_with_confirmation(calls: Sequence[Call[Any]]) -> bool:
+    """Whether the last of the calls confirms those before it."""
+    return bool(calls) and calls[-1].script is None and calls[-1].words[0] in _CONFIRMATIONS
+
+
 def waits_for_disk(calls: Sequence[Call[Any]]) -> bool:
     """Whether the last of them is WAITAOF. It is no script."""
     return calls[-1].words[0] == "WAITAOF"
@@ -113,7 +118,7 @@ def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[in
     """Positions of the scripts that the server does not know, and of a confirmation behind them, whose reply is about
     the time before they wrote anything."""
     positions = [position for position, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if positions and calls[-1].script is None and calls[-1].words[0] in _CONFIRMATIONS:
+    if positions and ends_with_confirmation(calls):
         positions.append(len(calls) - 1)
     return positions
 
