@@ -28,6 +28,8 @@ STATES = ("waiting", "scheduled", "pending", "dead", "done")
 """The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
+_PUSHED_AT_ONCE, _PUSHED_BYTES = 100_000, 64 << 20
+"""Items and bytes of payloads in one push: it is one script, and more would hold the server up for seconds."""
 
 
 def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
@@ -36,8 +38,9 @@ def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
 
 
 def push_many(ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash) -> Operation[list[str]]:
-    """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added."""
+    """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added; UsageError for too many."""
     if pushed:
+        _check_size(pushed)
         before = [] if ref.is_registered else queues.register(ref.all_keys, [ref.name])
         clash = on_clash if isinstance(on_clash, str) else "existing"
         stored = pushed
@@ -51,6 +54,16 @@ def push_many(ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: O
             if known:
                 on_clash(known)
     return [task.id for task in pushed]
+
+
+def _check_size(pushed: Sequence[Task]) -> None:
+    size = sum(len(task.payload) for task in pushed)
+    if len(pushed) > _PUSHED_AT_ONCE or (size > _PUSHED_BYTES and len(pushed) > 1):  # payload_limit bounds a single one
+        raise UsageError(
+            f"push_many of {len(pushed):,} items with {size / (1 << 20):,.1f} MiB of payloads: all or none is one step "
+            f"of the server, which serves nobody meanwhile; push up to {_PUSHED_AT_ONCE:,} items and "
+            f"{_PUSHED_BYTES >> 20} MiB at a time. Nothing was pushed"
+        )
 
 
 def waits_for_reply(on_clash: OnClash) -> bool:

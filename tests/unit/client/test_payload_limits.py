@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client, keys_of
-from jobrunner.errors import PayloadTooLarge
+from jobrunner.errors import PayloadTooLarge, UsageError
 from jobrunner.task import Task, new_id
 from tests.support.server import Server
 
@@ -23,6 +23,17 @@ def test_a_payload_up_to_the_limit_travels_as_it_is(way: Any, size: int) -> None
 def test_one_byte_more_is_refused_with_both_sizes_and_nothing_is_sent(way: Any, trips: list[int]) -> None:
     with pytest.raises(PayloadTooLarge, match=rf"{MIB + 1} bytes, the limit is {MIB}.*payload_limit"):
         way.queue("mail").push(b"x" * (MIB + 1))
+    assert trips == []
+
+
+@pytest.mark.parametrize(
+    ("payloads", "said"), [(range(100_001), "100,001 items"), ([b"x" * MIB] * 65, "65 items with 65.0 MiB")]
+)
+def test_more_than_one_step_may_hold_is_refused_and_nothing_is_pushed(
+    way: Any, trips: list[int], payloads: Any, said: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"push_many of {said}.*up to 100,000 items and 64 MiB at a time"):
+        way.queue("mail").push_many(payloads)
     assert trips == []
 
 
