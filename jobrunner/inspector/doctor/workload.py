@@ -47,6 +47,7 @@ _ENDING = b":queues"
 _QUEUES_IN_DOUBT, _TASKS_IN_DOUBT = 3, 20
 _QUEUES_SAMPLED = 20
 _TASKS_SAMPLED = 20
+_WARNED_OF = 10
 _HOUR = timedelta(hours=1)
 _FAILED_SHARE = 0.2
 """Above this share of failed attempts a job is named; the same as the default threshold of the dashboard."""
@@ -184,7 +185,8 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     if workers:
         yield leader_check(leader(client))
     yield from (slots_check(worker) for worker in workers if worker.held_by)
-    yield from (check for queue in found for check in (*queue_checks(queue), *limit_checks(queue)))
+    by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
+    yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found))))
     window = read_window(client, _HOUR, "minute")
     new = releases_since(client, from_ms(window.starts[0]))
@@ -222,6 +224,20 @@ def leader_check(leads: str | None) -> Check:
         return ok("leader", leads)
     advice = "it should come within 10 s; if not, look at the workers' logs"
     return warn("leader", "none: scheduled tasks do not become due and periodic jobs do not fire", advice)
+
+
+def foremost(checks: Iterable[Check]) -> Iterator[Check]:
+    """The first ten warnings of each kind and how many more there are, as a thousand queues may lack a worker; of
+    failures all."""
+    told: Counter[str] = Counter()
+    for check in checks:
+        if check.verdict == "warn":
+            told[check.what] += 1
+        if check.verdict != "warn" or told[check.what] <= _WARNED_OF:
+            yield check
+    for what, count in told.items():
+        if count > _WARNED_OF:
+            yield warn(what, f"{count - _WARNED_OF:,} more such warnings", "jobrunner queues list names all queues")
 
 
 def queue_checks(queue: QueueView) -> Iterator[Check]:

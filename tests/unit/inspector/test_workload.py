@@ -55,6 +55,15 @@ def test_a_pause_that_ends_by_itself_is_told_from_one_that_was_forgotten(client:
     assert warned(client)["queue"] == "mail: paused without an end, and 1 wait"
 
 
+def test_of_many_queues_without_a_worker_those_with_the_most_to_do_are_named(client: Client) -> None:
+    for number in range(15):
+        client.queue(f"q{number}").push_many(range(number + 1))
+    found = [check.found for check in work_checks(client) if check.what == "workers"]
+    assert found[0] == "none"
+    assert found[1:11] == [f"no worker serves q{number}, with {number + 1} to do" for number in range(14, 4, -1)]
+    assert found[11:] == ["5 more such warnings"]
+
+
 def test_a_periodic_job_that_no_worker_knows_any_more_is_found(client: Client, raw: Any) -> None:
     definition = PeriodicDefinition(
         name="nightly", queue="mail", schedule={"every": 60.0}, payload=b"{}", catch_up="last",
