@@ -153,7 +153,7 @@ def produce(arguments: Sequence[str]) -> None:
 
     def connect(self: Broker) -> Any:
         connection = open_connection(self)
-        connection.send_packed_command = _marked(connection.send_packed_command, after=marks["sent"])
+        connection.send = _marked(connection.send, after=marks["sent"])
         return connection
 
     Broker._connect = connect  # type: ignore[method-assign]  # noqa: SLF001

@@ -16,8 +16,9 @@ import hiredis
 from benchmarks.contenders import QUEUE
 from benchmarks.server import PrivateServer
 from jobrunner import Client
-from jobrunner.broker.call import Arg, pack, resp_args
+from jobrunner.broker.call import resp_args
 from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.resp import Arg, pack
 from jobrunner.broker.scripts import load
 from jobrunner.client.client import keys_of
 from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.bare_scripts import BareScripts, Words, payload
 from benchmarks.contenders import QUEUE
 from benchmarks.server import PrivateServer
-from jobrunner.broker.call import Arg
 from jobrunner.broker.embedded.process import find_binary
+from jobrunner.broker.resp import Arg
 
 RANDOM = "__rand_int__"
 _ID = f"{'0' * 16}{RANDOM}-{QUEUE}"

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import BusyLoadingError, RedisError
-
+from jobrunner.broker.async_cluster_nodes import AsyncClusterNodes
 from jobrunner.broker.broker import Idle, raise_if_loading, server_clock
 from jobrunner.broker.call import (
     BROKEN,
@@ -18,7 +17,6 @@ from jobrunner.broker.call import (
     read_reply_async,
     server_error,
 )
-from jobrunner.broker.cluster_nodes import AsyncClusterNodes
 from jobrunner.broker.confirmed_writes import (
     Steps,
     confirmation_marks,
@@ -29,6 +27,7 @@ from jobrunner.broker.confirmed_writes import (
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
 from jobrunner.broker.exchange_queue import ExchangeQueue
+from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -38,9 +37,8 @@ async def has_died_async(connection: Any) -> bool:
     """The same for asyncio."""
     for _ in range(2):
         await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
-    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
     try:
-        return bool(await look())
+        return bool(await connection.can_read())
     except BROKEN:
         return True
 
@@ -177,7 +175,7 @@ class AsyncBroker:
         if self._greeting is None:
             return
         try:
-            await connection.send_packed_command([pack_calls([self._greeting], b"")], check_health=False)
+            await connection.send(pack_calls([self._greeting], b""))
             reply = await read_reply_async(connection)
             raise_if_loading([reply])
             interpret(self._greeting, reply)
@@ -187,12 +185,12 @@ class AsyncBroker:
 
     async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()
-        await connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
+        await connection.send(pack_calls(calls, now_ms))
         replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
         while unknown := to_send_again(calls, replies):
             packed = pack_unknown([calls[position] for position in unknown], now_ms)
-            await connection.send_packed_command([packed], check_health=False)
+            await connection.send(packed)
             for position in unknown:
                 replies[position] = await read_reply_async(connection)
         if calls and calls[-1].script is None and waits_for_disk(calls):
@@ -213,7 +211,7 @@ async def _carry_out(connection: Any, steps: Steps) -> Any:
             if isinstance(step, float):
                 await asyncio.sleep(step)
             else:
-                await connection.send_packed_command([pack_calls(step, b"")], check_health=False)
+                await connection.send(pack_calls(step, b""))
                 replies = [await read_reply_async(connection) for _ in step]
     except StopIteration as over:
         return over.value

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from redis.exceptions import BusyLoadingError, RedisError
-
 from jobrunner.broker.call import (
     BROKEN,
     Call,
@@ -32,6 +30,7 @@ from jobrunner.broker.confirmed_writes import (
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
+from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed
 
@@ -247,7 +246,7 @@ class Broker:
         if self._greeting is None:
             return
         try:
-            connection.send_packed_command([pack_calls([self._greeting], b"")], check_health=False)
+            connection.send(pack_calls([self._greeting], b""))
             reply = read_reply(connection)
             raise_if_loading([reply])
             interpret(self._greeting, reply)
@@ -259,14 +258,14 @@ class Broker:
         self, connection: Any, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None
     ) -> list[Any]:
         now_ms = self.now_ms()
-        connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
+        connection.send(pack_calls(calls, now_ms))
         if meanwhile is not None:
             meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
         while unknown := to_send_again(calls, replies):
             packed = pack_unknown([calls[position] for position in unknown], now_ms)
-            connection.send_packed_command([packed], check_health=False)
+            connection.send(packed)
             for position in unknown:
                 replies[position] = read_reply(connection)
         if calls and calls[-1].script is None and waits_for_disk(calls):
@@ -287,7 +286,7 @@ def _carry_out(connection: Any, steps: Steps) -> Any:
             if isinstance(step, float):
                 sleep(step)
             else:
-                connection.send_packed_command([pack_calls(step, b"")], check_health=False)
+                connection.send(pack_calls(step, b""))
                 replies = [read_reply(connection) for _ in step]
     except StopIteration as over:
         return over.value

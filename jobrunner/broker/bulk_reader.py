@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Self
 
-from redis.exceptions import RedisError
-
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import BROKEN, pack, read_reply, server_error
+from jobrunner.broker.call import BROKEN, read_reply, server_error
 from jobrunner.broker.connect import Endpoint, ReconnectPolicy
+from jobrunner.broker.redis_errors import RedisError
+from jobrunner.broker.resp import pack
 from jobrunner.errors import ServerUnavailable
 
 _AT_ONCE = 1 << 18
@@ -67,7 +67,7 @@ class BulkReader:
     def send(self, packed: bytes) -> None:
         """Sends commands that are packed already, and does not wait. Raises ServerUnavailable."""
         try:
-            self._connection.send_packed_command([packed], check_health=False)
+            self._connection.send(packed)
         except BROKEN as error:
             raise self._unavailable(error) from error
 
@@ -119,7 +119,7 @@ def _connected(endpoint: Endpoint, key: bytes) -> Any:
 
 class _FromHiredis:
     def __init__(self, connection: Any, parser: Any) -> None:
-        self._socket = connection._sock  # noqa: SLF001  redis-py reads one reply at a time, at twice the cost
+        self._socket = connection.socket
         self._parser = parser
         self._buffer = bytearray(_AT_ONCE)
         self.bytes = 0

@@ -14,30 +14,30 @@ from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from redis.exceptions import (
+
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
     OutOfMemoryError,
+    RedisConnectionError,
     RedisError,
+    RedisTimeoutError,
     ResponseError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.resp import Arg, pack
 from jobrunner.broker.scripts import Script, load, readable_error
 from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Arg = bytes | str | int | float
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
 """Redis 6.2 puts words of its own before the error of a command in a script."""
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which a connection cannot be used any more."""
 _ANSWERED = (AuthenticationError, BusyLoadingError)
-"""Errors that redis-py derives from BROKEN ones although the server has answered."""
+"""Errors that are BROKEN ones although the server has answered."""
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
@@ -144,26 +144,6 @@ def key_of(call: Call[Any]) -> bytes | None:
         return None
     key = rest[rest.index("STREAMS") + 1] if verb == "XREAD" else rest[0]
     return key if isinstance(key, bytes) else str(key).encode()
-
-
-def _pack_in_python(words: Sequence[Arg]) -> bytes:
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        raw = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
-    return b"".join(parts)
-
-
-try:
-    from hiredis import pack_command as _pack_in_c
-except ImportError:
-    pack = _pack_in_python
-else:
-
-    def pack(words: Sequence[Arg]) -> bytes:
-        """One command in the server's protocol (RESP)."""
-        packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
-        return packed
 
 
 def read_reply(connection: Any) -> Any:

@@ -5,17 +5,21 @@ that gets a command decides.
 """
 
 import threading
+from binascii import crc_hqx
 from collections.abc import Callable
 from typing import Any
 
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
-
+from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, ResponseError
 from jobrunner.broker.topology import Address, Topology
 
-slot_of = key_slot
-"""The slot of a key: that of its hash tag, when it has one."""
+_SLOTS = 16384
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key: that of its hash tag, when it has one."""
+    start = key.find(b"{") + 1
+    end = key.find(b"}", start) if start else 0
+    return crc_hqx(key[start:end] if end > start else key, 0) % _SLOTS
 
 
 class Cluster:
@@ -46,11 +50,11 @@ class Cluster:
         """The node that serves a key's slot; asks the cluster first when the map is stale."""
         if self.is_stale:
             self.renew()
-        return self.node_of(key_slot(key))
+        return self.node_of(slot_of(key))
 
     def last_known(self, key: bytes) -> Address | None:
         """The node that served a key's slot when the map was last renewed; sends nothing."""
-        return self._map[key_slot(key)] if self._map else None
+        return self._map[slot_of(key)] if self._map else None
 
     def primaries(self) -> tuple[Address, ...]:
         """The nodes that serve slots, in the order of these."""
@@ -100,14 +104,13 @@ class Cluster:
         connection = self._open_at(self.url_of(address))
         try:
             connection.connect()
-            connection.send_command("CLUSTER", "SLOTS")
-            said: list[Any] = connection.read_response()
+            said: list[Any] = connection.ask("CLUSTER", "SLOTS")
         finally:
             connection.disconnect()
         return said
 
     def _take(self, said: list[Any], asked: Address) -> None:
-        found: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        found: list[Address | None] = [None] * _SLOTS
         for first, last, (host, port, *_), *_ in said:
             name = host.decode() if host else ""
             address = (name if name not in ("", "?") else asked[0], int(port))

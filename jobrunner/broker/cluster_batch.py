@@ -10,11 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
-from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from jobrunner.broker.call import Call, command, key_of, may_repeat
 from jobrunner.broker.cluster import Cluster, slot_of
+from jobrunner.broker.redis_errors import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisConnectionError,
+    ResponseError,
+    TryAgainError,
+)
 from jobrunner.broker.topology import Address
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
@@ -69,7 +75,7 @@ class ClusterBatch:
         return bool(self._open)
 
     def groups(self) -> list[NodeBatch]:
-        """The calls to send now, one group for each node. Raises redis-py's ConnectionError when a slot has none."""
+        """The calls to send now, one group for each node. Raises RedisConnectionError when a slot has none."""
         by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
         for part in self._all_open():
             by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)

@@ -1,22 +1,21 @@
 """The nodes of a cluster, each with a driver of its own, asked until every call of a batch has its reply."""
 
-import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
-from redis.exceptions import RedisError
-
 from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.connect import Endpoint, ReconnectPolicy
+from jobrunner.broker.redis_errors import RedisError
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
 
-_FAILED = (ServerUnavailable, OutcomeUnknown)
+FAILED = (ServerUnavailable, OutcomeUnknown)
+"""Errors of a node after which its calls may go to another one."""
 _AT_ONCE = 16
 
 
@@ -27,17 +26,10 @@ class ClusterNode(Protocol):
     def close(self) -> None: ...
 
 
-class AsyncClusterNode(Protocol):
-    """The same for asyncio."""
-
-    async def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
-    async def close(self) -> None: ...
-
-
 AnyNode = TypeVar("AnyNode")
 
 
-class _OpenNodes(Generic[AnyNode]):
+class OpenNodes(Generic[AnyNode]):
     """A driver for each node that was asked so far."""
 
     def __init__(
@@ -59,7 +51,7 @@ class _OpenNodes(Generic[AnyNode]):
         return known
 
 
-class ClusterNodes(_OpenNodes[ClusterNode]):
+class ClusterNodes(OpenNodes[ClusterNode]):
     """For threads."""
 
     _pool: ThreadPoolExecutor | None = None
@@ -80,7 +72,7 @@ class ClusterNodes(_OpenNodes[ClusterNode]):
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
             if (trouble := self._exchange(parts)) is not None:
-                sleep(_pause(parts, policy, trouble))
+                sleep(pause_before_next(parts, policy, trouble))
         return parts.replies()
 
     def primaries(self) -> list[ClusterNode]:
@@ -134,57 +126,11 @@ class ClusterNodes(_OpenNodes[ClusterNode]):
 def _ask(node: ClusterNode, group: NodeBatch) -> list[Any] | JobrunnerError:
     try:
         return node.replies(group.calls)
-    except _FAILED as error:
+    except FAILED as error:
         return error
 
 
-class AsyncClusterNodes(_OpenNodes[AsyncClusterNode]):
-    """For asyncio: the nodes are asked at the same time."""
-
-    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """A reply, or an error, for each call. Raises ServerError when none was answered."""
-        if not calls:
-            return []
-        parts = ClusterBatch(calls, self._cluster, self._confirmation)
-        policy = ReconnectPolicy(self._retry_timeout_s, self._endpoint)
-        while parts.open:
-            if self._closed:
-                raise ClientClosed("this client is closed; open a new one")
-            if (trouble := await self._exchange(parts)) is not None:
-                await asyncio.sleep(_pause(parts, policy, trouble))
-        return parts.replies()
-
-    async def _exchange(self, parts: ClusterBatch) -> Exception | None:
-        try:
-            if self._cluster.is_stale:
-                await asyncio.to_thread(self._cluster.refresh)
-            groups = parts.groups()
-        except BROKEN as error:
-            return error
-        except RedisError as error:
-            raise server_error(error) from error
-        answers = await asyncio.gather(*map(self._ask, groups))
-        for group, answer in zip(groups, answers, strict=True):
-            if isinstance(answer, JobrunnerError):
-                parts.failed(group, answer)
-            else:
-                parts.take(group, answer)
-        return parts.trouble
-
-    async def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
-        try:
-            return await self._node(group.address).replies(group.calls)
-        except _FAILED as error:
-            return error
-
-    async def close(self) -> None:
-        """Disconnects from all; further calls raise ClientClosed."""
-        self._closed = True
-        for node in list(self._nodes.values()):
-            await node.close()
-
-
-def _pause(parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
+def pause_before_next(parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
     """Seconds until the open calls go again; when the time is up they do not."""
     try:
         return policy.pause_to_connect(trouble)

@@ -5,9 +5,8 @@ import re
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError
-
 from jobrunner.broker.call import Call, command, key_of
+from jobrunner.broker.redis_errors import NoScriptError
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused
 
 Steps = Generator[float | Sequence[Call[Any]], list[Any], Any]

@@ -1,13 +1,10 @@
 """From a URL to connections: standalone, TLS, unix socket, embedded, behind Sentinel, of a cluster.
 
-redis-py parses URLs and speaks the protocol; retrying is switched off in it, because whether a call may be sent twice
-is known to the call alone (redis-py 8 would repeat every write). Pooled connections time out reads; blocking reads
-get a connection of their own without that limit.
+Pooled connections time out reads; blocking reads get a connection of their own without that limit.
 
 Also what a driver does when a connection fails: how long it tries, and whether the server is still the primary.
 """
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-import redis
-from redis import asyncio as redis_asyncio
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ReadOnlyError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from jobrunner.broker.call import Call, server_error
 from jobrunner.broker.cluster import Cluster
+from jobrunner.broker.connection import ConnectionOptions
 from jobrunner.broker.embedded.server import EmbeddedServer
+from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
+from jobrunner.broker.redis_errors import AuthenticationError, ReadOnlyError, RedisConnectionError, ResponseError
 from jobrunner.broker.topology import Address, Sentinels, check_primary, check_primary_async, topology_of
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
@@ -44,13 +39,7 @@ class Endpoint:
         self.url = url
         self._folder = _embedded_folder(url)
         self.embedded = None if self._folder is None else EmbeddedServer(self._folder)
-        self._options: dict[str, Any] = {
-            "protocol": 2,
-            "client_name": client_name,
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
-            "health_check_interval": 0,
-        }
+        self._options = ConnectionOptions(client_name=client_name, timeout_s=timeout_s, connect_timeout_s=timeout_s)
         self._topology = topology_of(url)
         is_cluster = self._topology is not None and self._topology.kind == "cluster"
         self.cluster = Cluster(self._topology, self._open_at) if self._topology and is_cluster else None
@@ -65,38 +54,34 @@ class Endpoint:
             return self.cluster.url_of(self.cluster.node_for(key))
         return self.url if self.embedded is None else f"unix://{self.embedded.ensure()}"
 
-    def open(self, *, blocking: bool = False, key: bytes = b"") -> Any:
+    def open(self, *, blocking: bool = False, key: bytes = b"") -> BlockingConnection:
         """An unconnected connection; `blocking` ones never time out while they wait for a reply.
 
-        On a cluster it is to the node that serves `key`. Raises redis-py's ConnectionError when none is known.
+        On a cluster it is to the node that serves `key`. Raises RedisConnectionError when none is known.
         """
         return self._open_at(self._url(key), blocking=blocking)
 
-    def _open_at(self, url: str, *, blocking: bool = False) -> Any:
-        options = self._options | {"retry": redis.retry.Retry(NoBackoff(), 0)}
-        if blocking:
-            options["socket_timeout"] = None
-        if self.sentinels is not None:
-            options["redis_connect_func"] = check_primary
-        pool = redis.ConnectionPool.from_url(url, **options)
-        return pool.make_connection()
+    def _open_at(self, url: str, *, blocking: bool = False) -> BlockingConnection:
+        return open_connection(url, self._how(blocking), None if self.sentinels is None else check_primary)
 
     async def open_async(self, *, blocking: bool = False, key: bytes = b"") -> Any:
         """The same for asyncio."""
-        url = await asyncio.to_thread(self._url, key)
-        options = self._options | {"retry": redis_asyncio.retry.Retry(NoBackoff(), 0)}
-        if blocking:
-            options["socket_timeout"] = None
-        if self.sentinels is not None:
-            options["redis_connect_func"] = check_primary_async
-        pool: Any = redis_asyncio.ConnectionPool.from_url(url, **options)
-        return pool.make_connection()
+        from asyncio import to_thread
+
+        from jobrunner.broker import redis_py
+
+        url = await to_thread(self._url, key)
+        return redis_py.open_async(url, self._how(blocking), None if self.sentinels is None else check_primary_async)
+
+    def _how(self, blocking: bool) -> ConnectionOptions:
+        return msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
 
     def at(self, address: Address) -> "Endpoint":
         """One node of the cluster."""
         assert self.cluster is not None, "only a cluster has nodes"
-        timeout_s, name = self._options["socket_timeout"], self._options["client_name"]
-        return Endpoint(self.cluster.url_of(address), timeout_s=timeout_s, client_name=name)
+        options = self._options
+        url = self.cluster.url_of(address)
+        return Endpoint(url, timeout_s=options.connect_timeout_s, client_name=options.client_name)
 
     def shared_url(self) -> str:
         """The URL for a process started by this one, whatever its working directory."""
@@ -154,17 +139,8 @@ def _check_url(url: str) -> None:
             f"URL {describe(safe_url(url), 80)} is not one of redis://host:port/db, rediss://…, unix:///path, "
             "embedded:///folder, redis+sentinel://host:port,…/master, redis+cluster://host:port,…"
         )
-    if not _is_understood(url):
+    if not is_understood(url):
         raise InvalidOption(f"URL of the server cannot be used: {safe_url(url)!r}; check its port and options")
-
-
-def _is_understood(url: str) -> bool:
-    """The error of redis-py is not raised on: its text may name a part of the URL that is a secret."""
-    try:
-        redis.ConnectionPool.from_url(url)
-    except ValueError:
-        return False
-    return True
 
 
 _FIRST_PAUSE_S = 0.01
@@ -209,9 +185,8 @@ class ReconnectPolicy(msgspec.Struct):
 
         Raises ServerUnavailable when the time is up, ServerRefused for a wrong user or password.
         """
-        for cause in (error, error.__cause__):  # redis-py's asyncio side wraps what the server says to a greeting
-            if isinstance(cause, (AuthenticationError, ResponseError)):
-                raise server_error(cause) from error
+        if isinstance(error, (AuthenticationError, ResponseError)):
+            raise server_error(error) from error
         if self._is_over():
             raise ServerUnavailable(
                 f"no server at {self.server}: {error}; start it, or name another with --url or JOBRUNNER_URL"

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import AskError, ClusterDownError, ReadOnlyError, RedisError, TryAgainError
-
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack, pack_calls, read_reply, server_error
+from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack_calls, read_reply, server_error
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.redis_errors import AskError, ClusterDownError, ReadOnlyError, RedisError, TryAgainError
+from jobrunner.broker.resp import pack
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.loop import Complaints, Loop, Signal
 
@@ -201,7 +201,7 @@ class _ListeningConnection:
     def ask(self, at_most_s: float) -> socket.socket:
         """Asks and does not wait; returns what becomes readable with the answer."""
         connection = self._in_use = self._send(pop_hint(self._names, at_most_s), with_id=True)
-        asked: socket.socket = connection._sock  # noqa: SLF001  redis-py waits for one connection at a time
+        asked: socket.socket = connection.socket
         return asked
 
     def answer(self) -> str:
@@ -221,8 +221,8 @@ class _ListeningConnection:
     def leave(self) -> None:
         connection = self._connection
         if connection is not None:
-            with suppress(AttributeError, OSError):  # it is not open
-                connection._sock.shutdown(socket.SHUT_WR)  # noqa: SLF001  redis-py closes both ways or none
+            with suppress(RedisError, OSError):  # it is not open
+                connection.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         connection, self._connection = self._connection or self._in_use, None
@@ -232,15 +232,14 @@ class _ListeningConnection:
     def _send(self, command: bytes, *, with_id: bool = False) -> Any:
         if self._connection is not None:
             with suppress(*BROKEN):  # it rested, and the server may have been restarted since
-                self._connection.send_packed_command([command], check_health=False)
+                self._connection.send(command)
                 return self._connection
             self.close()
         connection = self._connection = self._broker.endpoint.open(key=self._key)  # its time limit is for the greeting
         connection.connect()
         if with_id:
-            connection.send_command("CLIENT", "ID")
-            self._id = connection.read_response()
-        connection.send_packed_command([command], check_health=False)
+            self._id = connection.ask("CLIENT", "ID")
+        connection.send(command)
         return connection
 
 

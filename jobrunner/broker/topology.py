@@ -18,10 +18,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-import redis
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
+import msgspec
 
+from jobrunner.broker.connection import ConnectionOptions
+from jobrunner.broker.open_connection import open_connection
+from jobrunner.broker.redis_errors import (
+    AuthenticationError,
+    RedisConnectionError,
+    RedisError,
+    RedisTimeoutError,
+    ResponseError,
+)
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
 
@@ -127,23 +134,23 @@ class Sentinels:
     left out for ten seconds, unless none answers.
     """
 
-    def __init__(self, topology: Topology, options: dict[str, Any]) -> None:
+    def __init__(self, topology: Topology, options: ConnectionOptions) -> None:
         self._topology = topology
-        timeout_s = min(options["socket_timeout"], _RETRY_TIMEOUT_S)
-        self._options = options | {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        timeout_s = min(options.connect_timeout_s, _RETRY_TIMEOUT_S)
+        self._options = msgspec.structs.replace(options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
         self._silent: dict[Address, float] = {}
         self._named: Address | None = None
         self._asked_at = 0.0
 
     def primary(self) -> Address:
-        """Where the primary is. Raises redis-py's ConnectionError when no sentinel knows; ResponseError: it is none."""
+        """Where the primary is. Raises RedisConnectionError when no sentinel knows; ResponseError: it is none."""
         hosts, now = self._topology.hosts, monotonic()
         found, failure = self._ask_all([one for one in hosts if self._silent.get(one, 0.0) < now])
         if not found:
             found, failure = self._ask_all(hosts)
-        newest = max((state["config-epoch"] for state in found), default=0)
+        newest = max((int(state["config-epoch"]) for state in found), default=0)
         for state in found:
-            if state["config-epoch"] == newest and state["is_master"] and not (state["is_sdown"] or state["is_odown"]):
+            if int(state["config-epoch"]) == newest and _is_up(state["flags"].split(",")):
                 self._named, self._asked_at = (state["ip"], int(state["port"])), monotonic()
                 return self._named
         raise RedisConnectionError(self._unknown(failure)) from failure
@@ -164,21 +171,21 @@ class Sentinels:
                 self.primary()
         return self._named != (connection.host, connection.port)
 
-    def _ask_all(self, hosts: Iterable[Address]) -> tuple[list[Any], Exception | None]:
-        found: list[Any] = []
+    def _ask_all(self, hosts: Iterable[Address]) -> tuple[list[dict[str, str]], Exception | None]:
+        found: list[dict[str, str]] = []
         failure: Exception | None = None
         for address in hosts:
-            client: Any = redis.Redis.from_url(self._topology.url_of_sentinel(address), **self._options)
+            connection = open_connection(self._topology.url_of_sentinel(address), self._options)
             try:
-                state = client.sentinel_masters().get(self._topology.master)
+                connection.connect()
+                primaries = [_named_values(said) for said in connection.ask("SENTINEL", "MASTERS")]
                 self._silent.pop(address, None)
-            except (RedisConnectionError, redis.TimeoutError, OSError) as error:
+            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
                 self._silent[address], failure = monotonic() + _LEFT_OUT_S, error
                 continue
             finally:
-                client.close()
-            if state is not None:
-                found.append(state)
+                connection.disconnect()
+            found += [state for state in primaries if state.get("name") == self._topology.master]
         return found, failure
 
     def _unknown(self, failure: Exception | None) -> str:
@@ -187,12 +194,19 @@ class Sentinels:
         return f"no sentinel names a primary {self._topology.master!r} that is up; {remedy}"
 
 
+def _named_values(said: list[bytes]) -> dict[str, str]:
+    words = [word.decode("utf-8", "replace") for word in said]
+    return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _is_up(flags: list[str]) -> bool:
+    return "master" in flags and "s_down" not in flags and "o_down" not in flags
+
+
 def check_primary(connection: Any) -> None:
-    """Greets a server and asks for its role, as what a sentinel says may be old. Raises ConnectionError."""
-    connection.on_connect()
-    connection.send_command("ROLE")
+    """Asks a server for its role, as what a sentinel says may be old. Raises RedisConnectionError."""
     try:
-        role = connection.read_response()
+        role = connection.ask("ROLE")
     except ResponseError:  # this user may not ask; a replica refuses writes all the same
         return
     _check(connection, role)
@@ -200,10 +214,8 @@ def check_primary(connection: Any) -> None:
 
 async def check_primary_async(connection: Any) -> None:
     """The same for asyncio."""
-    await connection.on_connect()
-    await connection.send_command("ROLE")
     try:
-        role = await connection.read_response()
+        role = await connection.ask("ROLE")
     except ResponseError:
         return
     _check(connection, role)

@@ -1,19 +1,22 @@
 """The client of this process, which `enqueue()` uses when no other is set."""
 
-import asyncio
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from jobrunner.client.async_client import AsyncClient
 
 _lock = threading.RLock()
 _state: dict[str, Client] = {}
-_pins: list[tuple[Client, AsyncClient | None]] = []
+_pins: "list[tuple[Client, AsyncClient | None]]" = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
 _async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient]" = weakref.WeakKeyDictionary()
 
@@ -46,7 +49,7 @@ def within(client: Client) -> Iterator[None]:
 
 
 @contextmanager
-def pinned(client: Client, twin: AsyncClient | None = None) -> Iterator[None]:
+def pinned(client: Client, twin: "AsyncClient | None" = None) -> Iterator[None]:
     """Makes `client` the one of this process until the block ends, whatever an application configures meanwhile.
 
     For tests: restores the previous client afterwards. `twin` is its asyncio client, of any event loop.
@@ -77,8 +80,12 @@ def configured_client() -> Client | None:
     return _here.get(None) or _state.get("client")
 
 
-def current_async_client() -> AsyncClient:
+def current_async_client() -> "AsyncClient":
     """The asyncio client of the running event loop, with the settings of the current client."""
+    import asyncio
+
+    from jobrunner.client.async_client import AsyncClient
+
     loop = asyncio.get_running_loop()
     current = current_client()
     for pin, twin in reversed(_pins):
@@ -92,11 +99,13 @@ def current_async_client() -> AsyncClient:
 
 
 @asynccontextmanager
-async def async_client() -> AsyncIterator[AsyncClient]:
+async def async_client() -> "AsyncIterator[AsyncClient]":
     """The asyncio client of the running event loop, which `aenqueue` uses too; closed at the end of the block.
 
     For the lifespan of an application.
     """
+    import asyncio
+
     try:
         yield current_async_client()
     finally:

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
-from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidOption
 from jobrunner.events import Event
 from jobrunner.formatting import describe
+
+if TYPE_CHECKING:
+    from jobrunner.broker.async_broker import AsyncBroker
 
 _AT_ONCE = 100
 _WAIT_MS = 2000
@@ -29,7 +32,7 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
 
 
 async def read_events_async(
-    broker: AsyncBroker, keys: Keys, after: str | None, *, follow: bool
+    broker: "AsyncBroker", keys: Keys, after: str | None, *, follow: bool
 ) -> AsyncIterator[Event]:
     """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id."""
     last = _checked(after)

@@ -1,9 +1,8 @@
 """The handle on a flow that was sent, and its twin for asyncio."""
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of, middleware_of
 from jobrunner.client.operations import flow as operations
 from jobrunner.client.operations.flow import Flow, FlowProgress
@@ -14,6 +13,9 @@ from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import QueueFull, ServerError
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
+
+if TYPE_CHECKING:
+    from jobrunner.client.async_client import AsyncClient
 
 
 @checks_methods
@@ -63,7 +65,7 @@ class FlowHandle:
 class AsyncFlowHandle:
     """The twin of FlowHandle: `progress`, `result` and `cancel` are awaited."""
 
-    def __init__(self, client: AsyncClient, flow: Flow) -> None:
+    def __init__(self, client: "AsyncClient", flow: Flow) -> None:
         self.id = flow.id
         self._broker = broker_of(client)
         self._keys = keys_of(client)
@@ -114,7 +116,7 @@ def send(client: Client, flow: Flow) -> FlowHandle:
     return handle
 
 
-async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
+async def send_async(client: "AsyncClient", flow: Flow) -> AsyncFlowHandle:
     """The same for asyncio."""
     take = getattr(client, "take_flow", None)
     if take is not None:

@@ -1,12 +1,11 @@
 """A reserved item and the reports on it, for threads and for asyncio."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.client.operations import lease as lease_operations
 from jobrunner.client.operations.enqueue import QueueRef
@@ -14,6 +13,9 @@ from jobrunner.client.operations.operation import run_operation, run_operation_a
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
+
+if TYPE_CHECKING:
+    from jobrunner.broker.async_broker import AsyncBroker
 
 
 @checks_methods
@@ -63,7 +65,7 @@ class Lease(ReservedItem):
 class AsyncLease(ReservedItem):
     """A reserved item, for asyncio. A report that is cancelled while it is on its way was applied or it was not."""
 
-    def __init__(self, broker: AsyncBroker, line: QueueRef, attempt: Attempt) -> None:
+    def __init__(self, broker: "AsyncBroker", line: QueueRef, attempt: Attempt) -> None:
         super().__init__(attempt, line)
         self._broker = broker
 

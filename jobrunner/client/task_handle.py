@@ -1,9 +1,8 @@
 """Handles on one enqueued task: they read it, wait for it, change its fate."""
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.client.operations import task as task_operations
 from jobrunner.client.operations.operation import Operation, run_operation, run_operation_async
@@ -11,6 +10,9 @@ from jobrunner.errors import UsageError
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
 from jobrunner.task import TaskRecord, TaskState
+
+if TYPE_CHECKING:
+    from jobrunner.broker.async_broker import AsyncBroker
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -141,7 +143,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
 
     def __init__(
         self,
-        broker: AsyncBroker,
+        broker: "AsyncBroker",
         place: task_operations.TaskRef,
         *,
         durability: str = "none",

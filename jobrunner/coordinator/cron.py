@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Arg
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import PayloadEncryption

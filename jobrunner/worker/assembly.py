@@ -9,9 +9,9 @@ from typing import Any
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Arg
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.notifier import Notifier
+from jobrunner.broker.resp import Arg
 from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.current import within
 from jobrunner.clock import unix_ms

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt, new_mark
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Arg, Call
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.queues import register_queues
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import Arg
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption

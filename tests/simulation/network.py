@@ -62,10 +62,10 @@ class Connection:
     def disconnect(self) -> None:
         """Whatever is on its way still arrives at the server."""
 
-    def send_packed_command(self, parts: list[list[list[bytes]]], *, check_health: bool) -> None:
+    def send(self, calls: list[list[bytes]]) -> None:
         """Sends a piece of calls, as virtual_time.py packs them."""
         self.replies, self._at = [], 0
-        self._world.send(self, parts[0])
+        self._world.send(self, calls)
 
     def read_response(self) -> Any:
         """The next reply. Waits until all of them are there, or the connection broke."""

@@ -16,10 +16,9 @@ from typing import Any
 
 import greenlet
 import hiredis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.redis_errors import RedisConnectionError, RedisTimeoutError
 from tests.simulation.network import APART, BROKEN, DEATHS, DELAYS_MS, FAULTS, TIMEOUT_MS, Address, Connection, Fate
 from tests.simulation.server import SimulatedServer, error_reply
 

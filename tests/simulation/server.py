@@ -14,9 +14,9 @@ from typing import Any
 
 import hiredis
 from lupa import luajit21
-from redis.exceptions import NoScriptError, ResponseError
 
 import jobrunner.broker
+from jobrunner.broker.redis_errors import NoScriptError, ResponseError
 from jobrunner.broker.scripts import load
 
 FOLDER = Path(__file__).parent
@@ -25,7 +25,7 @@ _DATA = ("keyspace", "collections", "sorted_sets")
 
 
 def error_reply(message: str) -> ResponseError:
-    """The error of a reply, as redis-py reads it."""
+    """The error of a reply, as a driver reads it."""
     if message.startswith("NOSCRIPT"):
         return NoScriptError(message)
     return ResponseError(message.removeprefix("ERR "))

@@ -9,6 +9,7 @@ import redis
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, attempt_to_interpret, resp_args
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.redis_errors import NoScriptError
 from tests.simulation.random_calls import RandomCalls
 from tests.simulation.server import SimulatedServer
 from tests.support.clock import Clock
@@ -59,7 +60,7 @@ def play(seed: int, broker: Broker, raw: redis.Redis, keys: Keys, clock: Clock, 
 def ask(simulated: SimulatedServer, call: Call[Any], now_ms: bytes, started: float) -> Any:
     """The reply to a call; teaches the server the script if need be. Its own clock stands still."""
     reply = simulated.ask(*resp_args(call, now_ms), now_ms=started)
-    if isinstance(reply, redis.exceptions.NoScriptError):
+    if isinstance(reply, NoScriptError):
         return simulated.ask(*resp_args(call, now_ms, with_source=True), now_ms=started)
     return reply
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from jobrunner import task
 from jobrunner.broker import broker
-from jobrunner.broker.call import Arg, Call, resp_args
+from jobrunner.broker.call import Call, resp_args
 from jobrunner.broker.connect import ReconnectPolicy
+from jobrunner.broker.resp import Arg
 from jobrunner.client import batches, outgoing
 from tests.simulation.scheduler import STARTED_MS, World
 

@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from jobrunner.attempt import number_from
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
+from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
 from jobrunner.broker.calls.leases import batch_keys
 from jobrunner.broker.keys import QueueKeys, check_name
+from jobrunner.broker.resp import Arg
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerRefused, UnknownMember
 
 T = TypeVar("T")

@@ -5,8 +5,9 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from jobrunner.broker.call import Arg, Call, command, fields
+from jobrunner.broker.call import Call, command, fields
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import Arg
 from jobrunner.clock import from_ms
 from jobrunner.events import Event
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, fields, text, texts, whole
+from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, texts, whole
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.resp import Arg
 
 
 @dataclass(frozen=True, slots=True)

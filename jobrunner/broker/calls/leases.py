@@ -14,8 +14,9 @@ from operator import itemgetter
 from typing import Any
 
 from jobrunner.attempt import Attempt, add_rare, number_from
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
+from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.resp import Arg
 from jobrunner.error_groups import ErrorGroup, group_of, telling_line
 
 

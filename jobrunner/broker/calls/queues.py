@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, fields, text, texts
+from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, texts
 from jobrunner.broker.calls.server import FORMAT, refuse_other_format
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue
+from jobrunner.broker.resp import Arg
 from jobrunner.clock import unix_ms
 
 NAMES_AT_ONCE = 1000

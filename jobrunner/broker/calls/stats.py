@@ -16,9 +16,10 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, fields, text, text_fields
+from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, text_fields
 from jobrunner.broker.calls.queues import QueueCounts, read_totals
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.resp import Arg
 
 BUCKETS = 51
 BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))

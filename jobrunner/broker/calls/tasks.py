@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
+from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
+from jobrunner.broker.resp import Arg
 from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.task import Task, TaskRecord, read_record
 

@@ -4,21 +4,20 @@ What must hold: joins are there before the first task is, so that no end of a ta
 ids are made before anything is sent, so what is sent twice is there once.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Arg, Call
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task, sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
@@ -33,6 +32,9 @@ from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_size
+
+if TYPE_CHECKING:
+    from jobrunner.broker.async_broker import AsyncBroker
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
@@ -269,7 +271,7 @@ class PollPauses:
         """In a thread."""
         return _FlowPauses()
 
-    def listen_async(self, broker: AsyncBroker) -> "_AsyncPauses":  # noqa: ARG002 - as above
+    def listen_async(self, broker: "AsyncBroker") -> "_AsyncPauses":  # noqa: ARG002 - as above
         """In a coroutine."""
         return _AsyncPauses()
 
@@ -297,6 +299,8 @@ class _AsyncPauses:
 
     async def wait(self, at_most_s: float) -> None:
         """Sleeps."""
+        import asyncio  # a program of threads needs none of it
+
         await asyncio.sleep(self._pauses.next_s(at_most_s))
 
     async def close(self) -> None:

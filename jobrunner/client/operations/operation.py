@@ -7,21 +7,23 @@ it may yield: a list of calls (one round trip; the answer is their values), a li
 of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
-import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.listeners import AsyncWakeListener, ChannelListener
+from jobrunner.broker.listeners import ChannelListener
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.errors import JobrunnerError, QueueFull
+
+if TYPE_CHECKING:
+    from jobrunner.broker.async_broker import AsyncBroker
+    from jobrunner.broker.async_listener import AsyncWakeListener
 
 T = TypeVar("T")
 Calls: TypeAlias = list[Call[Any]]
@@ -76,7 +78,7 @@ class Wait(Protocol):
     @property
     def at_most_s(self) -> float: ...
     def listen(self, broker: Broker) -> Listener: ...
-    def listen_async(self, broker: AsyncBroker) -> AsyncListener: ...
+    def listen_async(self, broker: "AsyncBroker") -> AsyncListener: ...
 
 
 Step: TypeAlias = Calls | EachReply | Durable | Uninterrupted | InThread | Wait
@@ -122,7 +124,7 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
             listener.close()
 
 
-async def run_operation_async(broker: AsyncBroker, steps: Operation[T]) -> T:
+async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
     """Carries an operation out in this coroutine."""
     listener: AsyncListener | None = None
     answer: Any = None
@@ -144,7 +146,7 @@ async def run_operation_async(broker: AsyncBroker, steps: Operation[T]) -> T:
                 elif isinstance(step, EachReply):
                     answer = await broker.run_each(step.calls)
                 elif isinstance(step, InThread):
-                    answer = await asyncio.to_thread(step.work)
+                    answer = await _in_thread(step.work)
                 else:
                     listener = listener or step.listen_async(broker)
                     answer = await listener.wait(step.at_most_s)
@@ -155,7 +157,15 @@ async def run_operation_async(broker: AsyncBroker, steps: Operation[T]) -> T:
             await listener.close()
 
 
-async def _unbroken(broker: AsyncBroker, step: Uninterrupted) -> list[Any]:
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    import asyncio  # here and below: with the first coroutine, as a program of threads needs none of it
+
+    return await asyncio.to_thread(work)
+
+
+async def _unbroken(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
+    import asyncio
+
     exchange = asyncio.ensure_future(broker.run_many(step.calls))
     try:
         return await asyncio.shield(exchange)
@@ -165,7 +175,7 @@ async def _unbroken(broker: AsyncBroker, step: Uninterrupted) -> list[Any]:
         raise
 
 
-async def _undo(broker: AsyncBroker, exchange: "asyncio.Future[list[Any]]", step: Uninterrupted) -> None:
+async def _undo(broker: "AsyncBroker", exchange: Awaitable[list[Any]], step: Uninterrupted) -> None:
     with suppress(JobrunnerError):  # the server is away: the leases end by themselves
         if calls := step.undo(await exchange):
             await broker.run_many(calls)
@@ -186,8 +196,10 @@ class WorkHint:
         """In a thread."""
         return WakeListener(broker, [self.queue])
 
-    def listen_async(self, broker: AsyncBroker) -> AsyncWakeListener:
+    def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
         """In a coroutine."""
+        from jobrunner.broker.async_listener import AsyncWakeListener
+
         return AsyncWakeListener(broker, [self.queue])
 
 
@@ -202,8 +214,10 @@ class CapacityHint:
         """In a thread."""
         return WakeListener(broker, [self.queue], of="capacity")
 
-    def listen_async(self, broker: AsyncBroker) -> AsyncWakeListener:
+    def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
         """In a coroutine."""
+        from jobrunner.broker.async_listener import AsyncWakeListener
+
         return AsyncWakeListener(broker, [self.queue], of="capacity")
 
 
@@ -222,7 +236,7 @@ class TaskEndHint:
         """In a thread. Subscribed from the first wait on, which therefore comes back at once."""
         return ChannelListener(broker, self.channel)
 
-    def listen_async(self, broker: AsyncBroker) -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server
+    def listen_async(self, broker: "AsyncBroker") -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server
         """In a coroutine."""
         return _Pauses()
 
@@ -232,6 +246,8 @@ class _Pauses:
         self._next_s = _FIRST_PAUSE_S
 
     async def wait(self, at_most_s: float) -> None:
+        import asyncio
+
         await asyncio.sleep(min(self._next_s, at_most_s))
         self._next_s = min(self._next_s * 1.5, _LONGEST_PAUSE_S)
 

@@ -15,8 +15,9 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, command, pack
+from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.resp import pack
 
 Mark = tuple[float, bytes]
 """A position in the order of a set: score and member."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.call import Arg, Call, sliced
+from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import Arg
 from jobrunner.clock import monotonic
 from jobrunner.error_groups import ErrorGroup, group_of, telling_line
 from jobrunner.jobs.enqueue_options import own_result_ttl

@@ -4,9 +4,9 @@ import pytest
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, _FromRedis, pack_hash_reads
-from jobrunner.broker.call import pack
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.resp import pack
 from jobrunner.errors import ServerRefused, ServerUnavailable
 
 

@@ -3,7 +3,19 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis.exceptions import (
+
+from jobrunner.broker.broker import raise_if_loading
+from jobrunner.broker.call import (
+    ScriptCommand,
+    attempt_to_interpret,
+    command,
+    interpret,
+    resp_args,
+    server_error,
+)
+from jobrunner.broker.confirmed_writes import to_send_again
+from jobrunner.broker.keys import Keys
+from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
@@ -12,20 +24,7 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
-
-from jobrunner.broker import call as call_module
-from jobrunner.broker.broker import raise_if_loading
-from jobrunner.broker.call import (
-    ScriptCommand,
-    attempt_to_interpret,
-    command,
-    interpret,
-    pack,
-    resp_args,
-    server_error,
-)
-from jobrunner.broker.confirmed_writes import to_send_again
-from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import pack, pack_in_python
 from jobrunner.errors import DamagedData, ServerFull, ServerRefused
 
 MAIL = Keys("p").queue("mail")
@@ -65,7 +64,7 @@ def test_a_plain_command_goes_as_it_is():
 
 @given(st.lists(st.one_of(st.binary(), st.text(), st.integers(), st.floats(allow_nan=False)), min_size=1, max_size=20))
 def test_words_are_packed_alike_in_c_and_in_python(words):
-    assert pack(words) == call_module._pack_in_python(words)
+    assert pack(words) == pack_in_python(words)
 
 
 def test_words_are_packed_as_the_protocol_says():

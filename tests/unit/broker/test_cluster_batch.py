@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases, queues
@@ -12,6 +11,7 @@ from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster, slot_of
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.redis_errors import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from jobrunner.broker.topology import topology_of
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from jobrunner.broker import listeners, notifier
+from jobrunner.broker import async_listener, notifier
 from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.broker.async_listener import AsyncWakeListener
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.listeners import AsyncWakeListener
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.errors import JobrunnerError, ServerRefused, ServerUnavailable
 from jobrunner.task import Task
@@ -125,7 +125,7 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path, listen):
 
 
 def test_a_way_that_is_cut_silently_is_noticed(listen, monkeypatch):
-    for module in (listeners, notifier):
+    for module in (async_listener, notifier):
         monkeypatch.setattr(module, "LATE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ServerUnavailable):
         listen(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", 0.5).wait(0.05)

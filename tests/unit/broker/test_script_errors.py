@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from jobrunner.broker import scripts
 from jobrunner.broker.async_broker import AsyncBroker
@@ -15,6 +14,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, ScriptCommand, server_error
 from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.redis_errors import ResponseError
 from jobrunner.broker.scripts import Script, load, readable_error
 from jobrunner.errors import ServerFull, ServerRefused
 

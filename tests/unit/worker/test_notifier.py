@@ -15,6 +15,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.notifier import Notifier
+from jobrunner.broker.redis_errors import RedisConnectionError
 from jobrunner.client.client import Client
 from jobrunner.errors import ServerRefused
 from jobrunner.soak.fault_proxy import FaultProxy
@@ -107,7 +108,7 @@ def test_a_connection_that_broke_while_it_rested_is_no_trouble(
     wakeup.arm()
     hint(raw, keys, "a")
     wait_for(lambda: heard == ["a"])
-    wakeup._listener._ears[0]._connection._sock.close()
+    wakeup._listener._ears[0]._connection.socket.close()
     hint(raw, keys, "b")
     wakeup.arm()
     wait_for(lambda: len(heard) == 2)
@@ -128,21 +129,25 @@ def test_closing_one_that_does_not_listen_ends_it_too(wakeup: Notifier) -> None:
 
 
 class Reopening:
-    """A connection that opens itself again when it is asked whether there is an answer, as redis-py's does."""
+    """A connection that opens itself again when it is asked whether there is an answer, as redis-py's may do."""
 
     def __init__(self) -> None:
         self.sent, self._cut = threading.Event(), threading.Event()
 
+    @property
+    def socket(self) -> Any:
+        raise RedisConnectionError("not open yet")
+
     def connect(self) -> None: ...
 
-    def send_packed_command(self, *_: Any, **__: Any) -> None:
+    def send(self, _packed: bytes) -> None:
         self.sent.set()
         assert self._cut.wait(10)
 
     def can_read(self, timeout: float) -> bool:
         self._cut.clear()
         self._cut.wait(timeout)
-        raise redis.ConnectionError("cut")
+        raise RedisConnectionError("cut")
 
     def disconnect(self) -> None:
         self._cut.set()

@@ -1,0 +1,65 @@
+"""The nodes of a cluster for asyncio, each with a driver of its own, asked at the same time."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from jobrunner.broker.call import BROKEN, Call, server_error
+from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
+from jobrunner.broker.cluster_nodes import FAILED, OpenNodes, pause_before_next
+from jobrunner.broker.connect import ReconnectPolicy
+from jobrunner.broker.redis_errors import RedisError
+from jobrunner.errors import ClientClosed, JobrunnerError
+
+
+class AsyncClusterNode(Protocol):
+    """A driver of one node that tries once."""
+
+    async def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
+    async def close(self) -> None: ...
+
+
+class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
+    """Opens a driver for each node when it is first asked."""
+
+    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """A reply, or an error, for each call. Raises ServerError when none was answered."""
+        if not calls:
+            return []
+        parts = ClusterBatch(calls, self._cluster, self._confirmation)
+        policy = ReconnectPolicy(self._retry_timeout_s, self._endpoint)
+        while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            if (trouble := await self._exchange(parts)) is not None:
+                await asyncio.sleep(pause_before_next(parts, policy, trouble))
+        return parts.replies()
+
+    async def _exchange(self, parts: ClusterBatch) -> Exception | None:
+        try:
+            if self._cluster.is_stale:
+                await asyncio.to_thread(self._cluster.refresh)
+            groups = parts.groups()
+        except BROKEN as error:
+            return error
+        except RedisError as error:
+            raise server_error(error) from error
+        answers = await asyncio.gather(*map(self._ask, groups))
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, JobrunnerError):
+                parts.failed(group, answer)
+            else:
+                parts.take(group, answer)
+        return parts.trouble
+
+    async def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
+        try:
+            return await self._node(group.address).replies(group.calls)
+        except FAILED as error:
+            return error
+
+    async def close(self) -> None:
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
+        for node in list(self._nodes.values()):
+            await node.close()

@@ -1,0 +1,58 @@
+"""A hint awaited in a coroutine, on a connection of its own."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.broker.call import BROKEN
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.notifier import LATE_S, SHORTEST_S, listening_error, names_of, pop_hint, queue_in
+from jobrunner.broker.redis_errors import RedisError
+
+
+class AsyncWakeListener:
+    """As `WakeListener`, for asyncio: on a cluster for queues of one slot.
+
+    A wait that is cancelled ends its connection, and the hint it had taken is lost.
+    """
+
+    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
+        self._broker = broker
+        self._names = names_of(queues, of)
+        self._connection: Any = None
+
+    async def wait(self, at_most_s: float) -> str:
+        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
+        try:
+            return await self._wait(max(at_most_s, SHORTEST_S))
+        except (*BROKEN, RedisError) as error:
+            await self.close()
+            raise listening_error(error, self._broker.endpoint) from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Ends the connection without waiting for anything, so that it may be called while being cancelled."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    async def _wait(self, at_most_s: float) -> str:
+        question = pop_hint(self._names, at_most_s)
+        async with asyncio.timeout(at_most_s + LATE_S):  # the way to the server is cut, silently
+            connection = await self._send(question)
+            return queue_in(self._names, await connection.read_response())
+
+    async def _send(self, command: bytes) -> Any:
+        if self._connection is not None:
+            with suppress(*BROKEN):
+                await self._connection.send(command)
+                return self._connection
+            await self.close()
+        connection = self._connection = await self._broker.open_blocking(next(iter(self._names), b""))
+        await connection.connect()
+        await connection.send(command)
+        return connection

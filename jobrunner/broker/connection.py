@@ -1,0 +1,242 @@
+"""A blocking connection to one server by TCP or a Unix socket, in the server's protocol (RESP 2)."""
+
+import os
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from math import ceil
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, RedisTimeoutError
+from jobrunner.broker.reply_parser import CLOSED, replies_of
+from jobrunner.broker.resp import pack
+
+_NAME = "jobrunner"
+"""The library, as `CLIENT LIST` shows it."""
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""In seconds, and how often: an idle connection whose other end is gone is noticed within a minute."""
+
+
+Check = Callable[[Any], None]
+"""Called with a connection that was greeted; raises a RedisError when it must not be used."""
+
+
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all connections of an endpoint. `timeout_s` limits each reply; None: it does not."""
+
+    client_name: str
+    timeout_s: float | None
+    connect_timeout_s: float
+
+
+class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A server and who asks it. `path`: its Unix socket; else it is at `host` and `port`."""
+
+    host: str
+    port: int
+    path: str
+    database: int
+    user: str
+    password: str
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+def address_of(url: str) -> ServerAddress | None:
+    """The parts of a URL of redis:// or unix://; None for one that redis-py has to read: TLS, or options other than
+    `db`. Raises ValueError."""
+    parts = urlsplit(url)
+    options = parse_qs(parts.query)
+    if parts.scheme not in ("redis", "unix") or not options.keys() <= {"db"}:
+        return None
+    database, is_unix = 0, parts.scheme == "unix"
+    if "db" in options:
+        database = int(options["db"][0])
+    elif not is_unix:
+        with suppress(ValueError):
+            database = int(unquote(parts.path).replace("/", ""))
+    return ServerAddress(
+        host="" if is_unix else unquote(parts.hostname or "localhost"),
+        port=0 if is_unix else parts.port or 6379,
+        path=unquote(parts.path) if is_unix else "",
+        database=database,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )
+
+
+class Connection:
+    """One connection. Its life: `connect`, any number of `send` and `read_response`, `disconnect`; then `connect`
+    again. A connection that failed is disconnected. Another thread may disconnect it, which ends a wait for a reply."""
+
+    def __init__(self, address: ServerAddress, options: ConnectionOptions, check: Check | None = None) -> None:
+        self._address = address
+        self._options = options
+        self._check = check
+        self._pid = os.getpid()
+        self._socket: socket.socket | None = None
+        self._replies: Any = None
+        self.host, self.port = address.host, address.port
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the interpreter may end
+            self.disconnect()
+
+    @property
+    def socket(self) -> socket.socket:
+        """Where its bytes come from. Raises RedisConnectionError when it is not connected."""
+        if self._socket is None:
+            raise RedisConnectionError(CLOSED)
+        return self._socket
+
+    def connect(self) -> None:
+        """Connects unless it is connected: opens the socket and introduces itself in one round trip."""
+        if self._socket is not None:
+            return
+        try:
+            opened = _open_socket(self._address, self._options)
+        except TimeoutError as error:
+            raise RedisTimeoutError(f"Timeout connecting to {self._address}") from error
+        except OSError as error:
+            raise RedisConnectionError(_not_connected(self._address, error)) from error
+        self._pid, self._socket, self._replies = os.getpid(), opened, replies_of(opened)
+        try:
+            self._greet()
+            if self._check is not None:
+                self._check(self)
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def disconnect(self) -> None:
+        """Closes it. A process that inherited it by a fork leaves it open for the one that opened it."""
+        closing, self._socket, self._replies = self._socket, None, None
+        if closing is None:
+            return
+        if self._pid == os.getpid():
+            with suppress(OSError):
+                closing.shutdown(socket.SHUT_RDWR)  # a thread that waits for a reply gets an error
+        with suppress(OSError):
+            closing.close()
+
+    def send(self, packed: bytes) -> None:
+        """Sends commands that are packed already."""
+        try:
+            self.socket.sendall(packed)
+        except TimeoutError as error:
+            self.disconnect()
+            raise RedisTimeoutError("Timeout writing to socket") from error
+        except OSError as error:
+            self.disconnect()
+            raise RedisConnectionError(f"Error while writing to {self._address}: {error}") from error
+        except BaseException:
+            self.disconnect()  # a part may have been sent
+            raise
+
+    def ask(self, *words: bytes | str | float) -> Any:
+        """Sends one command and returns its reply. Raises ResponseError for an error reply."""
+        self.send(pack(words))
+        return self.read_response()
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether there is something to read, or comes within so many seconds. Raises RedisConnectionError when the
+        server has closed the connection."""
+        asked = self.socket
+        try:
+            if self._replies.has_data:
+                return True
+            readable = select.poll()
+            readable.register(asked, select.POLLIN)
+            if not readable.poll(ceil(timeout * 1000)):
+                return False
+            if asked.recv(1, socket.MSG_PEEK):
+                return True
+        except (AttributeError, OSError, ValueError) as error:  # another thread has disconnected it
+            self.disconnect()
+            raise RedisConnectionError(f"Error while reading from {self._address}: {error}") from error
+        raise RedisConnectionError(CLOSED)
+
+    def read_response(self) -> Any:
+        """The next reply. Raises ResponseError for an error reply."""
+        replies = self._replies
+        if replies is None:
+            raise RedisConnectionError(CLOSED)
+        try:
+            reply = replies.next()
+        except TimeoutError as error:
+            self.disconnect()
+            raise RedisTimeoutError(f"Timeout reading from {self._address}") from error
+        except OSError as error:
+            self.disconnect()
+            raise RedisConnectionError(f"Error while reading from {self._address}: {error}") from error
+        except BaseException:
+            self.disconnect()  # a part of the reply may have been read
+            raise
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
+
+    def _greet(self) -> None:
+        address, name = self._address, self._options.client_name
+        needed: list[tuple[bytes | str | float, ...]] = []
+        if address.user or address.password:
+            needed.append(("AUTH", *((address.user,) if address.user else ()), address.password))
+        needed.append(("CLIENT", "SETNAME", name))
+        if address.database:
+            needed.append(("SELECT", address.database))
+        about = ("CLIENT", "SETINFO", "LIB-NAME", _NAME)
+        self.send(b"".join(map(pack, (*needed, about))))
+        refused = [error for _ in needed if (error := self._refusal()) is not None]
+        self._refusal()  # a server before Redis 7.2 does not know SETINFO, and a user may have no right to it
+        if refused:
+            raise refused[0]
+
+    def _refusal(self) -> RedisError | None:
+        """The error reply to a command of the greeting."""
+        try:
+            self.read_response()
+        except RedisError as error:
+            if self._socket is None:
+                raise
+            return error
+        return None
+
+
+def _open_socket(address: ServerAddress, options: ConnectionOptions) -> socket.socket:
+    if address.path:
+        return _connected(socket.AF_UNIX, 0, address.path, options)
+    failure = OSError("the name has no address")
+    for family, _, protocol, _, place in socket.getaddrinfo(address.host, address.port, 0, socket.SOCK_STREAM):
+        try:
+            return _connected(family, protocol, place, options)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _connected(family: int, protocol: int, place: Any, options: ConnectionOptions) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM, protocol)
+    try:
+        if family != socket.AF_UNIX:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEP_ALIVE:
+                if hasattr(socket, name):  # macOS lacks some
+                    made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        made.settimeout(options.connect_timeout_s)
+        made.connect(place)
+        made.settimeout(options.timeout_s)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _not_connected(address: ServerAddress, error: OSError) -> str:
+    number, *text = error.args or ("",)
+    return f"Error {number} connecting to {address}.{''.join(f' {words}.' for words in text[:1])}"

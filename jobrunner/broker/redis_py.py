@@ -1,0 +1,194 @@
+"""Connections of redis-py: those with TLS, with options in their URL, and those of coroutines.
+
+Its retrying is switched off, as only a call knows whether it may be sent twice (redis-py 8 would repeat every write).
+Its errors become those of `redis_errors.py`, which the drivers distinguish.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from redis import asyncio as redis_asyncio
+from redis import exceptions as theirs
+from redis.backoff import NoBackoff
+
+from jobrunner.broker import redis_errors as ours
+from jobrunner.broker.connection import Check, ConnectionOptions
+
+_OURS: dict[type[Exception], type[ours.RedisError]] = {
+    theirs.AskError: ours.AskError,
+    theirs.AuthenticationError: ours.AuthenticationError,
+    theirs.BusyLoadingError: ours.BusyLoadingError,
+    theirs.ClusterDownError: ours.ClusterDownError,
+    theirs.ConnectionError: ours.RedisConnectionError,
+    theirs.InvalidResponse: ours.InvalidResponse,
+    theirs.MovedError: ours.MovedError,
+    theirs.NoPermissionError: ours.NoPermissionError,
+    theirs.NoScriptError: ours.NoScriptError,
+    theirs.OutOfMemoryError: ours.OutOfMemoryError,
+    theirs.ReadOnlyError: ours.ReadOnlyError,
+    theirs.RedisError: ours.RedisError,
+    theirs.ResponseError: ours.ResponseError,
+    theirs.TimeoutError: ours.RedisTimeoutError,
+    theirs.TryAgainError: ours.TryAgainError,
+}
+AsyncCheck = Callable[[Any], Awaitable[None]]
+
+
+def is_understood(url: str) -> bool:
+    """Whether redis-py can read a URL. Its error is not raised on: the text may name a part that is a secret."""
+    try:
+        redis.ConnectionPool.from_url(url)
+    except ValueError:
+        return False
+    return True
+
+
+def open_connection(url: str, options: ConnectionOptions, check: Check | None = None) -> "RedisPyConnection":
+    """An unconnected connection."""
+    retry = redis.retry.Retry(NoBackoff(), 0)
+    pool = redis.ConnectionPool.from_url(url, retry=retry, **_arguments(options))
+    return RedisPyConnection(pool.make_connection(), check)
+
+
+def open_async(url: str, options: ConnectionOptions, check: AsyncCheck | None = None) -> "AsyncRedisPyConnection":
+    """The same for asyncio."""
+    retry = redis_asyncio.retry.Retry(NoBackoff(), 0)
+    pool: Any = redis_asyncio.ConnectionPool.from_url(url, retry=retry, **_arguments(options))
+    return AsyncRedisPyConnection(pool.make_connection(), check)
+
+
+def _arguments(options: ConnectionOptions) -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "client_name": options.client_name,
+        "socket_timeout": options.timeout_s,
+        "socket_connect_timeout": options.connect_timeout_s,
+        "health_check_interval": 0,
+    }
+
+
+def translated(error: theirs.RedisError) -> ours.RedisError:
+    """The error of this package for one of redis-py."""
+    kind = next(kind for kind in type(error).__mro__ if kind in _OURS)
+    return _OURS[kind](str(error))
+
+
+@contextmanager
+def _translation() -> Iterator[None]:
+    try:
+        yield
+    except theirs.RedisError as error:
+        raise translated(error) from error
+
+
+class RedisPyConnection:
+    """A blocking one. See connection.Connection."""
+
+    def __init__(self, connection: Any, check: Check | None) -> None:
+        self._connection = connection
+        self._check = check
+        self.host, self.port = getattr(connection, "host", ""), getattr(connection, "port", 0)
+
+    @property
+    def socket(self) -> socket.socket:
+        """Where its bytes come from. Raises RedisConnectionError when it is not connected."""
+        found: socket.socket | None = self._connection._sock  # noqa: SLF001  redis-py waits for one at a time
+        if found is None:
+            raise ours.RedisConnectionError("it is not connected")
+        return found
+
+    def connect(self) -> None:
+        """Connects unless it is connected."""
+        with _translation():
+            self._connection.connect()
+        try:
+            if self._check is not None:
+                self._check(self)
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def disconnect(self) -> None:
+        """Closes it."""
+        self._connection.disconnect()
+
+    def send(self, packed: bytes) -> None:
+        """Sends commands that are packed already."""
+        with _translation():
+            self._connection.send_packed_command([packed], check_health=False)
+
+    def ask(self, *words: bytes | str | float) -> Any:
+        """Sends one command and returns its reply. Raises ResponseError for an error reply."""
+        with _translation():
+            self._connection.send_command(*words)
+            return self._connection.read_response()
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether there is something to read, or comes within so many seconds."""
+        with _translation():
+            return bool(self._connection.can_read(timeout=timeout))
+
+    def read_response(self) -> Any:
+        """The next reply. Raises ResponseError for an error reply."""
+        try:
+            return self._connection.read_response()
+        except theirs.RedisError as error:
+            raise translated(error) from error
+
+
+class AsyncRedisPyConnection:
+    """One of asyncio."""
+
+    def __init__(self, connection: Any, check: AsyncCheck | None) -> None:
+        self._connection = connection
+        self._check = check
+        self._look = getattr(connection, "can_read", None) or connection.can_read_destructive  # before redis-py 8
+        self.host, self.port = getattr(connection, "host", ""), getattr(connection, "port", 0)
+
+    async def connect(self) -> None:
+        """Connects unless it is connected."""
+        try:
+            await self._connection.connect()
+        except theirs.RedisError as error:
+            # What a server says to a greeting is wrapped in a ConnectionError here.
+            cause = error.__cause__
+            said = cause if isinstance(cause, (theirs.AuthenticationError, theirs.ResponseError)) else error
+            raise translated(said) from error
+        try:
+            if self._check is not None:
+                await self._check(self)
+        except BaseException:
+            await self.disconnect(nowait=True)
+            raise
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        """Closes it. `nowait`: does not wait until the other end has heard of it."""
+        await self._connection.disconnect(nowait=nowait)
+
+    async def send(self, packed: bytes) -> None:
+        """Sends commands that are packed already."""
+        try:
+            await self._connection.send_packed_command([packed], check_health=False)
+        except theirs.RedisError as error:
+            raise translated(error) from error
+
+    async def ask(self, *words: bytes | str | float) -> Any:
+        """Sends one command and returns its reply. Raises ResponseError for an error reply."""
+        with _translation():
+            await self._connection.send_command(*words)
+            return await self._connection.read_response()
+
+    async def can_read(self) -> bool:
+        """Whether there is something to read."""
+        with _translation():
+            return bool(await self._look())
+
+    async def read_response(self) -> Any:
+        """The next reply. Raises ResponseError for an error reply."""
+        try:
+            return await self._connection.read_response()
+        except theirs.RedisError as error:
+            raise translated(error) from error
