@@ -9,7 +9,6 @@ structlog is imported with the first line: that takes a quarter of the time in w
 log nothing.
 """
 
-import logging
 import os
 import re
 import sys
@@ -119,6 +118,8 @@ def is_logged(level: str) -> bool:
 def log_to_stderr(form: str, level: str = "info") -> None:
     """Sets up structlog, and standard logging for programs that use that, for lines of `level` and above. A user's
     module may set up its own after."""
+    import logging
+
     import structlog
 
     steps: list[Any] = [

@@ -3,7 +3,6 @@
 `checks_options` stands above public functions and classes; those that take `**options` call `check_options`.
 """
 
-import difflib
 import functools
 import inspect
 import sys
@@ -201,7 +200,9 @@ def _alternatives(name: str) -> list[str]:
 
 
 def _nearest(name: str, known: Collection[str], cutoff: float) -> str | None:
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+    from difflib import get_close_matches  # here and below: for an error only
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
 
 def checks_options(target: T) -> T:
@@ -278,7 +279,9 @@ def settle_names(
     names = {folded(name): name for name in (*known, *unsaid)}
     for name in given:
         if folded(name) not in names:
-            near = difflib.get_close_matches(folded(name), names, n=1, cutoff=0.5)
+            from difflib import get_close_matches
+
+            near = get_close_matches(folded(name), names, n=1, cutoff=0.5)
             remedy = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
             raise UnknownOption(f"unknown option {name!r} of {what}; {retired(name, known) or remedy}")
     return {names[folded(name)]: value for name, value in given.items()}

@@ -21,9 +21,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from hashlib import blake2b
-from pkgutil import get_data
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -367,6 +365,9 @@ def _matcher(expression: str) -> Any:
 
 def _zone(name: object) -> ZoneInfo:
     # Names of the packaged list only: `localtime` is another zone on another machine.
+    from difflib import get_close_matches  # most programs name no zone
+    from pkgutil import get_data
+
     known = (get_data("tzdata", "zones") or b"").decode().split()
     if isinstance(name, str) and name in known:
         return ZoneInfo(name)

@@ -4,7 +4,6 @@ Reading happens when a client or a worker is made, never at import.
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -310,6 +309,8 @@ def project_file(folder: Path | None = None) -> Path | None:
 @lru_cache(maxsize=4)
 def _table(text: str) -> Mapping[str, Any]:
     """Cached by the content of the file: each new client reads it, and parsing takes 5 ms."""
+    import tomllib  # a program in no project reads no file
+
     table: Mapping[str, Any] = tomllib.loads(text).get("tool", {}).get("jobrunner", {})
     return table
 
@@ -317,7 +318,7 @@ def _table(text: str) -> Mapping[str, Any]:
 def _read_table(path: Path) -> FileSettings:
     try:
         table = _table(path.read_text("utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # among them those of tomllib and of the encoding
         raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
     check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
     if "release" in table:

@@ -6,7 +6,7 @@ Invariant: a call that may not be repeated is sent once; a connection with an un
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jobrunner.broker.call import (
     BROKEN,
@@ -20,7 +20,6 @@ from jobrunner.broker.call import (
     server_error,
 )
 from jobrunner.broker.calls.server import ping
-from jobrunner.broker.cluster_nodes import ClusterNodes
 from jobrunner.broker.confirmed_writes import (
     Steps,
     confirmation_marks,
@@ -33,6 +32,9 @@ from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_i
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed
+
+if TYPE_CHECKING:
+    from jobrunner.broker.cluster_nodes import ClusterNodes
 
 T = TypeVar("T")
 
@@ -115,7 +117,10 @@ class Broker:
         self._closed = False
         self._nodes: ClusterNodes | None = None
         if endpoint.cluster is not None:
-            self._nodes = ClusterNodes(endpoint, endpoint.cluster, retry_timeout_s, confirmation, self._node)
+            from jobrunner.broker import cluster_nodes  # most have one server
+
+            opener = cluster_nodes.ClusterNodes
+            self._nodes = opener(endpoint, endpoint.cluster, retry_timeout_s, confirmation, self._node)
             self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     def run(self, call: Call[T]) -> T:

@@ -5,21 +5,12 @@ that gets a command decides.
 """
 
 import threading
-from binascii import crc_hqx
 from collections.abc import Callable
 from typing import Any
 
 from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, ResponseError
+from jobrunner.broker.slots import SLOTS, slot_of
 from jobrunner.broker.topology import Address, Topology
-
-_SLOTS = 16384
-
-
-def slot_of(key: bytes) -> int:
-    """The slot of a key: that of its hash tag, when it has one."""
-    start = key.find(b"{") + 1
-    end = key.find(b"}", start) if start else 0
-    return crc_hqx(key[start:end] if end > start else key, 0) % _SLOTS
 
 
 class Cluster:
@@ -110,7 +101,7 @@ class Cluster:
         return said
 
     def _take(self, said: list[Any], asked: Address) -> None:
-        found: list[Address | None] = [None] * _SLOTS
+        found: list[Address | None] = [None] * SLOTS
         for first, last, (host, port, *_), *_ in said:
             name = host.decode() if host else ""
             address = (name if name not in ("", "?") else asked[0], int(port))

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from jobrunner.broker.call import Call, command, key_of, may_repeat
-from jobrunner.broker.cluster import Cluster, slot_of
+from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.redis_errors import (
     AskError,
     ClusterDownError,
@@ -21,6 +21,7 @@ from jobrunner.broker.redis_errors import (
     ResponseError,
     TryAgainError,
 )
+from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import Address
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 

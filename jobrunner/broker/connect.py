@@ -8,21 +8,23 @@ Also what a driver does when a connection fails: how long it tries, and whether 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from jobrunner.broker.call import Call, server_error
-from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.connection import ConnectionOptions
-from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
 from jobrunner.broker.redis_errors import AuthenticationError, ReadOnlyError, RedisConnectionError, ResponseError
-from jobrunner.broker.topology import Address, Sentinels, check_primary, check_primary_async, topology_of
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
+
+if TYPE_CHECKING:
+    from jobrunner.broker.cluster import Cluster
+    from jobrunner.broker.embedded.server import EmbeddedServer
+    from jobrunner.broker.topology import Address, Sentinels, Topology
 
 _PLAIN = ("redis", "rediss", "unix")
 FOLDER = ".jobrunner"
@@ -38,14 +40,26 @@ class Endpoint:
     def __init__(self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner") -> None:
         self.url = url
         self._folder = _embedded_folder(url)
-        self.embedded = None if self._folder is None else EmbeddedServer(self._folder)
         self._options = ConnectionOptions(client_name=client_name, timeout_s=timeout_s, connect_timeout_s=timeout_s)
-        self._topology = topology_of(url)
-        is_cluster = self._topology is not None and self._topology.kind == "cluster"
-        self.cluster = Cluster(self._topology, self._open_at) if self._topology and is_cluster else None
-        self.sentinels = Sentinels(self._topology, self._options) if self._topology and not is_cluster else None
+        self.embedded: EmbeddedServer | None = None
+        self._topology: Topology | None = None
+        self.cluster: Cluster | None = None
+        self.sentinels: Sentinels | None = None
+        if self._folder is not None:
+            self.embedded = _embedded_server(self._folder)
+        elif "+" in url.partition("://")[0]:
+            self._find_servers()
         if self.embedded is None:
             _check_url(url if self._topology is None else self._topology.url_of(self._topology.hosts[0]))
+
+    def _find_servers(self) -> None:
+        from jobrunner.broker import cluster, topology  # most have one server, and need neither
+
+        self._topology = found = topology.topology_of(self.url)
+        if found is not None and found.kind == "cluster":
+            self.cluster = cluster.Cluster(found, self._open_at)
+        elif found is not None:
+            self.sentinels = topology.Sentinels(found, self._options)
 
     def _url(self, key: bytes = b"") -> str:
         if self.sentinels is not None and self._topology is not None:
@@ -62,7 +76,8 @@ class Endpoint:
         return self._open_at(self._url(key), blocking=blocking)
 
     def _open_at(self, url: str, *, blocking: bool = False) -> BlockingConnection:
-        return open_connection(url, self._how(blocking), None if self.sentinels is None else check_primary)
+        check = None if self.sentinels is None else self.sentinels.check_primary
+        return open_connection(url, self._how(blocking), check)
 
     async def open_async(self, *, blocking: bool = False, key: bytes = b"") -> Any:
         """The same for asyncio."""
@@ -71,12 +86,13 @@ class Endpoint:
         from jobrunner.broker import redis_py
 
         url = await to_thread(self._url, key)
-        return redis_py.open_async(url, self._how(blocking), None if self.sentinels is None else check_primary_async)
+        check = None if self.sentinels is None else self.sentinels.check_primary_async
+        return redis_py.open_async(url, self._how(blocking), check)
 
     def _how(self, blocking: bool) -> ConnectionOptions:
         return msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
 
-    def at(self, address: Address) -> "Endpoint":
+    def at(self, address: "Address") -> "Endpoint":
         """One node of the cluster."""
         assert self.cluster is not None, "only a cluster has nodes"
         options = self._options
@@ -95,6 +111,12 @@ class Endpoint:
     def __str__(self) -> str:
         """Where the server is, without anything that may be a secret."""
         return safe_url(self.url)
+
+
+def _embedded_server(folder: Path) -> "EmbeddedServer":
+    from jobrunner.broker.embedded.server import EmbeddedServer
+
+    return EmbeddedServer(folder)
 
 
 def _embedded_folder(url: object) -> Path | None:

@@ -211,7 +211,8 @@ def _open_socket(address: ServerAddress, options: ConnectionOptions) -> socket.s
     if address.path:
         return _connected(socket.AF_UNIX, 0, address.path, options)
     failure = OSError("the name has no address")
-    for family, _, protocol, _, place in socket.getaddrinfo(address.host, address.port, 0, socket.SOCK_STREAM):
+    host = address.host.encode() if address.host.isascii() else address.host  # text would import the codec for IDNA
+    for family, _, protocol, _, place in socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM):
         try:
             return _connected(family, protocol, place, options)
         except OSError as error:

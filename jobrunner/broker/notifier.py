@@ -17,11 +17,11 @@ from typing import Any
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack_calls, read_reply, server_error
 from jobrunner.broker.calls.queues import wake
-from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.redis_errors import AskError, ClusterDownError, ReadOnlyError, RedisError, TryAgainError
 from jobrunner.broker.resp import pack
+from jobrunner.broker.slots import slot_of
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.loop import Complaints, Loop, Signal
 

@@ -24,8 +24,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from itertools import chain
+from pkgutil import get_data
 
 from jobrunner.queue_settings import lua_defaults
 
@@ -247,7 +247,9 @@ def _linked(name: str) -> list[Chunk]:
 
 
 def _text(file: str) -> str:
-    return (files("jobrunner.broker") / "lua" / file).read_text("utf-8")
+    found = get_data("jobrunner.broker", f"lua/{file}")  # the package may be in an archive
+    assert found is not None, "a loader that has the module has its files"
+    return found.decode()
 
 
 @cache

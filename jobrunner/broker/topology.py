@@ -171,6 +171,24 @@ class Sentinels:
                 self.primary()
         return self._named != (connection.host, connection.port)
 
+    @staticmethod
+    def check_primary(connection: Any) -> None:
+        """Asks a server for its role, as what a sentinel says may be old. Raises RedisConnectionError."""
+        try:
+            role = connection.ask("ROLE")
+        except ResponseError:  # this user may not ask; a replica refuses writes all the same
+            return
+        _check(connection, role)
+
+    @staticmethod
+    async def check_primary_async(connection: Any) -> None:
+        """The same for asyncio."""
+        try:
+            role = await connection.ask("ROLE")
+        except ResponseError:
+            return
+        _check(connection, role)
+
     def _ask_all(self, hosts: Iterable[Address]) -> tuple[list[dict[str, str]], Exception | None]:
         found: list[dict[str, str]] = []
         failure: Exception | None = None
@@ -201,24 +219,6 @@ def _named_values(said: list[bytes]) -> dict[str, str]:
 
 def _is_up(flags: list[str]) -> bool:
     return "master" in flags and "s_down" not in flags and "o_down" not in flags
-
-
-def check_primary(connection: Any) -> None:
-    """Asks a server for its role, as what a sentinel says may be old. Raises RedisConnectionError."""
-    try:
-        role = connection.ask("ROLE")
-    except ResponseError:  # this user may not ask; a replica refuses writes all the same
-        return
-    _check(connection, role)
-
-
-async def check_primary_async(connection: Any) -> None:
-    """The same for asyncio."""
-    try:
-        role = await connection.ask("ROLE")
-    except ResponseError:
-        return
-    _check(connection, role)
 
 
 def _check(connection: Any, role: Any) -> None:

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
@@ -38,7 +38,6 @@ from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.child import write_greeting
-from jobrunner.worker.run.coroutines import CoroutineExecutor
 from jobrunner.worker.run.executor import (
     Deadlines,
     DispatchingExecutor,
@@ -52,6 +51,9 @@ from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
 from jobrunner.worker.slot_monitor import SlotMonitor
+
+if TYPE_CHECKING:
+    from jobrunner.worker.run.coroutines import CoroutineExecutor
 
 _LONG_S = 3600.0
 _SHARED = (
@@ -264,7 +266,9 @@ def _build_executor(
     with within(client):
         plain = _thread_executor(settings, Deadlines(runner, Watchdog()), finished)
 
-    def coroutines() -> CoroutineExecutor:
+    def coroutines() -> "CoroutineExecutor":
+        from jobrunner.worker.run.coroutines import CoroutineExecutor  # with asyncio, which threads do without
+
         with within(client):
             return CoroutineExecutor(settings.concurrency, runner.run_async, finished, give_up=runner.give_up)
 

@@ -11,7 +11,6 @@ import os
 import secrets
 import select
 import signal
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -77,6 +76,8 @@ def is_suspended(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self").exists():
             return True
+        import subprocess  # a system without /proc
+
         shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
         state = shown.stdout.strip()[:1] or "X"
     return state in "TtZX"

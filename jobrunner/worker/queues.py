@@ -1,7 +1,6 @@
 """Which queues a worker serves, and who does: its fetch loop, or a driver (`BatchDrivers`)."""
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from functools import partial
 
 from jobrunner.broker.call import Call
@@ -90,6 +89,8 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
     except ServerRefused as error:  # this user may not read the registry
         _log.warning("unknown queues cannot be found: the registry is not readable", error=str(error))
         return
+    from difflib import get_close_matches  # most workers know their queues
+
     for name in unknown:
         near = get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else "it is served all the same"

@@ -28,7 +28,7 @@ def test_a_name_that_there_is_not_is_named() -> None:
 
 
 HEAVY = (
-    "asyncio", "click", "croniter", "email", "hiredis.asyncio", "json", "multiprocessing",
+    "asyncio", "click", "croniter", "email", "json", "multiprocessing",
     "opentelemetry", "prometheus_client", "pyspark", "redis", "rich", "ssl", "structlog",
 )  # fmt: skip
 """What no program imports before it uses it."""
@@ -56,3 +56,17 @@ def test_a_program_that_only_enqueues_imports_little(server: Server) -> None:
 
     assert heavy(modules) == []
     assert [one for one in modules if one.startswith(("jobrunner.worker", "jobrunner.cli."))] == []
+
+
+def test_the_lease_keeper_imports_next_to_nothing() -> None:
+    """It lives beside each worker, so what it imports counts twice."""
+    modules = imported_by("import jobrunner.worker.lease_keeper.keeper_process")
+
+    assert heavy(modules) == []
+    others = ("jobrunner.client", "jobrunner.jobs", "jobrunner.coordinator", "jobrunner.worker.run", "subprocess")
+    assert [one for one in modules if one.startswith(others)] == []
+    assert len([one for one in modules if one.startswith("jobrunner.")]) <= 34
+
+
+def test_a_worker_of_threads_imports_neither_redis_py_nor_asyncio() -> None:
+    assert heavy(imported_by("from jobrunner import Worker; Worker")) == []

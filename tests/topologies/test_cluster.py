@@ -15,10 +15,10 @@ from jobrunner.broker.calls import leases, queues, tasks
 from jobrunner.broker.calls.leader import leader_scan
 from jobrunner.broker.calls.server import FORMAT, confirmation
 from jobrunner.broker.calls.stats import bulk_counts
-from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
+from jobrunner.broker.slots import slot_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable

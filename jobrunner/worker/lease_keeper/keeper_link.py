@@ -11,7 +11,6 @@ tasks cannot have had any effect.
 
 import mmap
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -166,6 +165,8 @@ def _new_file() -> int:
     if hasattr(os, "memfd_create"):
         descriptor: int = os.memfd_create(name_of_this())
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, _SIZE)

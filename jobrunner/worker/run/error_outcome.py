@@ -1,6 +1,5 @@
 """From the error of an attempt, or its cancellation, to its outcome, the hooks to run, and the text that is kept."""
 
-import asyncio
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +27,9 @@ from jobrunner.retry import is_retried, is_spent, next_delay
 from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
 _ERROR_LIMIT = 8000
-OnCancel = Callable[[asyncio.CancelledError], BaseException]
-"""Called when the task of an attempt was cancelled from outside its coroutine: returns the error it failed with, or
-raises its argument, to pass it on."""
+OnCancel = Callable[[BaseException], BaseException]
+"""Called with the CancelledError of an attempt whose task was cancelled from outside its coroutine: returns the error
+it failed with, or raises its argument, to pass it on."""
 _log = SafeLogger("jobrunner.runner")
 
 
@@ -144,14 +143,14 @@ def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> 
     return failed(error, delay_s, retry=retry)
 
 
-def cancelled_by_a_job(_: asyncio.CancelledError) -> BaseException:
+def cancelled_by_a_job(_: BaseException) -> BaseException:
     """The error of an attempt whose task was cancelled, but not by the worker."""
     return AttemptCancelled(
         "the asyncio task of the attempt was cancelled (CancelledError), by its own job or by another one"
     )
 
 
-def pass_on_cancellation(error: asyncio.CancelledError) -> BaseException:
+def pass_on_cancellation(error: BaseException) -> BaseException:
     """Raises the cancellation."""
     raise error
 
@@ -159,6 +158,8 @@ def pass_on_cancellation(error: asyncio.CancelledError) -> BaseException:
 def cause_of(error: BaseException, on_cancel: OnCancel) -> BaseException:
     """Why a coroutine ended. A cancellation from outside, not by an error of its own, is what `on_cancel` says; when
     that is a failure the task is not cancelled any more, so that its hooks can await."""
+    import asyncio  # a worker of threads needs none of it
+
     task = asyncio.current_task()
     if not isinstance(error, asyncio.CancelledError) or task is None or not task.cancelling():
         return error

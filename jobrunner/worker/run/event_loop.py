@@ -134,7 +134,7 @@ class EventLoop:
         self._attempts.report(running, outcome)
         self._begin()
 
-    def _on_cancel(self, running: LoopAttempt, error: asyncio.CancelledError) -> BaseException:
+    def _on_cancel(self, running: LoopAttempt, error: BaseException) -> BaseException:
         """The cause of the cancellation of an attempt's task. Raises the error when the worker is closing: the attempt
         is handed back then, not reported."""
         if self._is_closing:

@@ -1,6 +1,5 @@
 """Runs one attempt and names its outcome. Nothing a job does or raises leaves this module as an exception."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -99,6 +98,8 @@ class Runner:
     async def run_async(self, attempt: Attempt, on_cancel: OnCancel = pass_on_cancellation) -> Outcome:
         """Runs a job whose `run` is a coroutine function. When it is itself cancelled, `on_cancel` decides whether that
         is a failure or is raised."""
+        import asyncio  # here and below: a worker of threads needs none of it
+
         before = RUNNING.get()
         try:
             if not is_stored(attempt.encoding):
@@ -299,6 +300,8 @@ async def _work_async(attempt: Attempt, definition: Definition, job: Any) -> Any
 
 
 async def _within(attempt: Attempt, definition: Definition, work: Any) -> Any:
+    import asyncio
+
     timeout_s = timeout_of(attempt, definition)
     try:
         async with asyncio.timeout(timeout_s) as limit:

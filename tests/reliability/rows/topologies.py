@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobrunner import Client
-from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.slots import slot_of
 from jobrunner.client.current import pinned
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.jobs_for_tests import Work

@@ -8,10 +8,11 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.calls.stats import bulk_counts
-from jobrunner.broker.cluster import Cluster, slot_of
+from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.redis_errors import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import topology_of
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 

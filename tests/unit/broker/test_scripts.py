@@ -13,7 +13,7 @@ HEAD = "local a = unpack(KEYS)\nlocal now_ms = unpack(ARGV)\n"
 def written(tmp_path, monkeypatch):
     """Loads a script written by the test."""
     (tmp_path / "lua" / "lib").mkdir(parents=True)
-    monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
+    monkeypatch.setattr(scripts, "_text", lambda file: (tmp_path / "lua" / file).read_text())
     scripts.load.cache_clear()
 
     def load(text, **libs):
