@@ -19,7 +19,6 @@ middleware itself raises.
 """
 
 import inspect
-import pickle
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -161,6 +160,8 @@ class MiddlewareStack:
 
     def pickled(self) -> bytes:
         """All of them for a child process. Raises UsageError."""
+        import pickle  # most workers have none
+
         for one in self._given:
             try:
                 pickle.dumps(one)

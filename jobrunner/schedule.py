@@ -22,11 +22,13 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Literal
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobrunner.errors import InvalidOption, NaiveDatetime
 from jobrunner.formatting import describe
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 CatchUp = Literal["none", "last"] | int
 
@@ -90,7 +92,7 @@ class Cron:
 
     expression: str
     tz: str = "UTC"
-    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    _zone: "ZoneInfo" = field(init=False, repr=False, compare=False)
     _matcher: Any = field(init=False, repr=False, compare=False)
     _fixed: bool = field(init=False, repr=False, compare=False)
 
@@ -262,7 +264,7 @@ class _Change:
     forward: bool
 
 
-def _change_at(wall: datetime, zone: ZoneInfo) -> _Change | None:
+def _change_at(wall: datetime, zone: "ZoneInfo") -> _Change | None:
     """The change that skips or repeats this wall-clock time; None for a time that exists once."""
     first, second = _instants(wall, zone)
     if first == second:
@@ -276,7 +278,7 @@ def _change_at(wall: datetime, zone: ZoneInfo) -> _Change | None:
     return _Change(instant=high, start=start, end=end, forward=second < first)
 
 
-def _instants(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
+def _instants(wall: datetime, zone: "ZoneInfo") -> tuple[datetime, datetime]:
     """The instants of a wall-clock time by the offsets before and after a change, where one is near."""
     local = wall.replace(tzinfo=zone)
     return local.astimezone(UTC), local.replace(fold=1).astimezone(UTC)
@@ -363,10 +365,11 @@ def _matcher(expression: str) -> Any:
     return matcher
 
 
-def _zone(name: object) -> ZoneInfo:
+def _zone(name: object) -> "ZoneInfo":
     # Names of the packaged list only: `localtime` is another zone on another machine.
     from difflib import get_close_matches  # most programs name no zone
     from pkgutil import get_data
+    from zoneinfo import ZoneInfo
 
     known = (get_data("tzdata", "zones") or b"").decode().split()
     if isinstance(name, str) and name in known:

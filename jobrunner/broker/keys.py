@@ -99,8 +99,9 @@ key                                  type   content
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from jobrunner.errors import InvalidName
 from jobrunner.formatting import describe
@@ -156,8 +157,7 @@ def is_queue(name: str) -> bool:
     return _QUEUE.fullmatch(name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueKeys:
+class QueueKeys(msgspec.Struct, frozen=True):
     """The keys of one queue. Attributes are named like the variables that scripts take them into."""
 
     name: str

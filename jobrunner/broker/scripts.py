@@ -22,12 +22,11 @@ rarely is called by its name and is not passed on, and its name stands for nothi
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from pkgutil import get_data
 
-from jobrunner.queue_settings import lua_defaults
+import msgspec
 
 _LINE = re.compile(r"^-- (include|rarely) ([\w ]+)\n", re.MULTILINE)
 _PIECE = re.compile(r"^local (function )?([\w, ]+).*\n(?:(?:[ }]|end\b).*\n)*", re.MULTILINE)
@@ -36,8 +35,7 @@ _WORD = re.compile(r"'[^'\n]*'|--.*|[.:]?[A-Za-z_]\w*\(?")
 _COMMON = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """A part of a linked script that comes from one file; `lines` are the numbers that its lines have there."""
 
     text: str
@@ -46,8 +44,7 @@ class Chunk:
     lines: Sequence[int]
 
 
-@dataclass(eq=False, slots=True)
-class _Piece:
+class _Piece(msgspec.Struct, eq=False):
     """A function, or variables; `users` are the groups of those who use it."""
 
     text: str
@@ -56,7 +53,7 @@ class _Piece:
     words: frozenset[str]
     names: list[str]
     is_function: bool
-    users: set[int] = field(default_factory=set)
+    users: set[int] = msgspec.field(default_factory=set)
     group: int | None = None
 
 
@@ -69,8 +66,9 @@ def link(file: str, text: str, read: Callable[[str], str]) -> list[Chunk]:
     libs = [_read(lib, read(lib)) for kind, names in lines if kind == "include" for lib in names.split()]
     rarely = [names.split() for kind, names in lines if kind == "rarely"]
     head, body = Chunk(text[: first.start()], file, range(1, text.count("\n", 0, first.start()) + 1)), _body(file, text)
-    pieces = [replace(piece, users=set()) for lib in libs for piece in lib[0]]
-    constants = lua_defaults() | {name: value for lib in libs for name, value in lib[1].items()}
+    pieces = [msgspec.structs.replace(piece, users=set()) for lib in libs for piece in lib[0]]
+    constants = _defaults_in([text, *(piece.text for piece in pieces)])
+    constants |= {name: value for lib in libs for name, value in lib[1].items()}
     _share_out(pieces, {name: number for number, names in enumerate(rarely, 1) for name in names}, body)
 
     groups = range(1, len(rarely) + 1)
@@ -79,6 +77,15 @@ def link(file: str, text: str, read: Callable[[str], str]) -> list[Chunk]:
     makers = chain.from_iterable(_maker(number, pieces, constants) for number in groups)
     words = constants | _calls(_COMMON, pieces)
     return [head, _own(declared), *_rewritten(common, words), *makers, *_rewritten([body], words)]
+
+
+def _defaults_in(texts: Sequence[str]) -> dict[str, str]:
+    """The defaults of settings, where a text uses one: the lease keeper has no settings otherwise."""
+    if not any("DEFAULT_" in text for text in texts):
+        return {}
+    from jobrunner.queue_settings import lua_defaults
+
+    return lua_defaults()
 
 
 def _body(file: str, text: str) -> _Piece:
@@ -175,8 +182,7 @@ _FRAME = re.compile(
 """The text that servers put around the message; it differs by version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """One atomic transition: its source, digest, and the names of its keys and fixed arguments."""
 
     name: str

@@ -297,6 +297,6 @@ def _milliseconds(lease_s: float) -> int:
 
 
 def _check_batch_id(batch_id: str) -> str:
-    if check_name(batch_id, "batch id") in QueueKeys.__slots__:
+    if check_name(batch_id, "batch id") in QueueKeys.__struct_fields__:
         raise InvalidName(f"batch id {batch_id!r} is reserved: it could be taken for a key of a queue; choose another")
     return batch_id

@@ -2,18 +2,16 @@
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls import server as server_calls
-from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.buffer import buffer_of
 from jobrunner.client.encryption import client_encryption
-from jobrunner.client.events import read_events
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import (
     EnqueueBatch,
@@ -28,26 +26,21 @@ from jobrunner.client.operations.enqueue import (
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import remember_unknown, sending
-from jobrunner.client.queue import Queue
-from jobrunner.client.records import (
-    PeriodicRecord,
-    WorkerRecord,
-    queue_names,
-    read_periodics,
-    read_stats,
-    read_workers,
-    switch,
-)
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown
-from jobrunner.events import Event
 from jobrunner.middleware import OBSERVERS, MiddlewareStack, stack_of
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings
 from jobrunner.task import Task
+
+if TYPE_CHECKING:
+    from jobrunner.broker.calls.queues import QueueCounts
+    from jobrunner.client.queue import Queue
+    from jobrunner.client.records import PeriodicRecord, WorkerRecord
+    from jobrunner.events import Event
 
 
 @checks_options
@@ -101,8 +94,10 @@ class Client:
         self._broker.close()
         self._endpoint.release()
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> "Queue":
         """The queue of that name. Raises InvalidName."""
+        from jobrunner.client.queue import Queue  # here and below: a program that only enqueues jobs needs none of it
+
         ref = QueueRef(self._keys, self._encryption, name, self.settings.payload_limit, self.settings.result_limit)
         return Queue(self._broker, ref, self._buffer, self._middleware)
 
@@ -113,33 +108,47 @@ class Client:
 
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
+        from jobrunner.client.records import queue_names
+
         return run_operation(self._broker, queue_names(self._keys))
 
-    def events(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+    def events(self, after: str | None = None, *, follow: bool = False) -> "Iterator[Event]":
         """The events after the one with the id `after`, oldest first; with `follow` the iterator never ends.
 
         The last 10 000 or so are kept (see jobrunner.events). Raises InvalidOption, ServerError.
         """
+        from jobrunner.client.events import read_events
+
         return read_events(self._broker, self._keys, after, follow=follow)
 
-    def workers(self) -> list[WorkerRecord]:
+    def workers(self) -> "list[WorkerRecord]":
         """The live workers (by their heartbeats), by id; each record is some seconds old."""
+        from jobrunner.client.records import read_workers
+
         return run_operation(self._broker, read_workers(self._keys))
 
-    def periodics(self) -> list[PeriodicRecord]:
+    def periodics(self) -> "list[PeriodicRecord]":
         """The periodic jobs that workers published, by name, with their last and next ticks."""
+        from jobrunner.client.records import read_periodics
+
         return run_operation(self._broker, read_periodics(self._keys))
 
     def enable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job fire again. Those that passed are not made up for. Raises UnknownJob."""
+        from jobrunner.client.records import switch
+
         run_operation(self._broker, switch(self._keys, name, enabled=True))
 
     def disable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job pass by, whatever workers publish, until it is enabled. Raises UnknownJob."""
+        from jobrunner.client.records import switch
+
         run_operation(self._broker, switch(self._keys, name, enabled=False))
 
-    def stats(self) -> dict[str, QueueCounts]:
+    def stats(self) -> "dict[str, QueueCounts]":
         """Counts and totals of every queue, by name; one round trip for all of them."""
+        from jobrunner.client.records import read_stats
+
         return run_operation(self._broker, read_stats(self._keys))
 
     def redaction(self) -> Redaction:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import get_overloads
@@ -137,7 +136,7 @@ def test_every_error_says_when_it_is_raised(pages: dict[str, str]) -> None:
 def test_every_key_is_in_the_table(pages: dict[str, str]) -> None:
     keys = Keys("P")
     queue = keys.queue("tag/Q")
-    names = [getattr(queue, one.name) for one in fields(QueueKeys) if one.name not in ("name", "tag", "base")]
+    names = [getattr(queue, name) for name in QueueKeys.__struct_fields__ if name not in ("name", "tag", "base")]
     names += [value for value in vars(keys).values() if isinstance(value, bytes) and value not in (b"P:", b"P/")]
     listed = {re.sub(r"<.*", "", key) for key in re.findall(r"``(P[:/][^`]+)``", all_keys.__doc__ or "")}
     shown = pages["reference/keys.md"]

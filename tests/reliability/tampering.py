@@ -18,10 +18,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 TAMPER = "JOBRUNNER_TEST_TAMPER_"
 """The prefix of the environment variables, in `site` too."""

@@ -1,10 +1,10 @@
 """Calls about flows: joins, arrivals at them, and the outboxes in between (see join.py)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from zlib import crc32
 
+import msgspec
 from msgspec import structs
 
 from jobrunner.broker.call import SLICE_BYTES, Call, ScriptCommand, command, text, texts
@@ -14,8 +14,7 @@ from jobrunner.broker.resp import Arg
 from jobrunner.join import Ended, Join
 
 
-@dataclass(frozen=True, slots=True)
-class JoinCounts:
+class JoinCounts(msgspec.Struct, frozen=True):
     """How many members of a join there are and how they ended so far."""
 
     total: int

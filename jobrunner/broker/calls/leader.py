@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, texts, whole
@@ -12,8 +12,7 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.resp import Arg
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(msgspec.Struct, frozen=True):
     """`epoch` is the fencing number when the caller leads, else 0; `ends_in_ms` is what the leader's lock has left."""
 
     now_ms: float
@@ -186,31 +185,30 @@ MOST_AT_ONCE = 100
 _IN_WORK = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanReply:
+class ScanReply(msgspec.Struct, frozen=True, kw_only=True):
     """The work for the leader. A queue that cannot be read is left out."""
 
-    posted: list[str] = field(default_factory=list)
+    posted: list[str] = msgspec.field(default_factory=list)
     """Hash tags with ends of tasks in their outbox, in the order in which their queues were asked for."""
-    finishing: list[str] = field(default_factory=list)
+    finishing: list[str] = msgspec.field(default_factory=list)
     """Queues with batches that need no driver to finish, due or not."""
-    dead: dict[str, int] = field(default_factory=dict)
+    dead: dict[str, int] = msgspec.field(default_factory=dict)
     """How many tasks of each queue died since it exists."""
-    silent: list[str] = field(default_factory=list)
+    silent: list[str] = msgspec.field(default_factory=list)
     """Ids of workers whose heartbeats stopped and that did not retire."""
-    totals: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, int] = msgspec.field(default_factory=dict)
     """The sum of the totals of each queue, which changes whenever anything happens there."""
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] = msgspec.field(default_factory=list)
     """Queues whose totals changed since the scan before, or that are new. The caller fills this in."""
-    due: dict[str, float] = field(default_factory=dict)
+    due: dict[str, float] = msgspec.field(default_factory=dict)
     """When queues next need maintenance, Unix ms; without those where nothing is foreseen."""
-    holding: list[str] = field(default_factory=list)
+    holding: list[str] = msgspec.field(default_factory=list)
     """Queues that hold anything."""
-    in_work: list[str] = field(default_factory=list)
+    in_work: list[str] = msgspec.field(default_factory=list)
     """Those of them with tasks or batches in progress."""
-    unmarked: list[str] = field(default_factory=list)
+    unmarked: list[str] = msgspec.field(default_factory=list)
     """Queues that hold nothing and do not count as unused yet."""
-    unused: list[str] = field(default_factory=list)
+    unused: list[str] = msgspec.field(default_factory=list)
     """Queues that were unused for so long that they may be forgotten."""
 
 

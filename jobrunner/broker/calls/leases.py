@@ -6,12 +6,13 @@ compares many of them at once in a sorted set.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from math import isfinite
 from operator import itemgetter
 from typing import Any
+
+import msgspec
 
 from jobrunner.attempt import Attempt, add_rare, number_from
 from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
@@ -20,8 +21,7 @@ from jobrunner.broker.resp import Arg
 from jobrunner.error_groups import ErrorGroup, group_of, telling_line
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """The reply of a reserve. `next_event_ms` is when to reserve again; None when nothing is foreseen."""
 
     now_ms: float
@@ -234,8 +234,7 @@ def move(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
+class Child(msgspec.Struct, frozen=True, kw_only=True):
     """A new task that a task under a lease creates. `fields`: of its hash, without the queue."""
 
     id: str
@@ -284,8 +283,7 @@ def batch_keys(script: ScriptCommand[Any], keys: QueueKeys, batch_id: str) -> tu
     return tuple(batch if name == "batch" else getattr(keys, name) for name in script.script.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Reclaimed:
+class Reclaimed(msgspec.Struct, frozen=True):
     """The result of one slice of `reclaim`: how many items went back, the lease number to continue after ('' at the
     end), and whether an open batch still uses the list of members of `batch_id`."""
 

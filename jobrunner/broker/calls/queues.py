@@ -59,8 +59,7 @@ def is_registered(keys: Keys, name: str) -> Call[bool]:
     return command("SISMEMBER", keys.queues, name, read=bool, may_fail=True)
 
 
-@dataclass(frozen=True, slots=True)
-class UpkeepReply:
+class UpkeepReply(msgspec.Struct, frozen=True):
     """How many tasks one call of maintenance moved, and when the queue next needs one (None: not foreseen)."""
 
     now_ms: float
@@ -68,8 +67,7 @@ class UpkeepReply:
     moved: int
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Whether a queue may have a task to hand out now, else when to probe it again (None: nothing is foreseen)."""
 
     now_ms: float

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import Keys
@@ -14,8 +15,7 @@ _FSYNCS = ("no", "everysec", "always")
 _DATABASE = re.compile(r"db[0-9]{1,9}")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(msgspec.Struct, frozen=True):
     """The parts of INFO that jobrunner uses. Sizes in bytes; `maxmemory` 0 means no limit."""
 
     name: str

@@ -6,8 +6,9 @@ or by another one at the same time: an arrival that is known changes nothing.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import sliced
@@ -96,12 +97,11 @@ _Brought = tuple[int, str, bytes]
 """Which member arrives, how it ended, and with what result."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ArrivalReply:
+class _ArrivalReply(msgspec.Struct, frozen=True):
     """The outcome of arrivals: the tags whose outboxes changed, and the joins not notified, with the errors."""
 
-    posted: set[str] = field(default_factory=set)
-    refused: dict[JoinRef, JobrunnerError] = field(default_factory=dict)
+    posted: set[str] = msgspec.field(default_factory=set)
+    refused: dict[JoinRef, JobrunnerError] = msgspec.field(default_factory=dict)
 
     def hear(self, keys: Keys, place: JoinRef, word: Any) -> None:
         """Records the reply of a join."""

@@ -9,7 +9,6 @@ of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -17,13 +16,13 @@ import msgspec
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.listeners import ChannelListener
-from jobrunner.broker.notifier import WakeListener
 from jobrunner.errors import JobrunnerError, QueueFull
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
     from jobrunner.broker.async_listener import AsyncWakeListener
+    from jobrunner.broker.listeners import ChannelListener
+    from jobrunner.broker.notifier import WakeListener
 
 T = TypeVar("T")
 Calls: TypeAlias = list[Call[Any]]
@@ -185,15 +184,16 @@ _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class WorkHint:
+class WorkHint(msgspec.Struct, frozen=True):
     """Until the queue may have work. A hint may get lost, so `at_most_s` must be short."""
 
     queue: QueueKeys
     at_most_s: float
 
-    def listen(self, broker: Broker) -> WakeListener:
+    def listen(self, broker: Broker) -> "WakeListener":
         """In a thread."""
+        from jobrunner.broker.notifier import WakeListener  # here and below: most programs wait for nothing
+
         return WakeListener(broker, [self.queue])
 
     def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
@@ -203,15 +203,16 @@ class WorkHint:
         return AsyncWakeListener(broker, [self.queue])
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityHint:
+class CapacityHint(msgspec.Struct, frozen=True):
     """Until a full queue may have room. As with Hint, `at_most_s` must be short."""
 
     queue: QueueKeys
     at_most_s: float
 
-    def listen(self, broker: Broker) -> WakeListener:
+    def listen(self, broker: Broker) -> "WakeListener":
         """In a thread."""
+        from jobrunner.broker.notifier import WakeListener
+
         return WakeListener(broker, [self.queue], of="capacity")
 
     def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
@@ -221,8 +222,7 @@ class CapacityHint:
         return AsyncWakeListener(broker, [self.queue], of="capacity")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEndHint:
+class TaskEndHint(msgspec.Struct, frozen=True):
     """Waits until the channel of a task may have announced its end.
 
     A thread subscribes. A coroutine looks again after pauses that grow: thousands of coroutines may wait for as many
@@ -232,8 +232,10 @@ class TaskEndHint:
     channel: bytes
     at_most_s: float
 
-    def listen(self, broker: Broker) -> ChannelListener:
+    def listen(self, broker: Broker) -> "ChannelListener":
         """In a thread. Subscribed from the first wait on, which therefore comes back at once."""
+        from jobrunner.broker.listeners import ChannelListener
+
         return ChannelListener(broker, self.channel)
 
     def listen_async(self, broker: "AsyncBroker") -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server

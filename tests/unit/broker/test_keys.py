@@ -1,6 +1,5 @@
 """Every key in one place: names that are allowed, tags that keep a script in one slot."""
 
-from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -43,7 +42,7 @@ def test_no_text_but_an_allowed_name_gets_into_a_key(text):
 def test_all_keys_are_below_the_prefix_and_different():
     keys = Keys("p")
     queue = keys.queue("mail")
-    every = [getattr(queue, field.name) for field in fields(QueueKeys) if field.name not in _NO_KEYS]
+    every = [getattr(queue, name) for name in QueueKeys.__struct_fields__ if name not in _NO_KEYS]
     every += [keys.queues, keys.periodics, keys.periodics_seen, keys.periodics_version, keys.workers, keys.leader]
     every += [keys.epoch, keys.job("j"), keys.worker("w"), queue.task("t"), queue.periodic("n")]
 
@@ -54,9 +53,9 @@ def test_all_keys_are_below_the_prefix_and_different():
 def test_everything_of_a_queue_is_in_one_slot():
     queue = Keys("p").queue("orders/raw")
 
-    for field in fields(QueueKeys):
-        if field.name not in _NO_KEYS:
-            assert b":{orders}:" in getattr(queue, field.name)
+    for name in QueueKeys.__struct_fields__:
+        if name not in _NO_KEYS:
+            assert b":{orders}:" in getattr(queue, name)
     assert b":{orders}:" in queue.task("t")
     assert b":{orders}:" in queue.periodic("n")
 
@@ -79,7 +78,7 @@ def test_the_layout_is_the_documented_one():
 def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     keys = Keys("p")
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
-    shared = {field.name for field in fields(QueueKeys) if getattr(raw, field.name) == getattr(clean, field.name)}
+    shared = {name for name in QueueKeys.__struct_fields__ if getattr(raw, name) == getattr(clean, name)}
 
     assert shared == {"tag", "base", "tasks", "finished", "waiters", "outbox", "batch"}
 

@@ -3,9 +3,9 @@ that were topped up.
 """
 
 import hashlib
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from jobrunner.attempt import number_from
 from jobrunner.broker.call import command

@@ -1,11 +1,11 @@
 """The doctor's findings on the workload: queues without workers, no leader, or two set-ups with different prefixes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues

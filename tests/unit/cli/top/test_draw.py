@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.cells import cell_len
 
 from jobrunner.cli.top.draw import frame
@@ -170,7 +171,7 @@ def test_a_paused_queue_and_one_that_nobody_serves_stand_out() -> None:
 def test_a_server_that_evicts_or_is_nearly_full_is_told_about() -> None:
     server = seen().server
     assert server is not None
-    bad = replace(server, maxmemory=100, used_memory=90, maxmemory_policy="allkeys-lru")
+    bad = structs.replace(server, maxmemory=100, used_memory=90, maxmemory_policy="allkeys-lru")
 
     text = "\n".join(drawn(screen(queue("a"), look=seen(queue("a"), server=bad))))
 
