@@ -27,7 +27,7 @@ def jobrunner() -> Contender:
         work=_work,
         left=_left,
         environment=jobrunner_environment,
-        imports="from jobrunner import Job, job",
+        imports="from jobrunner import Client, Job, job",
     )
 
 

@@ -95,7 +95,7 @@ MEASURES = {
     "bulk": _more("enqueue in bulk, tasks/s", at_least(0.6, "bare script call"), at_least(8, *PEERS)),
     "idle": _less("idle worker, commands/s", 2, at_most(1)),
     "idle_cpu": _less("idle worker, % of a core", 2, at_most(0.2)),
-    "idle_mb": _less("idle worker, resident MB", 1, at_most(45)),
+    "idle_mb": _less("idle worker, proportional MB", 1, at_most(45)),
     "start": _less("enqueue to start, median ms", 2, at_most(1.5, "bare blocking pop"), at_most(1, *PEERS)),
     "start_p95": _less("enqueue to start, p95 ms", 2),
     "start_p99": _less("enqueue to start, p99 ms", 2, at_most(5, of="start")),
@@ -105,6 +105,6 @@ MEASURES = {
     "open5": _less("open loop, 5,000/s: due to start, median ms", 2),
     "open5_p95": _less("open loop, 5,000/s, p95 ms", 2),
     "open5_p99": _less("open loop, 5,000/s, p99 ms", 2),
-    "import": _less("import, ms", 0, at_most(120)),
-    "ready": _less("start of a worker to its first task, ms", 0, at_most(400)),
+    "import": _less("import, ms", 0, at_most(100)),
+    "ready": _less("start of a worker to its first task, ms", 0, at_most(250)),
 }

@@ -50,10 +50,11 @@ def cpu_seconds(sessions: Iterable[int]) -> float | None:
 
 
 def memory_mb(sessions: Iterable[int]) -> float | None:
-    """Resident memory of all processes of these sessions, in MB of 2^20 bytes. Shared pages of forks count for each."""
+    """Proportional memory of all processes of these sessions, in MB of 2^20 bytes: a page that N processes share counts
+    as a N-th for each of them."""
     if sys.platform != "linux":
         return None
-    return sum(map(_resident_bytes, members(sessions))) / 2**20
+    return sum(map(_proportional_bytes, members(sessions))) / 2**20
 
 
 def _own_cpu(pid: int) -> float:
@@ -63,7 +64,9 @@ def _own_cpu(pid: int) -> float:
     return 0.0
 
 
-def _resident_bytes(pid: int) -> int:
+def _proportional_bytes(pid: int) -> int:
     with suppress(OSError):
-        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
     return 0
