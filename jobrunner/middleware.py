@@ -21,10 +21,11 @@ middleware itself raises.
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
 
 from jobrunner.errors import InvalidOption, MiddlewareError, UsageError
 from jobrunner.formatting import describe
@@ -100,8 +101,7 @@ def current_traceparent() -> str:
     return next((found for observer in OBSERVERS if (found := observer.current())), "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(msgspec.Struct, frozen=True):
     """A middleware that was checked."""
 
     name: str

@@ -24,6 +24,8 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from jobrunner.errors import InvalidOption, NaiveDatetime
 from jobrunner.formatting import describe
 
@@ -190,8 +192,7 @@ def parse_spec(spec: Mapping[str, object]) -> Schedule:
     raise InvalidOption(f"schedule is {describe(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class Due(msgspec.Struct, frozen=True, kw_only=True):
     """The ticks to fire now, oldest first, and the instant to remember as the schedule's last tick."""
 
     ticks: tuple[datetime, ...]
@@ -254,8 +255,7 @@ def jittered(tick: datetime, jitter_s: float, key: str) -> datetime:
     return instant + timedelta(microseconds=int.from_bytes(blake2b(seed, digest_size=16).digest()) % span)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the clocks: when, and the wall-clock times [start, end) that it skips or repeats."""
 
     instant: datetime

@@ -9,9 +9,10 @@ A task names its job, or lies in the queue of a station; nothing in Redis can na
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
+
+import msgspec
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import Client
@@ -26,8 +27,7 @@ from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.settings import project_file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDefinition:
+class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A declared job, with all that a worker needs to run its tasks."""
 
     kind: ClassVar[str] = "job"
@@ -54,8 +54,7 @@ class JobDefinition:
         return job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StationDefinition:
+class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A station of a pipeline, with all that a worker needs to run the items of its queue."""
 
     kind: ClassVar[str] = "station"
@@ -69,7 +68,7 @@ class StationDefinition:
     """Makes what runs one attempt: an object whose `run()` (a coroutine function if `is_async`) returns an outcome, a
     steering value or a result. Raises ParameterError for an item that cannot be read."""
     is_async: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Options of `Queue.configure` that were given; a worker that serves the station writes them when it starts."""
     hooks: frozenset[str] = frozenset()
     periodic: None = None
@@ -77,8 +76,7 @@ class StationDefinition:
     doc: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentBatch:
+class CurrentBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that a driver works for."""
 
     id: str
@@ -88,8 +86,7 @@ class CurrentBatch:
     """Unix ms, by this machine's clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningBatch:
+class RunningBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A batch as middleware receives it, instead of the task of a job."""
 
     id: str
@@ -98,15 +95,14 @@ class RunningBatch:
     """The name of the station."""
     attempt: int
     items: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Always empty: each item has its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchEnd:
+class BatchEnd(msgspec.Struct, frozen=True, kw_only=True):
     """A driver's report on one attempt at a batch: its duration and the outcomes of its items, together or apart."""
 
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Items by what became of them, as figures name it: succeeded, moved, dropped, failed, dead."""
     items: int = 0
     """How many ran; 0: this is about counts alone."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -28,8 +27,7 @@ from jobrunner.option_names import checks_options
 _PROGRESS_PAUSE_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamResults:
+class UpstreamResults(msgspec.Struct, frozen=True):
     """The results that a flow passed to a task."""
 
     results: tuple[Any, ...] = ()
