@@ -32,7 +32,7 @@ sandbox.redis.call = run
 function sandbox.redis.error_reply(message) return {err = message} end
 function sandbox.redis.status_reply(message) return {ok = message} end
 function sandbox.redis.sha1hex(words) return host.sha1hex(words) end
-function sandbox.redis.log() end
+function sandbox.redis.log(_, message) host.log(message) end
 function sandbox.cjson.encode(value) return host.encode_json(value) end
 function sandbox.cjson.decode(words) return host.decode_json(words) end
 

@@ -69,6 +69,9 @@ class SimulatedServer:
         self._replies.feed(self.execute(said, now_ms))
         return self._replies.gets()
 
+    def log(self, message: bytes) -> None:
+        """What a script writes to the server's log is dropped."""
+
     def holds(self, now_ms: float, *keys: bytes) -> bool:
         """Whether any of these keys exists."""
         return self._holds(now_ms, *keys)
@@ -84,6 +87,7 @@ class SimulatedServer:
         """What scripts find in a server that is not written in Lua here."""
         return self._lua.table_from(
             {
+                b"log": lambda message: self.log(message),
                 b"sha1hex": lambda text: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(),
                 b"encode_json": self._encoded,
                 b"decode_json": self._decoded,
