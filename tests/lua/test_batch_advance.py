@@ -42,7 +42,7 @@ def test_a_slice_does_so_many_and_the_rest_waits(ends):
 
 def test_an_item_keeps_what_it_is_and_begins_anew(ends):
     source, target = ends
-    before = {"error": "old", "expiries": 1, "retry_count": 2, "headers": '{"a":"1"}'}
+    before = {"error": "old", "expiries": 1, "suspect": 1, "retry_count": 2, "headers": '{"a":"1"}'}
     source.raw.hset(source.keys.task("u"), mapping=before)
     decide(source, [("u", "b", b'"new"', '{"headers":{"b":"2"},"type":"T"}')])
     advance(source)
@@ -52,8 +52,21 @@ def test_an_item_keeps_what_it_is_and_begins_anew(ends):
     assert found["hops"] == b"1"
     assert (found["queue"], found["type"], found["encoding"]) == (b"o/b", b"T", b"json")
     assert found["headers"] in (b'{"a":"1","b":"2"}', b'{"b":"2","a":"1"}')
-    assert not found.keys() & {"error", "expiries"}
+    assert not found.keys() & {"error", "expiries", "suspect"}
     assert [one.id for one in target.reserve()] == ["u"]
+
+
+def test_the_attempts_of_an_item_are_all_runs_of_its_batch(ends, clock):
+    source, target = ends
+    clock.advance(1000)
+    source.run(batches.claim(source.keys, "b", lease_ms=1000))
+    source.run(batches.failed_attempt(source.keys, "b", 2, fate="failed", delay_ms=0, reason="why"))
+    source.run(batches.claim(source.keys, "b", lease_ms=1000))
+    source.run(batches.stage(source.keys, "b", 3, "n", ["u", "b", b"1", ""]))
+    source.run(batches.decide(source.keys, "b", 3, ["n"], rest="dropped"))
+    advance(source)
+
+    assert target.hash("u")["total_attempts"] == b"3", "a driver that died, one that failed, one that moved it"
 
 
 def test_a_delay_schedules_it(ends, clock):
@@ -145,6 +158,21 @@ def test_a_new_item_with_a_delay_that_moved_too_often_is_dead(ends):
     assert (step.done, step.dead, step.moved, step.ended) == (True, 1, 1, 5)
     assert source.ids("dead") == ["kid"]
     assert (target.ids("scheduled"), target.ids("waiting")) == ([], ["v"])
+
+
+@pytest.mark.parametrize("is_there_before", [False, True])
+def test_a_new_item_whose_id_exists_is_skipped_and_counted(ends, is_there_before):
+    source, target = ends
+    if is_there_before:
+        target.enqueue("kid", payload=b"0")
+    made = ["other", "kid"] if is_there_before else ["kid", "kid"]
+    decide(source, [(kid, "b", b"%d" % n, f'{{"new":1,"parent":"{of}"}}') for n, (kid, of) in enumerate(zip(made, "uv"))])
+
+    step = advance(source)
+
+    assert (step.new, step.skipped) == (1, 1)
+    assert target.hash("kid")["payload"] == b"0"
+    assert target.hash(made[0])["payload"] == b"0"
 
 
 def test_headers_that_are_no_object_are_replaced(ends):

@@ -80,6 +80,16 @@ def test_drivers_that_die_again_and_again_have_the_batch_split(held, clock):
     assert held.ids("dead") == ["y"]
 
 
+def test_a_batch_that_lost_the_end_of_its_hold_is_handed_out_again(held, clock):
+    held.raw.hdel(held.keys.batch + b"b", "hold")
+    clock.advance(1000)
+
+    found = claim(held)
+
+    assert isinstance(found, Claimed)
+    assert (found.epoch, found.state, found.size) == (2, "open", 2)
+
+
 @pytest.mark.parametrize("how", ["released", "failed", "expired", "decided"])
 def test_a_server_that_is_full_hands_it_out_again(held, clock, how):
     if how == "decided":

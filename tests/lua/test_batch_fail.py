@@ -43,6 +43,34 @@ def test_the_second_failure_makes_parts_of_it_that_are_due_now(held, clock):
     assert setback(held, batch=names[1]) == "again"
 
 
+def test_a_part_that_is_split_again_is_forgotten_after_a_day(mail):
+    ids = [f"i{n:02}" for n in range(32)]
+    mail.enqueue(*ids)
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=32, lease_ms=1000))
+    for batch, epoch in (("b", 1), ("b", 2), ("b.p1of4", 1)):
+        if (batch, epoch) != ("b", 1):
+            claim(mail, batch)
+        setback(mail, batch=batch, epoch=epoch)
+
+    key = mail.keys.batch + b"b.p1of4"
+    assert mail.raw.hget(key, "state") == b"split"
+    assert 86_000_000 < mail.raw.pttl(key) <= 86_400_000
+    assert mail.raw.pttl(mail.keys.batch + b"b") == -1, "its parts need the root"
+    assert mail.raw.hget(key + b".p1of8", "queue") == b"mail"
+
+
+@pytest.mark.parametrize(("own", "tries"), [(1, 1), (3, 3), (None, 2)])
+def test_an_item_that_is_alone_has_its_own_number_of_attempts(mail, own, tries):
+    mail.configure(max_attempts=2)
+    mail.enqueue("x", **({} if own is None else {"max_attempts": own}))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000))
+    fates = [setback(mail, epoch=1)]
+    while fates[-1] == "again":
+        fates.append(setback(mail, epoch=claim(mail).epoch))
+
+    assert fates == ["again"] * (tries - 1) + ["dead"]
+
+
 def test_no_staged_key_is_left_however_many(held):
     for n in range(1201):
         held.run(batches.stage(held.keys, "b", 1, f"n{n}", ["x", "mail", "1", ""]))

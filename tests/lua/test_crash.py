@@ -22,8 +22,10 @@ def test_a_task_goes_back_to_its_place_with_its_attempt_spent(mail):
 
 def test_the_last_attempt_is_the_death_of_it(mail):
     attempt = mail.lease("a", max_attempts=1)
+    mail.wakes()
 
     assert mail.crash(attempt) == ["dead"]
+    assert mail.wakes(), "a limit may have kept a worker from the next task"
 
     assert mail.hash("a")["error"] == b"its worker died (signal 9) in attempt 1"
     assert mail.ids("dead") == ["a"]

@@ -55,6 +55,21 @@ def test_a_group_keeps_its_first_release_and_names_the_last_task(mail, clock):
     assert (one.release, one.task, one.first_ms, one.last_ms, one.count) == ("v7", "z", began, began + 5000, 2)
 
 
+def test_a_brief_reading_leaves_out_the_counts_alone(mail, clock):
+    fail(mail, DECLINED)
+    clock.advance(5000)
+    fail(mail, DECLINED, fate="dead", ids=("z",))
+
+    (call,) = error_groups([mail.keys], brief=True)
+    (found,) = mail.run(call)
+    (one,) = found.groups
+    whole = read(mail)["CardDeclined"]
+    assert (one.error_type, one.first_ms, one.last_ms, one.task, one.dead) == (
+        "CardDeclined", clock.ms - 5000, clock.ms, "z", 1,
+    )  # fmt: skip
+    assert (one.job, one.message, one.place, one.release) == (whole.job, whole.message, whole.place, whole.release)
+
+
 def test_a_refused_report_is_not_counted(mail):
     mail.enqueue("a")
     (held,) = mail.reserve()
@@ -187,6 +202,16 @@ def test_old_groups_leave_also_when_some_are_counted_among_the_others(mail, cloc
     fail(mail, DECLINED, ids=("n",))
 
     assert "CardDeclined" in read(mail)
+
+
+def test_the_group_of_all_others_keeps_the_time_of_its_first(mail, clock):
+    began = clock.ms
+    fail(mail, *[group_of("Charge", f"E{'x' * n}: boom") for n in range(1, 202)])
+    clock.advance(BUCKET_MS)
+    fail(mail, group_of("Charge", "Later: boom"), ids=("n",))
+
+    other = read(mail)[""]
+    assert (other.count, other.first_ms, other.last_ms) == (2, began, clock.ms)
 
 
 def test_old_groups_with_dead_tasks_are_not_in_the_way_of_those_without(mail, clock):

@@ -56,6 +56,14 @@ def test_a_join_fires_when_its_last_member_succeeded(mail, clock):
     assert mail.wakes()
 
 
+def test_a_member_that_died_twice_counts_once(mail):
+    prepare(mail, rule="complete", total=3)
+    assert [arrive(mail, (0, "dead")) for _ in range(3)] == ["noted"] * 3
+    assert arrive(mail, (1, "succeeded")) == "noted"
+    assert arrive(mail, (2, "succeeded")) == "fired"
+    assert mail.hash("then-j")["outcomes"] == b'["dead","succeeded","succeeded"]'
+
+
 def test_a_member_without_a_result_brought_null(mail):
     prepare(mail)
     arrive(mail, (0, "succeeded"), (1, "succeeded", b"7"))

@@ -54,6 +54,8 @@ def test_dead_tasks_are_due_when_they_are_past_their_time(mail, clock, keys, set
 def test_too_many_dead_tasks_are_due_now(mail, clock, keys):
     for name in "ab":
         mail.fail(mail.lease(name), fate="dead")
+    mail.run(queues.configure(mail.keys, {"dead_max": 2}))
+    assert scan(mail, keys).due == {"mail": clock.ms + 2_592_000_000}, "as many as are allowed"
     mail.run(queues.configure(mail.keys, {"dead_max": 1}))
 
     assert scan(mail, keys).due == {"mail": clock.ms}
@@ -66,6 +68,8 @@ def test_history_is_due_by_its_age_and_by_its_number(mail, clock, keys):
     mail.commit(mail.lease("b"))
     assert scan(mail, keys).due == {"mail": clock.ms + 8999}
 
+    mail.run(queues.configure(mail.keys, {"history_max": 2}))
+    assert scan(mail, keys).due == {"mail": clock.ms + 8999}, "as many as are allowed"
     mail.run(queues.configure(mail.keys, {"history_max": 1}))
     assert scan(mail, keys).due == {"mail": clock.ms}
 

@@ -206,6 +206,13 @@ def test_a_full_queue_refuses_the_whole_batch(mail, clock):
     assert mail.enqueue("y") == [True]
 
 
+def test_a_queue_over_its_size_takes_an_enqueue_of_what_is_there(mail):
+    fill(mail, 3)
+    limit(mail, max_size=1)
+    same = Task(id="t0001", queue="mail", payload=b"")
+    assert mail.run(tasks.enqueue(mail.keys, [same])) == [False]
+
+
 def test_a_move_into_a_full_queue_is_refused_and_the_lease_stays(line):
     """KEU-34"""
     raw, packed = line("orders/raw"), line("orders/packed")
@@ -240,6 +247,14 @@ def test_where_no_dead_are_kept_they_are_gone_at_once(mail):
     assert mail.fail(held, fate="dead") == ["dead"]
     assert (mail.hash("a"), mail.ids("dead")) == ({}, [])
     assert (mail.totals()["dead"], mail.totals()["trimmed"]) == (1, 1)
+
+
+def test_a_thousand_deaths_are_kept_for_the_events_of_the_leader(mail):
+    mail.raw.rpush(mail.keys.deaths, *(["x"] * 999))
+    for name in "ab":
+        mail.fail(mail.lease(name), fate="dead")
+    assert mail.raw.llen(mail.keys.deaths) == 1000
+    assert mail.raw.lindex(mail.keys.deaths, -1).startswith(b"a\t")
 
 
 def test_the_dead_are_forwarded_in_the_same_step(line, clock):

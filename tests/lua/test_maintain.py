@@ -175,6 +175,15 @@ def test_more_dead_tasks_than_allowed_go_the_oldest_first(mail, clock):
     assert mail.hash("z") == {}
 
 
+def test_as_many_dead_tasks_as_allowed_stay_and_count_nothing(mail):
+    mail.configure(dead_max=2)
+    for name in "ab":
+        mail.fail(mail.lease(name), fate="dead")
+    mail.reserve()
+    assert mail.ids("dead") == ["a", "b"]
+    assert "trimmed" not in mail.totals()
+
+
 def test_age_and_number_of_the_dead_are_limited_together(mail, clock):
     mail.configure(dead_max=2, dead_ttl_ms=1000)
     for one in "zyxw":

@@ -183,6 +183,15 @@ def test_many_keys_at_their_limits_hold_up_no_other(mail, add):
     assert [attempt.id for _ in range(4) for attempt in mail.reserve(9)] == ["late"]
 
 
+def test_a_task_that_did_not_start_in_time_costs_its_key_nothing(mail, add, clock):
+    limit(mail, key_inflight=1, fair=1)
+    add("a0", "b0", expires_in_ms=1000)
+    add("a1")
+    clock.advance(1000)
+    assert taken(mail, 1) == ["a1"]
+    assert mail.ids("dead") == ["a0", "b0"]
+
+
 def test_a_damaged_task_is_dropped_and_costs_its_key_nothing(mail, add):
     limit(mail, key_inflight=1, fair=1)
     add("a0", "a1", "b0")

@@ -30,6 +30,12 @@ def test_all_that_is_left_is_deleted(drained, keys, raw, forget):
     assert not raw.keys(f"{keys.prefix}:{{mail}}:mail:*")
 
 
+@pytest.mark.parametrize("band", [-1, 0, 1])
+def test_a_queue_with_partitions_in_rotation_stays(drained, raw, forget, band):
+    raw.zadd(drained.keys.base + f"mail:rotation:{band}".encode(), {"a": 1})
+    assert forget() != ["forgotten"]
+
+
 def test_marking_deletes_nothing(drained, forget):
     assert forget(unused_ms=None) == ["early"]
     assert drained.totals()["succeeded"] == 2

@@ -103,16 +103,18 @@ def _run_all(mutants: Sequence[Mutant], results: Results, options: argparse.Name
                 todo.pop(key, None)
             written = len(lines)
             _say_progress(len(mutants), len(todo), time.monotonic() - began)
-        if process.returncode and todo:
+        if todo:
             written += _suspect(todo, suspects, results, process.returncode, is_stuck=len(todo) == before)
 
 
 def _suspect(todo: dict[str, Mutant], suspects: set[str], results: Results, code: int, *, is_stuck: bool) -> bool:
-    """Counts a mutant as killed that ended the process of its tests for the second time, as a machine that stood still
-    may do it once. Returns whether it did."""
+    """Counts a mutant as killed that ended the process of its tests, or broke its fixtures, for the second time, as a
+    machine that stood still may do it once. Returns whether it did."""
     key = results.begun()
-    if key not in todo and is_stuck and not results.has_grown():
-        sys.exit(f"pytest ended with {code} before the first mutant: run it alone, pytest -n0 {' '.join(TESTS)}")
+    if key not in todo:
+        if is_stuck and not results.has_grown():
+            sys.exit(f"pytest ended with {code} before the first mutant: run it alone, pytest -n0 {' '.join(TESTS)}")
+        return False
     if key not in suspects:
         suspects.add(key)
         return False

@@ -43,6 +43,18 @@ def test_a_new_leader_repairs_what_it_finds(broker, keys, client, raw, strand):
         assert not list(raw.scan_iter(match=keys.queue(queue).batch + b"*:members"))
 
 
+def test_items_of_an_open_batch_stay_where_they_are(broker, keys, client, strand):
+    ids = client.queue(RAW).push_many(range(3))
+    lease = Batches(broker, keys.queue(RAW)).take(3, lease_s=30)
+    stranded = strand(RAW, 2)
+
+    lead(broker, keys)
+
+    assert client.queue(RAW).ids("waiting") == stranded
+    assert client.queue(RAW).ids("pending") == ids
+    assert lease.members(0, 3) == ids
+
+
 def test_a_queue_of_no_pipeline_is_looked_at_once_a_batch_of_it_was_decided(broker, keys, client, strand):
     client.queue("mail").push("x")
     lease = Batches(broker, keys.queue("mail")).take(1, lease_s=30)
