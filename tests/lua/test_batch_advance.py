@@ -160,6 +160,22 @@ def test_a_new_item_with_a_delay_that_moved_too_often_is_dead(ends):
     assert (target.ids("scheduled"), target.ids("waiting")) == ([], ["v"])
 
 
+def test_a_new_item_inherits_from_the_member_that_it_comes_from(ends):
+    source, target = ends
+    inherited = {"hops": 2, "headers": '{"a":"1"}', "priority": 2, "key": "k"}
+    source.raw.hset(source.keys.task("u"), mapping=inherited)
+    rows = [("kid", '"parent":"u"'), ("own", '"parent":"u","priority":0,"headers":{"b":"2"}'), ("none", '"parent":"v"')]
+    decide(source, [(one, "b", b"1", f'{{"new":1,{more}}}') for one, more in rows])
+    assert advance(source).new == 3
+
+    kid, own, none = (target.hash(one) for one, _ in rows)
+    assert [kid[name] for name in ("hops", "headers", "priority", "key")] == [b"3", b'{"a":"1"}', b"2", b"k"]
+    assert own["headers"] in (b'{"a":"1","b":"2"}', b'{"b":"2","a":"1"}')
+    assert (own["priority"], own["hops"]) == (b"0", b"3")
+    assert not none.keys() & {"headers", "priority", "key"}
+    assert [one.id for one in target.reserve(3)] == ["kid", "none", "own"]
+
+
 @pytest.mark.parametrize("is_there_before", [False, True])
 def test_a_new_item_whose_id_exists_is_skipped_and_counted(ends, is_there_before):
     source, target = ends

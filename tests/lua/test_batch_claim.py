@@ -147,6 +147,27 @@ def test_the_hold_is_extended_in_its_second_half_for_members_that_are_there(held
     assert held.scores("pending") == {"x": clock.ms + WEEK_MS, "y": start + WEEK_MS}
 
 
+def test_the_hold_is_not_extended_in_its_first_half(held, clock):
+    start = clock.ms
+    clock.advance(WEEK_MS * 0.2)
+    claim(held)
+    renew(held, epoch=2, lease_ms=WEEK_MS)
+
+    assert held.scores("pending") == {"x": start + WEEK_MS, "y": start + WEEK_MS}
+
+
+def test_a_part_holds_its_members_as_long_as_its_batch_did(held, clock):
+    held.configure(max_attempts=1)
+    clock.advance(1000)
+    assert claim(held) is True
+    clock.advance(WEEK_MS - 1000)
+
+    found = claim(held, "b.p1of2")
+
+    assert isinstance(found, Claimed)
+    assert (found.state, found.failures) == ("committed", 0), "given back, not run once more"
+
+
 def test_a_batch_that_nobody_took_for_a_week_is_over_as_its_members_are_in_line_again(held, clock):
     clock.advance(WEEK_MS)
 

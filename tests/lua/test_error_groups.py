@@ -68,6 +68,7 @@ def test_a_brief_reading_leaves_out_the_counts_alone(mail, clock):
         "CardDeclined", clock.ms - 5000, clock.ms, "z", 1,
     )  # fmt: skip
     assert (one.job, one.message, one.place, one.release) == (whole.job, whole.message, whole.place, whole.release)
+    assert (one.count, whole.count) == (0, 2)
 
 
 def test_a_refused_report_is_not_counted(mail):

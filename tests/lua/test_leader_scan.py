@@ -87,6 +87,8 @@ def test_workers_that_fell_silent_are_told(broker, keys, raw):
     broker.run_many(leader_calls.retire(keys, "w3"))
 
     assert broker.run(leader_scan(keys, [])[0]) == ScanReply(silent=["w2"])
+    raw.delete(keys.worker("w1"))
+    assert set(broker.run(leader_scan(keys, [])[0]).silent) == {"w1", "w2"}
 
 
 def test_one_call_looks_at_a_hundred_queues_and_the_workers(broker, keys, raw):

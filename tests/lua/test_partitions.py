@@ -186,10 +186,32 @@ def test_many_keys_at_their_limits_hold_up_no_other(mail, add):
 def test_a_task_that_did_not_start_in_time_costs_its_key_nothing(mail, add, clock):
     limit(mail, key_inflight=1, fair=1)
     add("a0", "b0", expires_in_ms=1000)
-    add("a1")
+    add("a1", "a2")
     clock.advance(1000)
     assert taken(mail, 1) == ["a1"]
+    assert taken(mail, 9) == []
     assert mail.ids("dead") == ["a0", "b0"]
+
+
+def test_a_cancelled_task_whose_lease_ended_frees_its_key(mail, add, clock):
+    limit(mail, key_inflight=1, keepalive_ms=1000)
+    add("a0", "b0")
+    mail.reserve(2)
+    clock.advance(1000)
+    assert mail.run(tasks.cancel(mail.keys, "a0", keep_ms=0)) == "ok"
+    assert mail.raw.hgetall(mail.keys.base + b"mail:inflight") == {b"b": b"1"}
+
+
+@pytest.mark.parametrize("changed", [{"key_inflight": 2}, {"key_tokens": 5}, {"key_interval_us": 1}, {"fair": 1}], ids=str)
+def test_a_change_of_a_limit_has_blocked_keys_checked_again(mail, changed):
+    limit(mail, key_inflight=1, key_tokens=1, key_interval_us=HOUR_US)
+    assert not mail.raw.hexists(mail.keys.settings, "recheck")
+    limit(mail, key_inflight=1, max_inflight=7)
+    assert not mail.raw.hexists(mail.keys.settings, "recheck"), "no limit of a key was changed"
+
+    limit(mail, **changed)
+
+    assert mail.raw.hexists(mail.keys.settings, "recheck") == ("fair" not in changed)
 
 
 def test_a_damaged_task_is_dropped_and_costs_its_key_nothing(mail, add):

@@ -64,6 +64,13 @@ def test_the_first_declaration_replaces_what_was_set_by_hand(mail):
     assert changed(mail) == {"dead_max": "ada"}
 
 
+def test_a_declaration_that_changes_nothing_wakes_nobody(mail):
+    declare(mail, max_inflight="4")
+    assert mail.wakes()
+    declare(mail, max_inflight="4")
+    assert not mail.wakes()
+
+
 def test_a_value_set_back_by_hand_is_no_change(mail):
     declare(mail, max_inflight="4")
     by_hand(mail, max_inflight="")

@@ -14,6 +14,15 @@ def test_a_task_goes_from_whatever_state_with_its_hash(mail):
     assert mail.totals()["purged"] == 3
 
 
+def test_a_finished_task_leaves_the_history_and_counts_there(mail):
+    mail.configure(history_ms=60_000)
+    mail.commit(mail.lease("done"))
+
+    assert mail.run(tasks.remove(mail.keys, ["done"])) == ["ok"]
+    assert (mail.ids("done"), mail.hash("done")) == ([], {})
+    assert mail.totals() == {"enqueued": 1, "succeeded": 1, "history_purged": 1}
+
+
 def test_a_task_that_a_worker_has_stays(mail):
     mail.lease("held")
     before = mail.snapshot()

@@ -178,7 +178,7 @@ def test_tasks_that_leave_between_two_pages_hide_no_others(client: Client) -> No
 
 def test_tasks_due_at_the_same_instant_are_each_found_once_though_the_last_of_a_page_leaves(client: Client) -> None:
     at_ms = 4_000_000_000_000
-    names = sorted(f"t{n}" for n in range(1300))
+    names = sorted(f"{'abc'[n % 3]}{n // 3}" for n in range(1300))
     client.enqueue_many(Task(id=name, queue="mail", payload=b"{}", at_ms=at_ms) for name in names)
 
     def cancel_last(page: Any) -> None:
