@@ -157,6 +157,7 @@ def test_a_new_item_with_a_delay_that_moved_too_often_is_dead(ends):
 
     assert (step.done, step.dead, step.moved, step.ended) == (True, 1, 1, 5)
     assert source.ids("dead") == ["kid"]
+    assert source.totals() == {"enqueued": 7, "succeeded": 5, "moved_out": 1, "failed": 1, "dead": 1}
     assert (target.ids("scheduled"), target.ids("waiting")) == ([], ["v"])
 
 
@@ -174,6 +175,27 @@ def test_a_new_item_inherits_from_the_member_that_it_comes_from(ends):
     assert (own["priority"], own["hops"]) == (b"0", b"3")
     assert not none.keys() & {"headers", "priority", "key"}
     assert [one.id for one in target.reserve(3)] == ["kid", "none", "own"]
+
+
+@pytest.mark.parametrize(("hops", "state"), [(2, "waiting"), (3, "dead")])
+def test_a_new_item_may_have_moved_as_often_as_the_limit_says(ends, hops, state):
+    source, target = ends
+    source.raw.hset(source.keys.task("u"), "hops", hops)
+    decide(source, [("kid", "b", b"1", '{"new":1,"parent":"u"}')], max_hops=3)
+    advance(source)
+    assert (target if state == "waiting" else source).ids(state) == ["kid"]
+
+
+def test_a_new_item_is_handed_out_with_its_headers_and_encoding(ends):
+    source, target = ends
+    rows = [("plain", '"type":"T"'), ("headed", '"type":"T","headers":{"a":"1"}'), ("untyped", '"type":""')]
+    decide(source, [(one, "b", b"1", f'{{"new":1,"parent":"u",{more}}}') for one, more in rows])
+    advance(source)
+
+    plain, headed, untyped = target.reserve(3)
+    assert (plain.headers, headed.headers, untyped.headers) == (None, b'{"a":"1"}', None)
+    assert (plain.encoding, untyped.encoding) == (None, b"json")
+    assert "more" not in target.hash("plain"), "a reserve reads no further fields of it"
 
 
 @pytest.mark.parametrize("is_there_before", [False, True])

@@ -1,5 +1,7 @@
 """crash: tasks that had begun when their worker died go back to their places; their attempts count."""
 
+import pytest
+
 from jobrunner.broker.calls import leases
 
 
@@ -66,6 +68,16 @@ def test_the_leases_of_a_worker_are_found_by_their_numbers(mail):
 
     assert mail.run(leases.taken_in(keys, 2**51 + 5, 2**51 + 9)) == [("b", 2**51 + 5), ("c", 2**51 + 6)]
     assert mail.run(leases.taken_in(keys, 2**51, 2**52 - 1)) == [("a", 2**51 + 4), ("b", 2**51 + 5), ("c", 2**51 + 6)]
+
+
+@pytest.mark.parametrize(("token", "worker"), [(2**51 + 5, b"000000"), (2**51 + 2**27 * 171, b"0000ab"), (7, b"")])
+def test_a_lease_that_ended_is_noted_with_its_worker(mail, clock, token, worker):
+    mail.enqueue("a")
+    mail.run(leases.reserve(mail.keys, 1, token=token))
+    clock.advance(30_000)
+    mail.reserve(0)
+
+    assert mail.hash("a")["failures"].split(b"\t")[1:4] == [b"1", b"expired", worker]
 
 
 def test_what_may_be_to_blame_is_told_apart_until_it_reports(mail):

@@ -64,6 +64,19 @@ def test_a_member_that_died_twice_counts_once(mail):
     assert mail.hash("then-j")["outcomes"] == b'["dead","succeeded","succeeded"]'
 
 
+def test_each_arrival_lets_the_join_live_as_long_again(mail):
+    prepare(mail, ttl_ms=60_000)
+    key = mail.keys.join("j")
+    for say in (
+        lambda: arrive(mail, (0, "cancelled")),
+        lambda: arrive(mail, (0, "cancelled")),
+        lambda: mail.run(flows.join_arrive_part(mail.keys, "j", 1, 0, b"x")),
+    ):
+        mail.raw.pexpire(key, 1000)
+        say()
+        assert 59_000 < mail.raw.pttl(key) <= 60_000
+
+
 def test_a_member_without_a_result_brought_null(mail):
     prepare(mail)
     arrive(mail, (0, "succeeded"), (1, "succeeded", b"7"))

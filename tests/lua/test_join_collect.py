@@ -126,6 +126,17 @@ def test_pass_tells_the_collected_results(mail):
     assert arrive(mail, (0, "succeeded", b"0")) == collect(mail) == "noted"
 
 
+def test_each_slice_lets_the_join_and_what_it_collected_live_as_long_again(mail):
+    prepare(mail, total=1500, rule="pass", task=False, onward=FAR, ttl_ms=60_000)
+    assert fill(mail, 1500) == "more"
+    keys = mail.keys.join_and_collected("j")
+    assert collect(mail) == "more"
+    for key in keys:
+        mail.raw.pexpire(key, 1000)
+    assert collect(mail) == "more"
+    assert all(59_000 < mail.raw.pttl(key) <= 60_000 for key in keys)
+
+
 def pass_on(mail, source, to, member=0):
     """Takes what was collected at one join to another, as the relay does; returns the word on its arrival."""
     parts = mail.run(flows.collected(mail.keys, source))

@@ -164,6 +164,20 @@ def test_going_by_key_can_be_switched_off_and_on(mail, add):
     assert taken(mail, 9) == ["a3", "b1", "c0"]
 
 
+def test_a_queue_without_partitions_any_more_keeps_none_of_their_keys(mail, add):
+    limit(mail, key_inflight=1)
+    add("a0", "b0", "c0")
+    assert taken(mail, 1) == ["a0"]
+    mail.raw.zadd(mail.keys.base + b"mail:unsure", {"a": 1})
+    limit(mail, key_inflight="")
+    assert [taken(mail, 1) for _ in range(2)] == [["b0"], ["c0"]]
+    assert taken(mail, 1) == []
+
+    left = {key.removeprefix(mail.keys.base + b"mail:") for key in mail.raw.keys(mail.keys.base + b"mail:*")}
+    assert not left & {b"blocked", b"unsure", b"rotation:-1", b"rotation:0", b"rotation:1", b"inflight", b"holders"}
+    assert not mail.raw.hkeys(mail.keys.settings)
+
+
 def test_a_moved_or_requeued_task_keeps_its_key(line, mail, add):
     limit(mail, fair=1, key_inflight=1)
     add("a0", "a1", "b0", max_attempts=1)

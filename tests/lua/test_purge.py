@@ -29,6 +29,20 @@ def test_only_the_set_asked_for_is_touched(mail, state):
     assert {one for one in ("dead", "scheduled", "waiting") if mail.hash(one)} == left
 
 
+@pytest.mark.parametrize(("state", "posts"), [("waiting", True), ("dead", False), ("done", False)])
+def test_the_flow_of_a_task_hears_of_its_end_once(mail, state, posts):
+    mail.configure(history_ms=60_000)
+    mail.enqueue("a", then=b"joined")
+    if state != "waiting":
+        (held,) = mail.reserve()
+        mail.commit(held) if state == "done" else mail.fail(held, fate="dead")
+    mail.raw.delete(mail.keys.outbox)
+
+    assert mail.run(queues.purge(mail.keys, state)) == 1
+
+    assert mail.raw.hgetall(mail.keys.outbox) == ({b"cancelled:joined": b""} if posts else {})
+
+
 def test_an_empty_set_is_no_change(mail):
     assert mail.run(queues.purge(mail.keys, "waiting")) == 0
     assert mail.snapshot() == {}

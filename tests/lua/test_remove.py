@@ -34,7 +34,11 @@ def test_a_task_that_a_worker_has_stays(mail):
 def test_a_scheduled_task_waits_behind_those_that_wait(mail, clock):
     mail.enqueue("later", delay_ms=60_000)
     mail.enqueue("a")
+    mail.wakes()
 
     assert mail.run(tasks.run_now(mail.keys, ["later", "a", "none"])) == ["ok", "not_scheduled", "not_scheduled"]
-    assert [attempt.id for attempt in mail.reserve(2)] == ["a", "later"]
     assert mail.wakes()
+    assert [attempt.id for attempt in mail.reserve(2)] == ["a", "later"]
+    mail.wakes()
+    assert mail.run(tasks.run_now(mail.keys, ["later"])) == ["not_scheduled"]
+    assert not mail.wakes()
