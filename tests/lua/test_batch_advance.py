@@ -198,6 +198,17 @@ def test_a_new_item_is_handed_out_with_its_headers_and_encoding(ends):
     assert "more" not in target.hash("plain"), "a reserve reads no further fields of it"
 
 
+def test_new_items_of_a_write_share_a_priority(line):
+    source, target = line("o/a"), line("o/b")
+    target.enqueue("there")
+    source.run(batches.begin(source.keys, "b", lease_ms=1000, shared={"priority": 2, "type": "T"}))
+    decide(source, [("new", "b", b"1", '{"new":1}'), ("own", "b", b"1", '{"new":1,"priority":0}')])
+    advance(source)
+
+    assert [one.id for one in target.reserve(3)] == ["new", "there", "own"]
+    assert (target.hash("new")["priority"], target.hash("own")["priority"]) == (b"2", b"0")
+
+
 @pytest.mark.parametrize("is_there_before", [False, True])
 def test_a_new_item_whose_id_exists_is_skipped_and_counted(ends, is_there_before):
     source, target = ends

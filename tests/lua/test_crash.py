@@ -80,6 +80,15 @@ def test_a_lease_that_ended_is_noted_with_its_worker(mail, clock, token, worker)
     assert mail.hash("a")["failures"].split(b"\t")[1:4] == [b"1", b"expired", worker]
 
 
+def test_each_attempt_that_failed_has_a_line_of_its_own(mail):
+    mail.enqueue("a", max_attempts=0)
+    for _ in range(12):
+        mail.crash(*mail.reserve())
+    lines = mail.hash("a")["failures"].split(b"\n")
+    assert [line.split(b"\t")[1] for line in lines] == [b"%d" % n for n in range(3, 13)]
+    assert all(line[:1].isdigit() for line in lines)
+
+
 def test_what_may_be_to_blame_is_told_apart_until_it_reports(mail):
     assert mail.crash(mail.lease("a"), suspect=True) == ["waiting"]
     (attempt,) = mail.reserve()

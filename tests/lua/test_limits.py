@@ -206,6 +206,13 @@ def test_a_full_queue_refuses_the_whole_batch(mail, clock):
     assert mail.enqueue("y") == [True]
 
 
+@pytest.mark.parametrize("damage", ["abc", "nan", "-"])
+def test_a_size_that_is_no_number_is_none(mail, damage):
+    mail.configure(max_size=damage)
+    fill(mail, 3)
+    assert len(mail.reserve(9)) == 3
+
+
 def test_a_queue_over_its_size_takes_an_enqueue_of_what_is_there(mail):
     fill(mail, 3)
     limit(mail, max_size=1)
@@ -247,6 +254,11 @@ def test_where_no_dead_are_kept_they_are_gone_at_once(mail):
     assert mail.fail(held, fate="dead") == ["dead"]
     assert (mail.hash("a"), mail.ids("dead")) == ({}, [])
     assert (mail.totals()["dead"], mail.totals()["trimmed"]) == (1, 1)
+
+
+def test_deaths_that_no_leader_reads_are_kept_for_a_day(mail):
+    mail.fail(mail.lease("a"), fate="dead")
+    assert 86_000_000 < mail.raw.pttl(mail.keys.deaths) <= 86_400_000
 
 
 def test_a_thousand_deaths_are_kept_for_the_events_of_the_leader(mail):

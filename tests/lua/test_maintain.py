@@ -175,6 +175,19 @@ def test_more_dead_tasks_than_allowed_go_the_oldest_first(mail, clock):
     assert mail.hash("z") == {}
 
 
+@pytest.mark.parametrize("damage", ["gone", "of another type"])
+def test_damaged_dead_tasks_are_not_in_the_way_of_those_behind_them(mail, clock, damage):
+    mail.configure(dead_ttl_ms=1000)
+    for name in "ab":
+        mail.fail(mail.lease(name), fate="dead")
+    mail.raw.delete(mail.keys.task("a"))
+    if damage != "gone":
+        mail.raw.set(mail.keys.task("a"), "damage")
+    clock.advance(1000)
+    mail.reserve()
+    assert (mail.ids("dead"), mail.hash("b")) == ([], {})
+
+
 def test_as_many_dead_tasks_as_allowed_stay_and_count_nothing(mail):
     mail.configure(dead_max=2)
     for name in "ab":

@@ -29,6 +29,7 @@ TESTS = (
     "tests/unit/client",
     "tests/unit/coordinator",
     "tests/unit/inspector",
+    "tests/security/test_encryption.py",
     "tests/worker",
     "tests/simulation/test_simulation.py",
 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator import recovery
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
@@ -41,6 +42,12 @@ def test_a_new_leader_repairs_what_it_finds(broker, keys, client, raw, strand):
         assert client.queue(queue).ids("waiting", limit=1000) == there
         assert client.queue(queue).counts()["pending"] == 0
         assert not list(raw.scan_iter(match=keys.queue(queue).batch + b"*:members"))
+
+
+@pytest.mark.parametrize(("count", "steps"), [(2, [2, 0]), (3, [3, 0]), (4, [2, 2, 0]), (5, [2, 3, 0])])
+def test_a_slice_leaves_no_single_item_which_would_look_like_one_of_a_program(broker, keys, strand, count, steps):
+    strand(RAW, count)
+    assert [broker.run(leases.reclaim(keys.queue(RAW), count=2)).items for _ in steps] == steps
 
 
 def test_items_of_an_open_batch_stay_where_they_are(broker, keys, client, strand):
