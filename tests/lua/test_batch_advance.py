@@ -98,6 +98,17 @@ def test_an_item_whose_hold_ran_out_is_skipped(ends, clock):
     assert target.ids("waiting") == []
 
 
+def test_an_item_that_another_holder_has_is_skipped(ends):
+    source, target = ends
+    decide(source, [("u", "b", b"1", ""), ("v", "b", b"1", "")], rest="dropped")
+    source.raw.zadd(source.keys.leases, {"u": 2**51 + 5, "z": 2**51 + 6})
+
+    step = advance(source)
+
+    assert (step.moved, step.skipped, step.ended) == (1, 1, 3)
+    assert (target.ids("waiting"), source.ids("pending")) == (["v"], ["u", "z"])
+
+
 def test_members_that_are_dropped_or_succeed_stay_in_the_history(ends):
     source, _ = ends
     source.configure(history_ms=60_000)
@@ -205,6 +216,7 @@ def test_new_items_of_a_write_share_a_priority(line):
     decide(source, [("new", "b", b"1", '{"new":1}'), ("own", "b", b"1", '{"new":1,"priority":0}')])
     advance(source)
 
+    assert "more" not in target.hash("new"), "a reserve reads no further fields of it"
     assert [one.id for one in target.reserve(3)] == ["new", "there", "own"]
     assert (target.hash("new")["priority"], target.hash("own")["priority"]) == (b"2", b"0")
 
@@ -215,7 +227,8 @@ def test_a_new_item_whose_id_exists_is_skipped_and_counted(ends, is_there_before
     if is_there_before:
         target.enqueue("kid", payload=b"0")
     made = ["other", "kid"] if is_there_before else ["kid", "kid"]
-    decide(source, [(kid, "b", b"%d" % n, f'{{"new":1,"parent":"{of}"}}') for n, (kid, of) in enumerate(zip(made, "uv"))])
+    rows = enumerate(zip(made, "uv", strict=True))
+    decide(source, [(kid, "b", b"%d" % n, f'{{"new":1,"parent":"{of}"}}') for n, (kid, of) in rows])
 
     step = advance(source)
 

@@ -64,6 +64,15 @@ def test_a_member_that_died_twice_counts_once(mail):
     assert mail.hash("then-j")["outcomes"] == b'["dead","succeeded","succeeded"]'
 
 
+@pytest.mark.parametrize("later", ["cancelled", "dead", "succeeded"])
+def test_an_end_that_is_no_death_stays(mail, later):
+    prepare(mail, rule="complete")
+    assert arrive(mail, (0, "succeeded", b"1")) == arrive(mail, (0, later, b"2")) == "noted"
+    assert arrive(mail, (1, "succeeded", b"3")) == "fired"
+    task = mail.hash("then-j")
+    assert (task["outcomes"], task["results"]) == (b'["succeeded","succeeded"]', b"[1,3]")
+
+
 def test_each_arrival_lets_the_join_live_as_long_again(mail):
     prepare(mail, ttl_ms=60_000)
     key = mail.keys.join("j")

@@ -207,6 +207,29 @@ def test_a_task_that_did_not_start_in_time_costs_its_key_nothing(mail, add, cloc
     assert mail.ids("dead") == ["a0", "b0"]
 
 
+def test_a_key_at_its_limit_is_blocked_when_a_task_of_it_comes_due(mail, add, clock):
+    limit(mail, key_inflight=1, keepalive_ms=60_000)
+    add("a0")
+    add("a1", delay_ms=1000)
+    assert taken(mail) == ["a0"]
+    clock.advance(1000)
+    mail.run(queues.upkeep(mail.keys))
+
+    assert mail.ids("waiting") == ["a1"]
+    assert mail.raw.zrange(mail.keys.base + b"mail:blocked", 0, -1) == [b"a"]
+    assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
+
+
+@pytest.mark.parametrize(("damage", "order"), [(None, ["a0", "a1"]), ("x", ["a0", "a1"]), (1e12, ["a0", "a1"])])
+def test_a_task_returns_from_its_partition_to_its_place(mail, add, damage, order):
+    limit(mail, fair=1)
+    add("a0", "a1")
+    if damage is not None:
+        mail.raw.hset(mail.keys.task("a0"), "place", damage)
+    limit(mail, fair="")
+    assert [taken(mail) for _ in range(2)] == [[one] for one in order]
+
+
 def test_a_cancelled_task_whose_lease_ended_frees_its_key(mail, add, clock):
     limit(mail, key_inflight=1, keepalive_ms=1000)
     add("a0", "b0")
@@ -216,7 +239,9 @@ def test_a_cancelled_task_whose_lease_ended_frees_its_key(mail, add, clock):
     assert mail.raw.hgetall(mail.keys.base + b"mail:inflight") == {b"b": b"1"}
 
 
-@pytest.mark.parametrize("changed", [{"key_inflight": 2}, {"key_tokens": 5}, {"key_interval_us": 1}, {"fair": 1}], ids=str)
+@pytest.mark.parametrize(
+    "changed", [{"key_inflight": 2}, {"key_tokens": 5}, {"key_interval_us": 1}, {"fair": 1}], ids=str
+)
 def test_a_change_of_a_limit_has_blocked_keys_checked_again(mail, changed):
     limit(mail, key_inflight=1, key_tokens=1, key_interval_us=HOUR_US)
     assert not mail.raw.hexists(mail.keys.settings, "recheck")

@@ -65,9 +65,10 @@ def test_the_first_declaration_replaces_what_was_set_by_hand(mail):
 
 
 def test_a_declaration_that_changes_nothing_wakes_nobody(mail):
-    declare(mail, max_inflight="4")
+    declare(mail, max_inflight="4", dead_max="7")
+    by_hand(mail, dead_max="9")
     assert mail.wakes()
-    declare(mail, max_inflight="4")
+    assert declare(mail, max_inflight="4") == []
     assert not mail.wakes()
 
 

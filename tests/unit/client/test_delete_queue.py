@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 
-from jobrunner import Client, Item, Job, PeriodicJob, job
+from jobrunner import Client, Item, Job, PeriodicJob, RateLimit, job
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
@@ -72,6 +73,17 @@ def test_more_than_a_slice_is_deleted(way: Any, raw: redis.Redis, keys: Keys) ->
     queue.push_many([Item(n, partition=f"k{n % 700}") for n in range(1400)])
     queue.configure(fair=True)
     queue.reserve(3)
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys) == []
+
+
+def test_the_rates_of_its_partitions_go_with_it(way: Any, raw: redis.Redis, keys: Keys) -> None:
+    queue = way.queue("mail")
+    queue.configure(rate_per_partition=RateLimit(1, per=timedelta(hours=1)))
+    queue.push_many([Item(n, partition=f"k{n % 3}") for n in range(6)])
+    assert len(queue.reserve(6)) == 3
+    assert len(raw.keys(f"{keys.prefix}:*:bucket:k*")) == 3
 
     assert queue.delete(force=True)
     assert left_of(raw, keys) == []

@@ -50,6 +50,17 @@ def test_a_slice_leaves_no_single_item_which_would_look_like_one_of_a_program(br
     assert [broker.run(leases.reclaim(keys.queue(RAW), count=2)).items for _ in steps] == steps
 
 
+def test_the_list_of_an_open_batch_is_in_use(broker, keys, client, raw):
+    queue = keys.queue(RAW)
+    client.queue(RAW).push_many(range(3))
+    lease = Batches(broker, queue).take(3, lease_s=30)
+    found = broker.run(leases.reclaim(queue, batch_id=lease.id, count=9))
+    assert (found.items, found.list_in_use) == (0, True)
+    raw.delete(queue.batch + lease.id.encode())
+    found = broker.run(leases.reclaim(queue, batch_id=lease.id, count=9))
+    assert (found.items, found.list_in_use) == (3, False)
+
+
 def test_items_of_an_open_batch_stay_where_they_are(broker, keys, client, strand):
     ids = client.queue(RAW).push_many(range(3))
     lease = Batches(broker, keys.queue(RAW)).take(3, lease_s=30)
