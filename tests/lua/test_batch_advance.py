@@ -286,3 +286,15 @@ def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_rows_made_room(ends)
     advance(source, 6)
 
     assert source.wakes()
+
+
+@pytest.mark.parametrize(("cap", "wakes"), [(6, True), ("", False)])
+def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_members_without_rows_ended(ends, cap, wakes):
+    source, _ = ends
+    source.configure(max_inflight=cap) if cap else None
+    decide(source, [], rest="succeeded")
+    source.wakes()
+
+    advance(source)
+
+    assert source.wakes() == wakes

@@ -1,5 +1,7 @@
 """configure: sets and removes settings of a queue in one step."""
 
+import pytest
+
 from jobrunner.broker.calls import queues
 
 
@@ -17,10 +19,11 @@ def test_a_sleeper_is_woken(mail):
     assert not mail.raw.exists(mail.keys.settings)
 
 
-def test_a_full_server_can_be_told_to_pause_a_queue(mail):
+@pytest.mark.parametrize("by", ["", "ada"])
+def test_a_full_server_can_be_told_to_pause_a_queue(mail, by):
     mail.raw.config_set("maxmemory", 1)
     try:
-        mail.run(queues.configure(mail.keys, {"paused": 1}))
+        mail.run(queues.configure(mail.keys, {"paused": 1}, by=by))
     finally:
         mail.raw.config_set("maxmemory", 0)
     assert mail.run(queues.settings(mail.keys)) == {"paused": b"1"}

@@ -29,6 +29,8 @@ TESTS = (
     "tests/unit/client",
     "tests/unit/coordinator",
     "tests/unit/inspector",
+    "tests/unit/cli",
+    "tests/unit/web",
     "tests/security/test_encryption.py",
     "tests/worker",
     "tests/simulation/test_simulation.py",

@@ -78,6 +78,19 @@ def test_more_than_a_slice_is_deleted(way: Any, raw: redis.Redis, keys: Keys) ->
     assert left_of(raw, keys) == []
 
 
+def test_a_queue_whose_outbox_has_an_entry_is_kept_until_that_is_delivered(
+    client: Client, broker: Broker, raw: redis.Redis, keys: Keys
+) -> None:
+    queue = keys.queue("mail")
+    client.queue("mail").push("x")
+    client.queue("mail").reserve()[0].commit()
+    raw.hset(queue.outbox, "succeeded:joined", "")
+    assert broker.run(queues.delete(queue, force=True, states=[])) == ["posted"]
+    assert raw.hgetall(queue.counters)
+    raw.delete(queue.outbox)
+    assert broker.run(queues.delete(queue, force=True, states=[])) == ["deleted"]
+
+
 def test_the_rates_of_its_partitions_go_with_it(way: Any, raw: redis.Redis, keys: Keys) -> None:
     queue = way.queue("mail")
     queue.configure(rate_per_partition=RateLimit(1, per=timedelta(hours=1)))

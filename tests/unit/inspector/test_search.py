@@ -25,6 +25,14 @@ def fill(client: Client, count: int, *, queue: str = "mail", type_: str = "Send"
     )
 
 
+def test_a_part_is_looked_for_in_what_is_there_alone(client: Client) -> None:
+    client.enqueue(Task(id="a", queue="mail", payload=b"{}"))
+    for wanted in (Filter(error="_"), Filter(job="_"), Filter(param="x=_")):
+        assert search(client, wanted).tasks == []
+    (found,) = search(client, Filter(), limit=5).tasks
+    assert (found.type, found.error) == ("", "")
+
+
 def test_pages_follow_each_other_without_a_gap(client: Client) -> None:
     fill(client, 120)
     fill(client, 30, queue="other", prefix="o")
