@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import batches
+from jobrunner.broker.calls import batches, tasks
 from jobrunner.errors import ServerRefused
 
 
@@ -118,6 +118,20 @@ def test_members_that_are_dropped_or_succeed_stay_in_the_history(ends):
 
     assert len(source.ids("done")) == 6
     assert source.hash("u")["outcome"] == b"cancelled"
+
+
+@pytest.mark.parametrize(("rest", "word"), [("succeeded", b"succeeded"), ("dropped", b"cancelled")])
+def test_who_waits_for_the_end_of_a_member_is_told(ends, keys, raw, rest, word):
+    source, _ = ends
+    source.run(tasks.show(keys, "u", queue="o/a", awaited=True))
+    decide(source, [], rest=rest)
+    with raw.pubsub() as ears:
+        ears.subscribe(source.keys.finished + b"u")
+        ears.get_message(timeout=5)
+        advance(source)
+        heard = ears.get_message(timeout=5)
+
+    assert heard["data"] == word
 
 
 def test_the_end_of_a_task_of_a_flow_is_told(line):

@@ -148,6 +148,19 @@ def test_a_clock_that_steps_back_neither_fills_nor_drains(mail, clock, step_ms):
     assert len(mail.reserve(9)) == 1
 
 
+@pytest.mark.parametrize("field", ["level", "at", "interval"])
+@pytest.mark.parametrize("damage", [None, "x"])
+def test_a_damaged_bucket_is_full(mail, field, damage):
+    limit(mail, max_tokens=2, interval_us=HOUR_US)
+    fill(mail, 9)
+    assert len(mail.reserve(9)) == 2
+    mail.raw.hdel(mail.keys.bucket, field)
+    if damage:
+        mail.raw.hset(mail.keys.bucket, field, damage)
+    assert len(mail.reserve(9)) == 2
+    assert mail.reserve(9) == []
+
+
 def test_a_bucket_keeps_its_level_when_the_rate_changes(mail, clock):
     limit(mail, max_tokens=10, interval_us=10_000_000)
     fill(mail, 40)

@@ -207,6 +207,17 @@ def test_a_task_that_did_not_start_in_time_costs_its_key_nothing(mail, add, cloc
     assert mail.ids("dead") == ["a0", "b0"]
 
 
+@pytest.mark.parametrize("limits", [{"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": HOUR_US}], ids=str)
+def test_a_task_of_a_blocked_key_brings_it_into_no_rotation(mail, add, limits):
+    limit(mail, **limits)
+    add("a0", "a1")
+    assert taken(mail, 9) == ["a0"]
+    assert mail.raw.zrange(mail.keys.base + b"mail:blocked", 0, -1) == [b"a"]
+    add("a2")
+    add("a3", "a4")
+    assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
+
+
 def test_a_key_at_its_limit_is_blocked_when_a_task_of_it_comes_due(mail, add, clock):
     limit(mail, key_inflight=1, keepalive_ms=60_000)
     add("a0")

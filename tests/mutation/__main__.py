@@ -105,6 +105,8 @@ def _run_all(mutants: Sequence[Mutant], results: Results, options: argparse.Name
             for key in lines[written:]:
                 todo.pop(key, None)
             written = len(lines)
+            if len(todo) == len(mutants):
+                began = time.monotonic()  # tests are traced first
             _say_progress(len(mutants), len(todo), time.monotonic() - began)
         if todo:
             written += _suspect(todo, suspects, results, process.returncode, is_stuck=len(todo) == before)

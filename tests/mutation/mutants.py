@@ -147,6 +147,8 @@ def _operand(syntax: Syntax, sign: Token) -> int:
 
 def _of_string(text: str, token: Token) -> Iterator[tuple[int, int, str]]:
     word = token.text[1:-1]
+    if " " in word:
+        return  # the text of an error
     if word in _WORDS_OF_COMMANDS:
         yield token.start, token.end, f"'{_WORDS_OF_COMMANDS[word]}'"
     elif not _COMMAND_OR_OPTION.match(word) and not _CALLS_A_COMMAND.search(text, 0, token.start):
