@@ -123,6 +123,8 @@ class QueueSettings:
     """How long finished tasks stay readable and can be replayed."""
     history_max: int | None = None
     """How many of them at most; without `history`, for a week at most."""
+    partitions: int = 1
+    """Over how many slots, and so nodes of a cluster, the queue is spread; 1: it is in one. See docs/queues.md."""
 
 
 def lua_defaults() -> dict[str, str]:

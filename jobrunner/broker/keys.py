@@ -2,8 +2,9 @@
 
 All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
 script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
-share the pipeline's name, which makes a move between them one atomic step. What belongs to no queue and is named
-together has a tag that no queue can have, `{/}` or `{/stats}`; every other key is alone in its slot.
+share the pipeline's name, which makes a move between them one atomic step. The shards of a queue with `partitions` have
+a tag each (see shards.py). What belongs to no queue and is named together has a tag that no queue can have, `{/}` or
+`{/stats}`; every other key is alone in its slot.
 
 ==================================== ====== ====================================================================
 key                                  type   content
@@ -103,13 +104,15 @@ from functools import lru_cache
 
 import msgspec
 
+from jobrunner.broker.shards import SHARD_SUFFIX, is_shard, whole_queue
 from jobrunner.errors import InvalidName
 from jobrunner.formatting import describe
 
 _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-_QUEUE = re.compile(r"(?:[A-Za-z0-9_.:-]{1,128}/)?(?!task(?::|\Z))[A-Za-z0-9_.:-]{1,128}")
-_MADE_ID = re.compile(r"[0-9a-f]{28}-([A-Za-z0-9_.:-]{1,128})")
+_PLAIN_QUEUE = r"(?!task(?::|@|\Z))[A-Za-z0-9_.:-]{1,128}"
+_QUEUE = re.compile(rf"[A-Za-z0-9_.:-]{{1,128}}/{_PLAIN_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
+_MADE_ID = re.compile(rf"[0-9a-f]{{28}}-([A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?)")
 
 
 def check_name(value: object, what: str) -> str:
@@ -144,6 +147,14 @@ def split_queue(name: object) -> tuple[str, str]:
     if queue == "task" or queue.startswith("task:"):
         raise InvalidName(f"queue name {name!r} is reserved: its keys would be those of tasks; choose another")
     return tag, queue
+
+
+def split_any_queue(name: object) -> tuple[str, str]:
+    """The same also of a shard (`mail@3`, see shards.py), whose name no user can choose: it is its own tag."""
+    if isinstance(name, str) and is_shard(name):
+        split_queue(whole_queue(name))
+        return name, name
+    return split_queue(name)
 
 
 def check_is_text(queue: object) -> None:
@@ -256,7 +267,7 @@ class Keys:
         """The keys of a queue by its full name. Raises InvalidName."""
 
     def _queue(self, name: str) -> QueueKeys:
-        tag, queue = split_queue(name)
+        tag, queue = split_any_queue(name)
         base = b"%b{%b}:" % (self._root, tag.encode())
         own = base + queue.encode() + b":"
         return QueueKeys(
@@ -296,7 +307,8 @@ class Keys:
 
     def tag_base(self, tag: str) -> bytes:
         """Prefix of the keys of every queue and task of one tag."""
-        return b"%b{%b}:" % (self._root, check_name(tag, "queue name").encode())
+        check_name(whole_queue(tag) if is_shard(tag) else tag, "queue name")
+        return b"%b{%b}:" % (self._root, tag.encode())
 
     def outbox(self, tag: str) -> bytes:
         """Ends of tasks of flows that are to be delivered to joins."""

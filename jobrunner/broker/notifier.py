@@ -52,7 +52,9 @@ class Notifier:
         on_wake: OnWake = lambda _queue, _brought: None,
         complaints: Complaints | None = None,
     ) -> None:
+        self._broker, self._keys = broker, keys
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
+        self._next: WakeListener | None = None
         # With an injected clock the age of a reply is unknown.
         self.can_bring = self._listener.can_bring and broker.now_ms is server_clock
         self._plan: Plan = tuple
@@ -80,6 +82,10 @@ class Notifier:
             self._plan = plan
         self._armed.set()
 
+    def listen_to(self, queues: Iterable[str]) -> None:
+        """Listens to these queues from the next wait on."""
+        self._next = WakeListener(self._broker, [self._keys.queue(name) for name in queues])
+
     def close(self) -> None:
         """Ends the thread and its connection."""
         self._closing = True
@@ -98,6 +104,10 @@ class Notifier:
         """One wait in the server."""
         if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
             return 0.0
+        if self._next is not None:
+            self._listener.close()
+            self._listener, self._next = self._next, None
+            self.can_bring = self._listener.can_bring and self._broker.now_ms is server_clock
         plan, self._plan = self._plan, tuple  # once: without the replies, the effects of the calls are unknown
         try:
             calls = plan()

@@ -19,16 +19,17 @@ from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
 from jobrunner.client.operations.operation import run_operation_async
+from jobrunner.client.operations.routing import Routes
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.client.records import (
     PeriodicRecord,
     WorkerRecord,
-    queue_names,
     read_periodics,
     read_stats,
     read_workers,
     switch,
+    whole_queues,
 )
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import AsyncTaskHandle
@@ -66,7 +67,7 @@ class AsyncClient:
             greeting=server_calls.check_format(self._keys),
         )
         self._buffer = buffer_of(self.settings, self._keys, self._encryption, self._endpoint, now_ms)
-        self._registered: set[str] = set()
+        self._routes = Routes(self._keys, self._endpoint)
         self._redaction = SharedRedaction(self.settings.redact)
 
     @classmethod
@@ -92,7 +93,8 @@ class AsyncClient:
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
-        ref = QueueRef(self._keys, self._encryption, name, self.settings.payload_limit, self.settings.result_limit)
+        limits = self.settings.payload_limit, self.settings.result_limit
+        ref = QueueRef(self._keys, self._encryption, name, *limits, routes=self._routes)
         return AsyncQueue(self._broker, ref, self._buffer, self._middleware)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
@@ -102,7 +104,7 @@ class AsyncClient:
 
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
-        return await run_operation_async(self._broker, queue_names(self._keys))
+        return await run_operation_async(self._broker, whole_queues(self._keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
         """As Client.events."""
@@ -152,14 +154,9 @@ class AsyncClient:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
+            is_new = self._buffer is None and await self._placed(tasks_of_batch)
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                made = partial(
-                    EnqueueBatch,
-                    self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered,
-                )  # fmt: skip
-                # A store is written to as the batch is made, and may take its time.
-                batch = made() if self.settings.payload_store is None else await asyncio.to_thread(made)
-                found, durability = await self._write(batch, outgoing, wait)
+                found, durability = await self._write(outgoing, wait, is_new)
             handles += [
                 AsyncTaskHandle(
                     self._broker,
@@ -167,24 +164,39 @@ class AsyncClient:
                     durability=durability,
                     is_new=is_new,
                 )
-                for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
+                for (task_id, is_new), task in zip(found, outgoing, strict=True)
             ]
         return handles
 
+    async def _placed(self, tasks: Sequence[Task]) -> bool:
+        """As Client._placed."""
+        return await run_operation_async(self._broker, self._routes.placing(tasks))
+
+    async def _batch(self, tasks: Sequence[Task]) -> EnqueueBatch:
+        limit = self.settings.payload_limit
+        made = partial(EnqueueBatch, self._keys, self._encryption, tasks, limit, self._routes.registered)
+        # A store is written to as the batch is made, and may take its time.
+        return made() if self.settings.payload_store is None else await asyncio.to_thread(made)
+
     async def _write(
-        self, batch: EnqueueBatch, tasks: Sequence[Task], wait: Duration
+        self, tasks: Sequence[Task], wait: Duration, is_new: bool
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """As Client._write."""
+        batch = await self._batch(tasks)
 
-        async def send() -> list[Any]:
+        async def send() -> list[Placed]:
+            is_first, sent = is_new, batch
+            if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
+                is_first = await self._placed(tasks)
+                sent = await self._batch(tasks)
             try:
-                return await run_operation_async(self._broker, write(batch, wait))
+                writing = write(sent, wait, just_registered=is_first)
+                return sent.placed(await run_operation_async(self._broker, writing))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise
 
-        replies = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
-        if replies is None:
+        found = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
+        if found is None:
             return [(task.id, None) for task in tasks], "buffered"
-        self._registered |= batch.new_queues
-        return batch.placed(replies), self.settings.durability
+        return found, self.settings.durability

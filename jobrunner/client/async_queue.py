@@ -1,6 +1,6 @@
 """Queues as queues, for asyncio: Queue with every method awaited. The operations are those of Queue."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,10 +9,9 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import AsyncLease
-from jobrunner.client.operations import dead_and_history
 from jobrunner.client.operations import lease as lease_operations
+from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
-from jobrunner.client.operations.delete_queue import delete_queue
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash
@@ -23,6 +22,7 @@ from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.settings import Duration
+from jobrunner.task import Task
 
 T = TypeVar("T")
 
@@ -57,11 +57,19 @@ class AsyncQueue:
     ) -> list[str]:
         """As Queue.push_many."""
         at_once = queue_operations.waits_for_reply(on_clash)
-        with sending(queue_operations.tasks_of(self._ref, payloads), self._middleware) as tasks:
+        made = queue_operations.tasks_of(self._ref, payloads)
+        is_buffered = self._buffer is not None and not at_once
+        is_new = not is_buffered and await self._placed(made)
+        with sending(made, self._middleware) as tasks:
 
             async def send() -> list[str]:
+                just_registered = is_new or (is_buffered and await self._placed(tasks))
                 try:
-                    return await self._run(queue_operations.push_many(self._ref, tasks, wait, on_clash))
+                    return await self._run(
+                        queue_operations.push_many(
+                            self._ref, tasks, wait, on_clash, just_registered=just_registered
+                        )
+                    )  # fmt: skip
                 except OutcomeUnknown:
                     remember_unknown(tasks)
                     raise
@@ -70,6 +78,12 @@ class AsyncQueue:
                 return await send()
             await self._buffer.through_async(tasks, send)
             return [task.id for task in tasks]
+
+    async def _placed(self, tasks: Sequence[Task]) -> bool:
+        """As Queue._placed."""
+        routes = self._ref.routes
+        needed = bool(tasks) and routes is not None and routes.are_needed(self.name)
+        return needed and routes is not None and await self._run(routes.placing(tasks))
 
     async def reserve(
         self,
@@ -80,26 +94,26 @@ class AsyncQueue:
         committing: Iterable[AsyncLease] = (),
     ) -> list[AsyncLease]:
         """As Queue.reserve. When it is cancelled, what the server had handed out goes back to its place first."""
-        taken = await self._run(lease_operations.reserve(self._ref, n, keepalive, wait, committing))
-        return [AsyncLease(self._broker, self._ref, attempt) for attempt in taken]
+        taken = await self._run(shard_leases.reserve(self._ref, n, keepalive, wait, committing))
+        return [AsyncLease(self._broker, self._ref.shard(attempt.queue), attempt) for attempt in taken]
 
     async def commit_many(self, leases: Iterable[AsyncLease], results: Iterable[Any] | None = None) -> list[bool]:
         """As Queue.commit_many."""
-        return await self._run(lease_operations.commit_many(self._ref, leases, results))
+        return await self._run(shard_leases.commit_many(self._ref, leases, results))
 
     async def rollback_many(
         self, leases: Iterable[AsyncLease], delay: Duration | None = None, error: str = ""
     ) -> list[bool]:
         """As Queue.rollback_many."""
-        return await self._run(lease_operations.rollback_many(self._ref, leases, delay, error))
+        return await self._run(shard_leases.rollback_many(self._ref, leases, delay, error))
 
     async def release_many(self, leases: Iterable[AsyncLease]) -> list[bool]:
         """As Queue.release_many."""
-        return await self._run(lease_operations.release_many(self._ref, leases))
+        return await self._run(shard_leases.release_many(self._ref, leases))
 
     async def extend_many(self, leases: Iterable[AsyncLease]) -> list[bool]:
         """As Queue.extend_many."""
-        return await self._run(lease_operations.extend_many(self._ref, leases))
+        return await self._run(shard_leases.extend_many(self._ref, leases))
 
     async def move_many(
         self,
@@ -118,33 +132,33 @@ class AsyncQueue:
 
     async def pop(self, n: int = 1) -> list[Popped]:
         """As Queue.pop. Cancelling it may lose an item that is already on its way."""
-        return await self._run(queue_operations.pop(self._ref, n))
+        return await self._run(shard_leases.pop(self._ref, n))
 
     async def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
         """As Queue.delete."""
         if isinstance(task_id, msgspec.UnsetType):
-            return await self._run(delete_queue(self._ref, force=force))
-        return await self._run(queue_operations.delete(self._ref, task_id, force=force))
+            return await self._run(whole_queue.delete(self._ref, force=force))
+        return await self._run(whole_queue.delete_task(self._ref, task_id, force=force))
 
     async def run_now(self, task_id: str) -> bool:
         """As Queue.run_now."""
-        return await self._run(queue_operations.run_now(self._ref, task_id))
+        return await self._run(whole_queue.run_now(self._ref, task_id))
 
     async def counts(self) -> dict[str, int]:
         """As Queue.counts."""
-        return await self._run(queue_operations.counts(self._ref))
+        return await self._run(whole_queue.counts(self._ref))
 
     async def totals(self) -> dict[str, int]:
         """As Queue.totals."""
-        return await self._run(queue_operations.totals(self._ref))
+        return await self._run(whole_queue.totals(self._ref))
 
     async def pause(self, for_: Duration | None = None) -> None:
         """As Queue.pause."""
-        await self._run(queue_operations.pause(self._ref, for_))
+        await self._run(whole_queue.pause(self._ref, for_))
 
     async def resume(self) -> None:
         """As Queue.resume."""
-        await self._run(queue_operations.resume(self._ref))
+        await self._run(whole_queue.resume(self._ref))
 
     async def is_paused(self) -> bool:
         """As Queue.is_paused."""
@@ -152,7 +166,7 @@ class AsyncQueue:
 
     async def configure(self, **options: Any) -> None:
         """As Queue.configure."""
-        await self._run(queue_operations.configure(self._ref, options))
+        await self._run(partitions.configure(self._ref, options))
 
     async def settings(self) -> QueueSettings:
         """As Queue.settings."""
@@ -164,29 +178,29 @@ class AsyncQueue:
 
     async def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
         """As Queue.ids."""
-        return await self._run(queue_operations.ids(self._ref, state, limit, start))
+        return await self._run(whole_queue.ids(self._ref, state, limit, start))
 
     async def tasks(self, state: str = "dead", *, limit: int = 100, after: str | None = None) -> list[ItemRecord]:
         """As Queue.tasks."""
-        return await self._run(queue_operations.list_tasks(self._ref, state, limit, after))
+        return await self._run(whole_queue.list_tasks(self._ref, state, limit, after))
 
     async def requeue_dead(
         self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
     ) -> int:
         """As Queue.requeue_dead."""
-        return await self._run(dead_and_history.requeue_dead(self._ref, ids, rate, payload))
+        return await self._run(whole_queue.requeue_dead(self._ref, ids, rate, payload))
 
     async def history(self, limit: int = 100) -> list[ItemRecord]:
         """As Queue.history."""
-        return await self._run(dead_and_history.history(self._ref, limit))
+        return await self._run(whole_queue.history(self._ref, limit))
 
     async def replay(self, task_id: str) -> str:
         """As Queue.replay."""
-        return await self._run(dead_and_history.replay(self._ref, task_id))
+        return await self._run(whole_queue.replay(self._ref, task_id))
 
     async def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """As Queue.purge."""
-        return await self._run(queue_operations.purge(self._ref, state, progress))
+        return await self._run(whole_queue.purge(self._ref, state, progress))
 
     async def _run(self, steps: Operation[T]) -> T:
         return await run_operation_async(self._broker, steps)

@@ -15,7 +15,7 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.calls.batches import ADVANCED_AT_ONCE
 from jobrunner.broker.calls.leases import Reclaimed
-from jobrunner.broker.keys import Keys, QueueKeys, is_queue, split_queue
+from jobrunner.broker.keys import Keys, QueueKeys, is_queue, split_any_queue
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic
@@ -74,7 +74,7 @@ class MemberLists:
         self._keys = keys
         self._tags: dict[str, list[str]] = {}
         for name in filter(is_queue, queues):
-            self._tags.setdefault(split_queue(name)[0], []).append(name)
+            self._tags.setdefault(split_any_queue(name)[0], []).append(name)
         if tag is not None:
             self._tags = {tag: self._tags.get(tag, [])}
         self._steps = self._run()

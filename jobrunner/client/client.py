@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.calls import queues
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
@@ -24,6 +23,7 @@ from jobrunner.client.operations.enqueue import (
     write,
 )
 from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.routing import Routes
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.client.shared_redaction import SharedRedaction
@@ -34,7 +34,7 @@ from jobrunner.middleware import OBSERVERS, MiddlewareStack, stack_of
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings
-from jobrunner.task import Task
+from jobrunner.task import Task, check_size
 
 if TYPE_CHECKING:
     from jobrunner.broker.calls.queues import QueueCounts
@@ -73,7 +73,7 @@ class Client:
             greeting=server_calls.check_format(self._keys),
         )
         self._buffer = buffer_of(self.settings, self._keys, self._encryption, self._endpoint, now_ms)
-        self._registered: set[str] = set()
+        self._routes = Routes(self._keys, self._endpoint)
         self._redaction = SharedRedaction(self.settings.redact)
         atexit.register(self.close)
 
@@ -98,7 +98,8 @@ class Client:
         """The queue of that name. Raises InvalidName."""
         from jobrunner.client.queue import Queue  # here and below: a program that only enqueues jobs needs none of it
 
-        ref = QueueRef(self._keys, self._encryption, name, self.settings.payload_limit, self.settings.result_limit)
+        limits = self.settings.payload_limit, self.settings.result_limit
+        ref = QueueRef(self._keys, self._encryption, name, *limits, routes=self._routes)
         return Queue(self._broker, ref, self._buffer, self._middleware)
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
@@ -108,9 +109,9 @@ class Client:
 
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
-        from jobrunner.client.records import queue_names
+        from jobrunner.client.records import whole_queues
 
-        return run_operation(self._broker, queue_names(self._keys))
+        return run_operation(self._broker, whole_queues(self._keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> "Iterator[Event]":
         """The events after the one with the id `after`, oldest first; with `follow` the iterator never ends.
@@ -176,10 +177,11 @@ class Client:
             raise no_task(task) from None
         if wait or self._buffer is not None or not is_alone:
             return self.enqueue_many([task], wait=wait)[0]
+        is_new = self._routes.are_needed(task.queue) and self._placed([task])
         if self._middleware is None and not OBSERVERS:
-            return self._send(task)
+            return self._send(task, is_new)
         with sending([task], self._middleware) as (outgoing,):
-            return self._send(outgoing)
+            return self._send(outgoing, is_new)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 and 1 MiB, one round trip each; handles in the order given.
@@ -190,11 +192,9 @@ class Client:
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
+            is_new = self._buffer is None and self._placed(tasks_of_batch)
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                batch = EnqueueBatch(
-                    self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered
-                )
-                found, durability = self._write(batch, outgoing, wait)
+                found, durability = self._write(outgoing, wait, is_new)
             handles += [
                 TaskHandle(
                     self._broker,
@@ -202,40 +202,52 @@ class Client:
                     durability=durability,
                     is_new=is_new,
                 )
-                for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
+                for (task_id, is_new), task in zip(found, outgoing, strict=True)
             ]
         return handles
 
+    def _placed(self, tasks: Sequence[Task]) -> bool:
+        """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new.
+        Refused by the server, nothing is enqueued."""
+        for task in tasks:
+            check_size(task.payload, self.settings.payload_limit)
+        return run_operation(self._broker, self._routes.placing(tasks))
+
+    def _batch(self, tasks: Sequence[Task]) -> EnqueueBatch:
+        limit = self.settings.payload_limit
+        return EnqueueBatch(self._keys, self._encryption, tasks, limit, self._routes.registered)
+
     def _write(
-        self, batch: EnqueueBatch, tasks: Sequence[Task], wait: Duration
+        self, tasks: Sequence[Task], wait: Duration, is_new: bool
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """Sends a batch. Returns (id, whether it was added) for each task, and the durability that was reached."""
 
-        def send() -> list[Any]:
+        batch = self._batch(tasks)
+
+        def send() -> list[Placed]:
+            is_first, sent = is_new, batch
+            if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
+                is_first = self._placed(tasks)
+                sent = self._batch(tasks)
             try:
-                return run_operation(self._broker, write(batch, wait))
+                return sent.placed(run_operation(self._broker, write(sent, wait, just_registered=is_first)))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise
 
-        replies = send() if self._buffer is None else self._buffer.through(tasks, send)
-        if replies is None:
+        found = send() if self._buffer is None else self._buffer.through(tasks, send)
+        if found is None:
             return [(task.id, None) for task in tasks], "buffered"
-        self._registered |= batch.new_queues
-        return batch.placed(replies), self.settings.durability
+        return found, self.settings.durability
 
-    def _send(self, task: Task) -> TaskHandle[Any]:
+    def _send(self, task: Task, is_new: bool) -> TaskHandle[Any]:
         call = enqueue_call(self._keys, self._encryption, [task], self.settings.payload_limit)
-        is_known = task.queue in self._registered
-        if not is_known:
-            self._broker.run_many(queues.register(self._keys, [task.queue]))  # refused: nothing is enqueued
-            self._registered.add(task.queue)
         try:
             (reply,) = self._broker.write([call])
         except OutcomeUnknown:
             remember_unknown([task])
             raise
-        if is_known and reply.is_first:
+        if reply.is_first and not is_new:
             self._broker.run_many(registering_again([self._keys.queue(task.queue)], [reply]))
         task_id, is_new = placed(task, reply)
         reached = self.settings.durability

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 
 import msgspec
 
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item import read_headers, write_headers
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.task import Task
@@ -128,6 +129,6 @@ def remember_unknown(tasks: Iterable[Task]) -> None:
     """It is not known whether these were added."""
     for task in tasks:
         if task.sending:
-            _unknown[task.queue, task.id] = task.sending
+            _unknown[whole_queue(task.queue), task.id] = task.sending
     while len(_unknown) > _REMEMBERED:
         _unknown.pop(next(iter(_unknown)), None)

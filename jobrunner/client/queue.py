@@ -9,10 +9,9 @@ from jobrunner.broker.broker import Broker
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import Lease
-from jobrunner.client.operations import dead_and_history
 from jobrunner.client.operations import lease as lease_operations
+from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
-from jobrunner.client.operations.delete_queue import delete_queue
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash
@@ -72,8 +71,8 @@ class Queue:
         `committing` are committed in the same round trip; when one of them is refused it raises ReportsRefused, as
         `commit_many` does, and nothing is reserved.
         """
-        taken = self._run(lease_operations.reserve(self._ref, n, keepalive, wait, committing))
-        return [Lease(self._broker, self._ref, attempt) for attempt in taken]
+        taken = self._run(shard_leases.reserve(self._ref, n, keepalive, wait, committing))
+        return [Lease(self._broker, self._ref.shard(attempt.queue), attempt) for attempt in taken]
 
     def commit_many(self, leases: Iterable[Lease], results: Iterable[Any] | None = None) -> list[bool]:
         """Commits leases of this queue in one round trip; `results` has one result per lease.
@@ -82,22 +81,22 @@ class Queue:
         LeaseLost) the others are carried out all the same, and ReportsRefused tells which: its `verdicts` has a bool
         or an error for each lease.
         """
-        return self._run(lease_operations.commit_many(self._ref, leases, results))
+        return self._run(shard_leases.commit_many(self._ref, leases, results))
 
     def rollback_many(self, leases: Iterable[Lease], delay: Duration | None = None, error: str = "") -> list[bool]:
         """Rolls leases of this queue back in one round trip, or two without `delay`: the backoff is read before.
 
         Answers as `commit_many`.
         """
-        return self._run(lease_operations.rollback_many(self._ref, leases, delay, error))
+        return self._run(shard_leases.rollback_many(self._ref, leases, delay, error))
 
     def release_many(self, leases: Iterable[Lease]) -> list[bool]:
         """Puts items of this queue back to their places in one round trip. Answers as `commit_many`."""
-        return self._run(lease_operations.release_many(self._ref, leases))
+        return self._run(shard_leases.release_many(self._ref, leases))
 
     def extend_many(self, leases: Iterable[Lease]) -> list[bool]:
         """Renews leases of this queue in one round trip. Answers as `commit_many`."""
-        return self._run(lease_operations.extend_many(self._ref, leases))
+        return self._run(shard_leases.extend_many(self._ref, leases))
 
     def move_many(
         self,
@@ -124,7 +123,7 @@ class Queue:
 
         Their `attempts` is 1 when they were never handed out before.
         """
-        return self._run(queue_operations.pop(self._ref, n))
+        return self._run(shard_leases.pop(self._ref, n))
 
     def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
         """Acknowledges a reserved item by id alone. False when there is none; raises NotReserved without a lease.
@@ -133,8 +132,8 @@ class Queue:
         QueueNotEmpty while it holds anything; with `force` all that it holds is deleted first, for good.
         """
         if isinstance(task_id, msgspec.UnsetType):
-            return self._run(delete_queue(self._ref, force=force))
-        return self._run(queue_operations.delete(self._ref, task_id, force=force))
+            return self._run(whole_queue.delete(self._ref, force=force))
+        return self._run(whole_queue.delete_task(self._ref, task_id, force=force))
 
     def run_now(self, task_id: str) -> bool:
         """Has a scheduled item wait from now on, behind all that wait, whatever it was scheduled for.
@@ -142,23 +141,23 @@ class Queue:
         Returns False, and changes nothing, when the item is waiting, pending, dead or finished. Raises TaskGone when
         the queue has no such item, InvalidName.
         """
-        return self._run(queue_operations.run_now(self._ref, task_id))
+        return self._run(whole_queue.run_now(self._ref, task_id))
 
     def counts(self) -> dict[str, int]:
         """How many items are waiting, scheduled, pending and dead, and kept as history (done)."""
-        return self._run(queue_operations.counts(self._ref))
+        return self._run(whole_queue.counts(self._ref))
 
     def totals(self) -> dict[str, int]:
         """Event counts since the queue was created: enqueued, succeeded, failed, dead, recovered, orphaned, ..."""
-        return self._run(queue_operations.totals(self._ref))
+        return self._run(whole_queue.totals(self._ref))
 
     def pause(self, for_: Duration | None = None) -> None:
         """Hands nothing out until `resume`, or `for_` so long; pushing and reporting go on."""
-        self._run(queue_operations.pause(self._ref, for_))
+        self._run(whole_queue.pause(self._ref, for_))
 
     def resume(self) -> None:
         """Ends a pause."""
-        self._run(queue_operations.resume(self._ref))
+        self._run(whole_queue.resume(self._ref))
 
     def is_paused(self) -> bool:
         """Whether the queue is paused."""
@@ -170,7 +169,7 @@ class Queue:
         Options are the fields of QueueSettings. A setting that is declared (`jobrunner.queue`) counts as changed by
         hand from then on: it is kept until it is declared anew. Raises UnknownOption, InvalidOption, InvalidName.
         """
-        self._run(queue_operations.configure(self._ref, options))
+        self._run(partitions.configure(self._ref, options))
 
     def settings(self) -> QueueSettings:
         """The settings in force."""
@@ -182,7 +181,7 @@ class Queue:
 
     def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
         """Ids of one state, first in line first, at most `limit`."""
-        return self._run(queue_operations.ids(self._ref, state, limit, start))
+        return self._run(whole_queue.ids(self._ref, state, limit, start))
 
     def tasks(self, state: str = "dead", *, limit: int = 100, after: str | None = None) -> list[ItemRecord]:
         """Records of one state, first in line first, at most `limit` (up to 1 000); [] only at the end of the line.
@@ -192,7 +191,7 @@ class Queue:
         `after` is the id of the last record of the page before. Raises TaskGone when that item has left the state
         since: then begin again without it. Items that leave while the page is read are left out.
         """
-        return self._run(queue_operations.list_tasks(self._ref, state, limit, after))
+        return self._run(whole_queue.list_tasks(self._ref, state, limit, after))
 
     def requeue_dead(
         self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
@@ -201,37 +200,46 @@ class Queue:
 
         With `rate`, items per second, they come back one behind the other; with `payload` they come back with that one.
         """
-        return self._run(dead_and_history.requeue_dead(self._ref, ids, rate, payload))
+        return self._run(whole_queue.requeue_dead(self._ref, ids, rate, payload))
 
     def history(self, limit: int = 100) -> list[ItemRecord]:
         """Finished items that the queue keeps (see `configure(history=…)`), last one first, as `tasks` gives them."""
-        return self._run(dead_and_history.history(self._ref, limit))
+        return self._run(whole_queue.history(self._ref, limit))
 
     def replay(self, task_id: str) -> str:
         """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
-        return self._run(dead_and_history.replay(self._ref, task_id))
+        return self._run(whole_queue.replay(self._ref, task_id))
 
     def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.
 
         `progress` is called after each slice with how many are deleted by then.
         """
-        return self._run(queue_operations.purge(self._ref, state, progress))
+        return self._run(whole_queue.purge(self._ref, state, progress))
 
     def _enqueue(self, payloads: Iterable[Any], wait: Duration, on_clash: OnClash) -> list[str]:
         at_once = queue_operations.waits_for_reply(on_clash)
         made = queue_operations.tasks_of(self._ref, payloads)
-        if self._middleware is None and not OBSERVERS and (self._buffer is None or at_once):
-            return self._push(made, wait, on_clash)
+        if self._buffer is None or at_once:
+            is_new = self._placed(made)
+            if self._middleware is None and not OBSERVERS:
+                return self._push(made, wait, on_clash, is_new)
+            with sending(made, self._middleware) as tasks:
+                return self._push(tasks, wait, on_clash, is_new)
         with sending(made, self._middleware) as tasks:
-            if self._buffer is None or at_once:
-                return self._push(tasks, wait, on_clash)
-            self._buffer.through(tasks, lambda: self._push(tasks, wait, on_clash))
+            self._buffer.through(tasks, lambda: self._push(tasks, wait, on_clash, self._placed(tasks)))
             return [task.id for task in tasks]
 
-    def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
+    def _placed(self, tasks: Sequence[Task]) -> bool:
+        """Has the tasks given their shards; returns whether their queue was registered for that."""
+        routes = self._ref.routes
+        return bool(tasks) and routes is not None and routes.are_needed(self.name) and self._run(routes.placing(tasks))
+
+    def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash, is_new: bool) -> list[str]:
         try:
-            return self._run(queue_operations.push_many(self._ref, tasks, wait, on_clash))
+            return self._run(
+                queue_operations.push_many(self._ref, tasks, wait, on_clash, just_registered=is_new)
+            )  # fmt: skip
         except OutcomeUnknown:
             remember_unknown(tasks)
             raise
@@ -242,4 +250,4 @@ class Queue:
 
 def configure_as(queue: Queue, who: str, options: Mapping[str, Any]) -> None:
     """`Queue.configure` for a person, who is named beside the settings. Raises what that raises."""
-    queue._run(queue_operations.configure(queue._ref, options, by=who))  # noqa: SLF001 - its own module
+    queue._run(partitions.configure(queue._ref, options, by=who))  # noqa: SLF001 - its own module

@@ -10,10 +10,11 @@ import msgspec
 from jobrunner.broker.call import whole
 from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.calls.queues import QueueCounts, together
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import list_workers
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.clock import from_ms
 from jobrunner.errors import UnknownJob
@@ -165,12 +166,14 @@ def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:
 
 
 def read_stats(keys: Keys) -> Operation[dict[str, QueueCounts]]:
-    """Returns counts and totals of every queue, by name."""
+    """Returns counts and totals of every queue, by name; those of shards are in those of their queue."""
     names = yield from queue_names(keys)
     counted: dict[str, QueueCounts] = {}
     for first in range(0, len(names), _COUNTED_AT_ONCE):
         some = names[first : first + _COUNTED_AT_ONCE]
-        counted.update(zip(some, (yield [queues.counts(keys.queue(name)) for name in some]), strict=True))
+        for name, found in zip(some, (yield [queues.counts(keys.queue(name)) for name in some]), strict=True):
+            whole = whole_queue(name)
+            counted[whole] = found if whole not in counted else together(counted[whole], found)
     return counted
 
 
@@ -267,6 +270,11 @@ def queue_names(keys: Keys) -> Operation[list[str]]:
         found.update(names)
         if not cursor:
             return sorted(found)
+
+
+def whole_queues(keys: Keys) -> Operation[list[str]]:
+    """Returns the same without shards."""
+    return [name for name in (yield from queue_names(keys)) if not is_shard(name)]
 
 
 def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:

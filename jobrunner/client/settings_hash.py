@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.keys import split_queue
+from jobrunner.broker.shards import MOST_SHARDS
 from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
@@ -96,6 +97,12 @@ def read_origins(stored: Stored) -> dict[str, SettingOrigin]:
     return found
 
 
+def stored_settings(stored: Stored) -> dict[str, bytes]:
+    """The fields of a settings hash that `configure` sets, without those that scripts keep there."""
+    known = {field for form in _FORMS.values() for field in form.fields}
+    return {field: value for field, value in stored.items() if field in known}
+
+
 def settings_named(changed: Iterable[str]) -> list[str]:
     """The settings that have one of these fields."""
     known = set(changed)
@@ -131,6 +138,10 @@ def _size(value: Any, name: str) -> tuple[Any, ...]:
 
 def _limit(value: Any, name: str) -> tuple[Any, ...]:
     return (check_whole(value, name, minimum=0) or "",)
+
+
+def _partitions(value: Any, name: str) -> tuple[Any, ...]:
+    return ("" if check_whole(value, name, minimum=1, maximum=MOST_SHARDS) == 1 else value,)
 
 
 def _switch(value: Any, name: str) -> tuple[Any, ...]:
@@ -192,4 +203,5 @@ _FORMS = {
     "expires_in": _Form(("expires_in_ms",), _length, _read_length),
     "history": _Form(("history_ms",), _length, _read_length),
     "history_max": _Form(("history_max",), _size, int),
+    "partitions": _Form(("partitions",), _partitions, int),
 }

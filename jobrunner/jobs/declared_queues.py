@@ -105,6 +105,11 @@ def declaration(
             f"pipeline.declare({own!r}, …)"
         )
     check_options(settings, _KNOWN, f"setting of queue {name!r}, {place}:")
+    if settings.get("partitions") not in (None, 1):
+        raise InvalidOption(
+            f"queue {name!r}, {place}: partitions={settings['partitions']!r} is set on the server and not declared: "
+            f"use client.queue({name!r}).configure(partitions=…)"
+        )
     most = settings.get("max_per_worker")
     try:
         check_whole(most or 0, "max_per_worker", minimum=0 if most is None else 1)

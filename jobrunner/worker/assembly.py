@@ -50,6 +50,7 @@ from jobrunner.worker.run.growing_executor import GrowingExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
+from jobrunner.worker.shards import ServedShards, served_shards
 from jobrunner.worker.slot_monitor import SlotMonitor
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class WorkerParts:
 
     guard: LeaseGuard
     queues: list[str]
-    """All that the worker serves, those of drivers among them."""
+    """All that the worker serves, those of drivers among them, without shards."""
     tasks: TaskParts
     fetcher: Fetcher
     drivers: BatchDrivers
@@ -91,6 +92,11 @@ class WorkerParts:
     heartbeat: Heartbeat
     gates: Gates
     loops: tuple[Loop, ...]
+
+    @property
+    def all_queues(self) -> list[str]:
+        """The same with all shards."""
+        return [*self.tasks.rotation.queues, *self.drivers.queues]
 
     @property
     def in_hand(self) -> int:
@@ -155,7 +161,9 @@ class Assembly:
         cleaner = None
         if isinstance(self._encryption, StoredPayloads):
             cleaner = PayloadCleaner(self._broker, self._keys, self._encryption.store, lambda: coordinator.leads)
-        tasks = self._task_parts(fetched, guard.keeper.leases, cleaner)
+        shards = served_shards(broker_of(self._client), self._keys, fetched)
+        drivers.check(broker_of(self._client), self._keys)
+        tasks = self._task_parts(fetched, shards, guard.keeper.leases, cleaner)
         fetcher = Fetcher(
             tasks,
             AttemptEvents(self._broker, self._keys, self._worker_id, writes=settings.events == "all"),
@@ -163,6 +171,7 @@ class Assembly:
             self._complaints,
             max_tasks=self._exact_tasks,
             isolates=settings.executor != "processes",
+            shards=shards,
         )
         coordinator = Coordinator(
             self._broker, self._keys, self._worker_id,
@@ -178,7 +187,9 @@ class Assembly:
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact, settings.release)
-        heartbeat = Heartbeat(self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat)
+        heartbeat = Heartbeat(
+            self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat, shards
+        )
         gates = Gates([gate_of(given) for given in settings.gates], commands.set_gate)
         loops = (
             fetcher.loop,
@@ -192,22 +203,23 @@ class Assembly:
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
 
     def _task_parts(
-        self, fetched: dict[str, int], leases: HeldLeases, cleaner: PayloadCleaner | None
+        self, fetched: dict[str, int], shards: ServedShards, leases: HeldLeases, cleaner: PayloadCleaner | None
     ) -> TaskParts:
         settings, finished = self._settings, FinishedAttempts()
         poll_s, caps = longest_poll_s(settings.poll), caps_of(fetched, settings.max_per_queue)
+        weights = shards.weights
         return TaskParts(
             broker=self._broker,
             keys=self._keys,
             encryption=self._inline,
             worker_id=self._worker_id,
             release=settings.release,
-            rotation=CappedRotation(fetched, poll_s, caps) if caps else QueueRotation(fetched, poll_s),
+            rotation=CappedRotation(weights, poll_s, caps) if caps else QueueRotation(weights, poll_s),
             prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
             executor=_build_executor(settings, self._client, self._modules, leases, finished),
             finished=finished,
             leases=leases,
-            notifier=Notifier(self._broker, self._keys, fetched, complaints=self._complaints),
+            notifier=Notifier(self._broker, self._keys, weights, complaints=self._complaints),
             stats=self._stats,
             log=AttemptLog(),
             cleaner=cleaner,

@@ -47,12 +47,12 @@ class EmptyQueues:
 
     def _count_left(self) -> int:
         parts, run_many, keys = self._parts, self._parts.tasks.broker.run_many, self._parts.tasks.keys
-        counted = run_many([queue_calls.counts(keys.queue(name)) for name in parts.queues])
+        counted = run_many([queue_calls.counts(keys.queue(name)) for name in parts.all_queues])
         left: int = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if self._until is RunUntil.DRAINED:
             left += sum(found.scheduled for found in counted)
         if left:  # batches of other workers, whose driver may be down for days, keep no burst worker alive
-            others = [name for name in parts.queues if name not in parts.drivers.queues]
+            others = [name for name in parts.all_queues if name not in parts.drivers.queues]
             left -= sum(run_many([queue_calls.held_by_batches(keys.queue(name)) for name in others]))
         return left
 

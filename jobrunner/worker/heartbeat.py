@@ -36,6 +36,7 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.queues import BatchDrivers
 from jobrunner.worker.recycling import resident_bytes
+from jobrunner.worker.shards import ServedShards
 
 _STOP_NOW = 2
 _MOST_RUNNING = 50
@@ -217,9 +218,10 @@ class Heartbeat:
 
     def __init__(
         self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, registration: Registration,
-        commands: Commands, heartbeat_s: float,
+        commands: Commands, heartbeat_s: float, shards: ServedShards,
     ) -> None:  # fmt: skip
         self._broker = broker
+        self._shards = shards
         self._keys = keys
         self._encryption = encryption
         self._registration = registration
@@ -248,7 +250,9 @@ class Heartbeat:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
             if self._registration.redact:
                 calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
-        _, commands, *_ = self._broker.run_many(calls)
+        asking = self._shards.asking()
+        _, commands, *said = self._broker.run_many([*calls, *asking])
+        self._shards.take(said[len(said) - len(asking) :])
         is_changed = self._commands.obey(commands)
         self._has_started = True
         return 0.0 if is_changed else self._heartbeat_s

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.settings_hash import settings_named, write_settings
@@ -174,6 +176,16 @@ class BatchDrivers:
         self._seen = seen
         self.queues = [queue for queue in queues if driver_of(queue) is not None]
         self._running: dict[str, Driver] = {}
+
+    def check(self, broker: Broker, keys: Keys) -> None:
+        """Raises InvalidOption for a queue with partitions: a batch is filled from one slot."""
+        found = broker.run_many([shard_counts(keys.queue(queue)) for queue in self.queues])
+        for queue, counts in zip(self.queues, found, strict=True):
+            if counts.spread > 1:
+                raise InvalidOption(
+                    f"queue {queue!r} has {counts.spread} partitions and is read in batches, which are filled from one "
+                    f"slot: set it back with configure(partitions=1), or let jobs read it one task at a time"
+                )
 
     def start(self) -> None:
         """Starts them one by one. Raises what a driver raises."""

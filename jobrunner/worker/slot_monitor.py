@@ -6,6 +6,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.shards import whole_queue
 from jobrunner.clock import perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.declared_queues import cap_advice
@@ -45,10 +46,12 @@ class SlotMonitor:
         return found
 
     def _holder(self, begun: Sequence[Attempt]) -> str:
-        if len(self._queues) < 2 or len(begun) < self._slots or len({attempt.queue for attempt in begun}) != 1:
+        if len(self._queues) < 2 or len(begun) < self._slots:
+            return ""
+        if len({whole_queue(attempt.queue) for attempt in begun}) != 1:
             return ""
         since = max(attempt.began_s for attempt in begun)
-        return begun[0].queue if perf_counter() - since >= self._patience_s else ""
+        return whole_queue(begun[0].queue) if perf_counter() - since >= self._patience_s else ""
 
     def _waiting(self, holder: str) -> dict[str, int]:
         """How many tasks wait in other queues, without those that are paused."""

@@ -169,7 +169,7 @@ def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
 ) -> None:
     raw.flushdb()
     ran.clear()
-    encrypting._registered.clear()
+    encrypting._routes.registered.clear()
     keys = keys_of(encrypting).queue("vault")
     given_ids = [Pay(to="ann").enqueue().id, Refund(to="bob", amount=5).enqueue().id, Balance(to="cid").enqueue().id]
     stored = [raw.hgetall(keys.task(one)) for one in given_ids]

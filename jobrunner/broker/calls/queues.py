@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from jobrunner.clock import unix_ms
 NAMES_AT_ONCE = 1000
 """How many names of queues are read at once: it keeps the server for about a third of a millisecond."""
 _WHOLE = re.compile(rb"-?[0-9]{1,18}")
+STATES = ("waiting", "scheduled", "pending", "dead", "done")
+"""The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class QueueCounts:
     def open(self) -> int:
         """How many are not finished: waiting, scheduled or pending."""
         return self.waiting + self.scheduled + self.pending
+
+
+def together(first: QueueCounts, other: QueueCounts) -> QueueCounts:
+    """The counts of two shards of a queue. The queue itself, which sorts before its other shards, says if it is
+    paused."""
+    totals = Counter(first.totals)
+    totals.update(other.totals)
+    states = {state: getattr(first, state) + getattr(other, state) for state in STATES}
+    return QueueCounts(**states, paused=first.paused, totals=dict(totals))
 
 
 class _Declared(msgspec.Struct):

@@ -18,10 +18,13 @@ _RESENT_S = 5.0
 _NOTED_MS = 5000
 
 
-def write(before: Calls, calls: list[tuple[QueueKeys, Call[Any]]], wait: Duration) -> Operation[list[Any]]:
+def write(
+    before: Calls, calls: list[tuple[QueueKeys, Call[Any]]], wait: Duration, *, just_registered: bool = False
+) -> Operation[list[Any]]:
     """Sends what goes before, on a round trip of its own, then each call on its queue; returns the values of all.
 
-    A server near its maxmemory may refuse one command and take the next: nothing is written after a refusal.
+    A server near its maxmemory may refuse one command and take the next: nothing is written after a refusal. A queue
+    that is new is registered once more, unless it was `just_registered`.
     With `wait` a call that finds its queue full is sent again, as a whole, when there may be room: it wrote nothing.
     All calls share that time. Raises QueueFull.
     """
@@ -36,7 +39,7 @@ def write(before: Calls, calls: list[tuple[QueueKeys, Call[Any]]], wait: Duratio
             written += yield from _when_there_is_room(queue, call, ends)
     if before:
         return values + written
-    if any([getattr(reply, "is_first", False) for reply in written]):  # noqa: C419  a list costs one call less
+    if not just_registered and any([getattr(reply, "is_first", False) for reply in written]):  # noqa: C419  a list costs one call less
         yield registering_again([queue for queue, _ in calls], written)
     return written
 

@@ -80,7 +80,8 @@ def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
     calls: list[Any] = [call for job in jobs for call in leader_calls.forget_periodic(keys, job)]
     calls += [command("HDEL", key, name, read=int) for key in (keys.events_cursor, keys.stats_sampled)]
     _, used, *_ = yield [*queues.left(keys, [name]), *calls]
-    ref.is_registered = False
+    if ref.routes is not None:
+        ref.routes.forget(name)
     if used:
         yield from return_if_used(keys, [name])
     yield from ask(events.note(keys, "queue_deleted", queue=name, by=events.who(), count=gone))

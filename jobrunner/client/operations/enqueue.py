@@ -9,10 +9,12 @@ from typing import Any
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
+from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.operation import InThread, Operation
+from jobrunner.client.operations.routing import Routes
 from jobrunner.client.outgoing import sending_of
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
@@ -33,6 +35,7 @@ class QueueRef:
         name: str,
         payload_limit: int,
         result_limit: int = DEFAULT_RESULT_LIMIT,
+        routes: Routes | None = None,
     ) -> None:
         check_is_text(name)
         self.name = name
@@ -41,10 +44,23 @@ class QueueRef:
         self.encryption = encryption
         self.payload_limit = payload_limit
         self.result_limit = result_limit
-        self.is_registered = False
-        """Whether the queue is in the registry of all queues; registering it twice does no harm."""
+        self.is_shard = is_shard(name)
+        self.routes = None if self.is_shard else routes
+        """What the client knows of shards; None where there are none."""
+        self._shards: dict[str, QueueRef] = {name: self}
+        self.ready: list[QueueRef] = []
+        """Shards that gave all that was reserved from them; those at the front come next."""
+        self.turn = 0
         self.targets: set[str] = set()
         """Full names of queues that items may move to, as far as that was looked up."""
+
+    def shard(self, name: str) -> "QueueRef":
+        """A shard of this queue by its name, which may be the queue's own."""
+        if name not in self._shards:
+            self._shards[name] = QueueRef(
+                self.all_keys, self.encryption, name, self.payload_limit, self.result_limit
+            )  # fmt: skip
+        return self._shards[name]
 
     def neighbour(self, name: str) -> QueueKeys:
         """The keys of another queue of the same pipeline, by short or full name. Raises UsageError for any other."""
@@ -58,6 +74,9 @@ class QueueRef:
 
     def task(self, item: Item) -> Task:
         """The task that is enqueued for an item. Raises UsageError."""
+        if self.is_shard:
+            whole = whole_queue(self.name)
+            raise InvalidName(f"queue {self.name!r} is a shard: push to {whole!r}, whose client chooses the shard")
         delay_ms, at_ms = due(item.in_, item.at)
         raw, encoding = write_payload(item.payload, self.payload_limit)
         if item.max_attempts is not None:
@@ -204,9 +223,9 @@ class EnqueueBatch:
         return found
 
 
-def write(batch: EnqueueBatch, wait: Duration) -> Operation[list[Any]]:
+def write(batch: EnqueueBatch, wait: Duration, *, just_registered: bool = False) -> Operation[list[Any]]:
     """Sends a batch; returns its replies. Waits for room in full queues. Raises QueueFull."""
-    replies = yield from capacity.write(batch.before, batch.written, wait)
+    replies = yield from capacity.write(batch.before, batch.written, wait, just_registered=just_registered)
     for at, task in batch.unique(replies):
         for _ in range(_TRIES):
             if replies[at].word != "encrypt_for":

@@ -53,7 +53,7 @@ def reserve(
         raise
     while not found.attempts and (left := ends - monotonic()) > 0:
         foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
-        yield WorkHint(ref.keys, min(left, foretold, _RECHECK_S))
+        yield WorkHint([ref.keys], min(left, foretold, _RECHECK_S))
         (found,) = yield _taking(ref, n, keepalive_ms, [])
     return found.attempts  # type: ignore[no-any-return]
 

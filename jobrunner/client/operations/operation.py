@@ -7,7 +7,7 @@ it may yield: a list of calls (one round trip; the answer is their values), a li
 of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -185,22 +185,24 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class WorkHint(msgspec.Struct, frozen=True):
-    """Until the queue may have work. A hint may get lost, so `at_most_s` must be short."""
+    """Until one of the queues may have work. A hint may get lost, so `at_most_s` must be short."""
 
-    queue: QueueKeys
+    queues: Sequence[QueueKeys]
     at_most_s: float
 
     def listen(self, broker: Broker) -> "WakeListener":
         """In a thread."""
         from jobrunner.broker.notifier import WakeListener  # here and below: most programs wait for nothing
 
-        return WakeListener(broker, [self.queue])
+        return WakeListener(broker, self.queues)
 
-    def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
-        """In a coroutine."""
+    def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener | _Pauses":
+        """In a coroutine. Shards of a queue on a cluster are polled: a coroutine listens on one connection."""
         from jobrunner.broker.async_listener import AsyncWakeListener
 
-        return AsyncWakeListener(broker, [self.queue])
+        if len(self.queues) > 1 and broker.endpoint.cluster is not None:
+            return _Pauses()
+        return AsyncWakeListener(broker, self.queues)
 
 
 class CapacityHint(msgspec.Struct, frozen=True):

@@ -1,12 +1,13 @@
 """The operations on a whole queue, shared by Queue and AsyncQueue: their calls and the results."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from jobrunner.broker.call import Call, whole
 from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
-from jobrunner.broker.keys import check_id
+from jobrunner.broker.keys import QueueKeys, check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_task
 from jobrunner.client.item import Item, ItemRecord, Popped, check_verdict, item_record, read_headers, read_payload
 from jobrunner.client.operations import capacity
@@ -24,8 +25,7 @@ from jobrunner.task import Task, TaskRecord, TaskState
 
 OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]
 """The behaviour of a push whose id already exists."""
-STATES = ("waiting", "scheduled", "pending", "dead", "done")
-"""The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
+STATES = queues.STATES
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
 _PUSHED_AT_ONCE, _PUSHED_BYTES = 100_000, 64 << 20
@@ -37,21 +37,29 @@ def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
     return [ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
 
 
-def push_many(ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash) -> Operation[list[str]]:
+def push_many(
+    ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash, *, just_registered: bool = False
+) -> Operation[list[str]]:
     """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added; UsageError for too many."""
     if pushed:
         _check_size(pushed)
-        before = [] if ref.is_registered else queues.register(ref.all_keys, [ref.name])
         clash = on_clash if isinstance(on_clash, str) else "existing"
-        stored = pushed
-        if ref.encryption is not None:
-            stored = [encrypted_task(ref.encryption, ref.keys, task) for task in pushed]
-        call = tasks.enqueue(ref.keys, stored, clash=clash)
-        said = (yield from capacity.write(before, [(ref.keys, call)], wait))[-1]
-        ref.is_registered = True
+        parts = _by_shard(ref, pushed)
+        if clash == "raise" and sum(any(task.sending for task in part) for _, part in parts) > 1:
+            raise InvalidOption(
+                f"on_clash='raise' for ids in several partitions of queue {ref.name!r}: it adds all or none, and that "
+                "holds within one partition only; push these items one by one, or give on_clash a callable"
+            )
+        calls = []
+        for keys, part in parts:
+            stored: Sequence[Task] = part
+            if ref.encryption is not None:
+                stored = [encrypted_task(ref.encryption, keys, task) for task in part]
+            calls.append((keys, tasks.enqueue(keys, stored, clash=clash)))
+        said = yield from capacity.write([], calls, wait, just_registered=just_registered)
         if callable(on_clash):
-            known = [task.id for task, flag in zip(pushed, said, strict=True) if not is_new(task, flag)]
-            if known:
+            flags = zip(chain.from_iterable(part for _, part in parts), chain.from_iterable(said), strict=True)
+            if known := [task.id for task, flag in flags if not is_new(task, flag)]:
                 on_clash(known)
     return [task.id for task in pushed]
 
@@ -64,6 +72,16 @@ def _check_size(pushed: Sequence[Task]) -> None:
             f"of the server, which serves nobody meanwhile; push up to {_PUSHED_AT_ONCE:,} items and "
             f"{_PUSHED_BYTES >> 20} MiB at a time. Nothing was pushed"
         )
+
+
+def _by_shard(ref: QueueRef, pushed: Sequence[Task]) -> list[tuple[QueueKeys, Sequence[Task]]]:
+    """The tasks by the shard that each was given; one part for a queue without partitions."""
+    if ref.routes is None or ref.name not in ref.routes.routers:
+        return [(ref.keys, pushed)]
+    found: dict[str, list[Task]] = {}
+    for task in pushed:
+        found.setdefault(task.queue, []).append(task)
+    return [(ref.shard(name).keys, part) for name, part in found.items()]
 
 
 def waits_for_reply(on_clash: OnClash) -> bool:
@@ -180,7 +198,7 @@ def origins(ref: QueueRef) -> Operation[dict[str, SettingOrigin]]:
 
 def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:
     """Returns ids by their position in the queue."""
-    _check_state(state)
+    check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=10_000)
     check_whole(start, "start", minimum=0)
     return (yield from ask(queues.ids(ref.keys, state, start=start, count=limit)))
@@ -188,7 +206,7 @@ def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str
 
 def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
     """Returns one page of records; an empty one only at the end."""
-    _check_state(state)
+    check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=_READ_AT_ONCE)
     behind = None if after is None else check_id(after)
     page = yield from ask(search_calls.page(ref.keys, state, after=behind, count=limit))
@@ -230,6 +248,8 @@ def _is_still(record: TaskRecord, state: str) -> bool:
     return record.state == state or state not in TaskState.__members__.values()
 
 
-def _check_state(state: str) -> None:
+def check_state(state: str) -> str:
+    """Returns the name of a state. Raises InvalidOption."""
     if state not in STATES:
         raise InvalidOption(f"state {describe(state)}: choose one of {', '.join(STATES)}")
+    return state

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.calls import tasks
+from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text, tag_of_id
+from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import InThread, Operation, TaskEndHint, ask
@@ -45,16 +47,34 @@ def check_place(task_id: str, queue: str | None) -> None:
 def find(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
     """Returns the record, or None; `awaited` has the server tell of the end of the task. A payload in a store is not
     read."""
-    record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited))
+    record = yield from _shown(at, awaited=awaited)
     return None if record is None else decrypted_record(at.encryption, record, fetches=False)
 
 
 def read_whole(at: TaskRef) -> Operation[TaskRecord]:
     """Returns the record, with a payload in a store. Raises TaskGone."""
-    record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue))
+    record = yield from _shown(at)
     if record is None:
         raise gone(at.id)
     return (yield from opened(at.encryption, record))
+
+
+def _shown(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
+    """Reads a task. One with an id of the user's own may be in any shard of its queue: all are asked when it is not in
+    the queue itself."""
+    queue = None if at.queue is None or _is_in_shard_of(at.queue, at.id) else at.queue
+    record = yield from ask(tasks.show(at.keys, at.id, queue=queue, awaited=awaited))
+    if record is not None or queue is None or "@" in queue or tag_of_id(at.id) is not None:
+        return record
+    others = (yield from ask(shard_counts(at.keys.queue(queue)))).names(queue)[1:]
+    found = (yield [tasks.show(at.keys, at.id, queue=name, awaited=awaited) for name in others]) if others else ()
+    return next((one for one in found if one is not None), None)
+
+
+def _is_in_shard_of(queue: str, task_id: str) -> bool:
+    """Whether the id says that the task is in a shard of this queue other than the first."""
+    tag = tag_of_id(task_id)
+    return tag is not None and is_shard(tag) and whole_queue(tag) == queue
 
 
 def opened(encryption: PayloadEncryption | None, record: TaskRecord) -> Operation[TaskRecord]:
@@ -158,4 +178,4 @@ def _own_queue(at: TaskRef) -> Operation[QueueKeys]:
         return at.keys.queue(record.queue)
     if at.queue is None:
         raise gone(at.id)
-    return at.keys.queue(at.queue)
+    return at.keys.queue(tag_of_id(at.id) or at.queue if _is_in_shard_of(at.queue, at.id) else at.queue)

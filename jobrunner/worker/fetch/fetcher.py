@@ -18,6 +18,7 @@ from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
 from jobrunner.worker.report.report_calls import ReportCall
 from jobrunner.worker.report.reported_outcome import UnknownJobs
+from jobrunner.worker.shards import ServedShards
 
 _NO_KEEPER_PAUSE_S = 0.05
 _LONG_S = 3600.0
@@ -51,7 +52,7 @@ class Fetcher:
 
     def __init__(
         self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs, complaints: Complaints | None = None, *,
-        max_tasks: int = 0, isolates: bool = True,
+        max_tasks: int = 0, isolates: bool = True, shards: ServedShards | None = None,
     ) -> None:  # fmt: skip
         self._parts = parts
         self._rotation = parts.rotation
@@ -64,6 +65,9 @@ class Fetcher:
         self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
         self._ahead = ReserveAhead(parts.keys, self._numbers)
         self._max_tasks = max_tasks
+        self._shards = shards
+        if shards is not None:
+            shards.on_change = self.fetch_now
         self._woken: set[str] = set()
         self._listened_at = 0.0
         self.reserving = True
@@ -110,6 +114,8 @@ class Fetcher:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises what the
         server refused, after everything else was taken in."""
         turn = FetchTurn(self._may_reserve)
+        if self._shards is not None and self._shards.has_changed:
+            self._serve_more(self._shards)
         if not turn.may_reserve:
             self._intake.give_back_unbegun()
             self.reporting.release_waiting()
@@ -132,6 +138,12 @@ class Fetcher:
         if turn.refused is not None:
             raise turn.refused
         return pause_s
+
+    def _serve_more(self, shards: ServedShards) -> None:
+        shards.has_changed = False
+        weights = shards.weights
+        self._rotation.serve(weights)
+        self._parts.notifier.listen_to(weights)
 
     def _take_wakeups(self) -> None:
         capped = self._capped

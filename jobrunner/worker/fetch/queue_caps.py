@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from jobrunner.broker.shards import whole_queue
 from jobrunner.clock import monotonic
 from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 
@@ -19,7 +20,8 @@ _AHEAD = 2
 class CappedRotation(QueueRotation):
     """Turns among queues of which some have a cap.
 
-    Invariant: of a queue with a cap the worker holds no more tasks than that, running and fetched together. A queue
+    Invariant: of a queue with a cap the worker holds no more tasks than that, running and fetched together, of all its
+    shards. A queue
     that is at its cap has no turn until one of its tasks ends; its hints are passed on to other workers.
     """
 
@@ -38,39 +40,48 @@ class CappedRotation(QueueRotation):
 
     def has_room(self, queue: str, count: int) -> bool:
         """Whether so many more tasks of a queue may be held."""
+        queue = whole_queue(queue)
         return queue not in self.caps or self._held[queue] + count <= self.caps[queue]
 
     def took(self, queue: str, count: int) -> None:
         """So many tasks of a queue were reserved."""
+        queue = whole_queue(queue)
         if queue in self.caps:
             self._held[queue] += count
             if self._held[queue] >= self.caps[queue]:
                 self._full.add(queue)
-                self._asleep_until[queue] = math.inf
+                for shard in self._shards_of(queue):
+                    self._asleep_until[shard] = math.inf
 
     def ended(self, queues: Iterable[str]) -> None:
         """Tasks of these queues ended, or are handed back."""
-        for queue, count in Counter(queues).items():
+        for queue, count in Counter(map(whole_queue, queues)).items():
             if queue in self.caps:
                 self._held[queue] -= count
                 if queue in self._full and self.has_room(queue, 1):
                     self._full.discard(queue)
-                    self._kept_hints.pop(queue, None)
-                    self.wake(queue)
+                    for shard in self._shards_of(queue):
+                        self._kept_hints.pop(shard, None)
+                        self.wake(shard)
 
     def plan(self, wanted: int) -> ReservePlan:
         """As in the base class; what a cap leaves of a share goes to other queues."""
         plan = super().plan(wanted)
         over = 0
-        for queue in self.caps.keys() & plan.shares.keys():
-            most = self.caps[queue] - self._held[queue]
-            over += max(plan.shares[queue] - most, 0)
-            plan.shares[queue] = min(plan.shares[queue], most)
-        others = [queue for queue in plan.shares if queue not in self.caps] if over else []
+        left = {queue: most - self._held[queue] for queue, most in self.caps.items()}
+        for shard in [shard for shard in plan.shares if whole_queue(shard) in self.caps]:
+            queue = whole_queue(shard)
+            over += max(plan.shares[shard] - left[queue], 0)
+            plan.shares[shard] = min(plan.shares[shard], left[queue])
+            left[queue] -= plan.shares[shard]
+            if not plan.shares[shard]:
+                del plan.shares[shard]
+        others = [queue for queue in plan.shares if whole_queue(queue) not in self.caps] if over else []
         now = monotonic()
-        others = others or [one for one in self.queues if over and one not in self.caps and self._is_ready(one, now)]
-        for left, queue in zip(range(len(others), 0, -1), others, strict=True):
-            part = math.ceil(over / left)
+        free = [one for one in self.queues if over and whole_queue(one) not in self.caps]
+        others = others or [one for one in free if self._is_ready(one, now)]
+        for still, queue in zip(range(len(others), 0, -1), others, strict=True):
+            part = math.ceil(over / still)
             over -= part
             if part:
                 plan.shares[queue] = plan.shares.get(queue, 0) + part
@@ -82,13 +93,16 @@ class CappedRotation(QueueRotation):
     def sleep(self, queue: str, next_event_s: float | None, keepalive_s: float) -> None:
         """As in the base class; a queue at its cap sleeps until one of its tasks ends."""
         super().sleep(queue, next_event_s, keepalive_s)
-        if queue in self._full:
+        if whole_queue(queue) in self._full:
             self._asleep_until[queue] = math.inf
 
     def wake(self, queue: str) -> None:
         """This queue may have work; one at its cap sleeps on."""
-        if queue not in self._full:
+        if whole_queue(queue) not in self._full:
             super().wake(queue)
+
+    def _shards_of(self, queue: str) -> list[str]:
+        return [name for name in self._asleep_until if whole_queue(name) == queue]
 
     def passes_on(self, queue: str) -> bool:
         """Whether a hint of a queue at its cap goes to another worker now. One that came back soon is kept for a

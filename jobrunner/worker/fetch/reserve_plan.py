@@ -56,6 +56,13 @@ class QueueRotation:
         self._likely_first = False
         self.poll_s = poll_s
 
+    def serve(self, weights: Mapping[str, int]) -> None:
+        """Takes turns among these queues from now on: the same ones, with other weights, and more."""
+        for queue, weight in weights.items():
+            self._weights[queue] = weight
+            self._credit.setdefault(queue, 0)
+            self._asleep_until.setdefault(queue, 0.0)
+
     @property
     def queues(self) -> list[str]:
         """All queues, in the order given."""

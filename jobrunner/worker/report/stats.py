@@ -16,6 +16,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import batch_log
 from jobrunner.broker.calls.stats import BUCKETS, bucket, field_of, observe
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.shards import whole_queue
 from jobrunner.clock import monotonic, perf_counter, unix_ms
 from jobrunner.jobs.batch_record import BatchRecord, batch_figures, write_record
 from jobrunner.jobs.registry import BatchEnd, find
@@ -178,7 +179,7 @@ class StatsRecorder:
         return calls
 
     def _line(self, queue: str, job: str) -> "_TypeStats":
-        named = (queue, job[:_LONGEST_NAME])
+        named = (whole_queue(queue), job[:_LONGEST_NAME])
         line = self._lines.get(named)
         if line is None:
             if len(self._lines) >= _MOST_LINES and job:

@@ -191,7 +191,7 @@ def test_a_page_begins_behind_the_last_id_of_the_page_before(queue: Any, trips: 
         sizes.append(len(page))
 
     assert (found, sizes) == (ids, [10, 10, 5])
-    assert trips[2:] == [1, 10, 1, 10, 1, 5, 1], "two round trips for each page, one to see the end"
+    assert trips[2:] == [2, 10, 2, 10, 2, 5, 2], "two round trips for each page, one to see the end"
 
 
 def test_a_page_leaves_out_what_left_and_goes_on_behind_it(queue: Any, raw: Any, mail: Any) -> None:

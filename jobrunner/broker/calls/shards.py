@@ -1,0 +1,54 @@
+"""Calls about the shards of a queue with `partitions`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from jobrunner.broker.call import Call, command, whole
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.shards import MOST_SHARDS, shard_names
+
+
+class ShardCounts(msgspec.Struct, frozen=True):
+    """How many shards a queue has. All are 1 for a queue without partitions."""
+
+    spread: int = 1
+    """New tasks are spread over so many, the first ones."""
+    served: int = 1
+    """The most there ever were: workers serve all of these, as a producer may learn late that there are fewer now."""
+    keyed: int = 1
+    """Keys are spread over so many. It changes only while nothing waits, so that all tasks of a key are in one."""
+
+    def names(self, queue: str) -> list[str]:
+        """The names of all shards that may hold anything."""
+        return shard_names(queue, self.served)
+
+
+FIELDS = ("partitions", "shards", "key_shards")
+"""The fields of the settings of the queue itself that say so."""
+SHARD_FIELD = "shard"
+"""The field of the settings of each shard, the first one among them, that has its number."""
+WITHOUT = ShardCounts()
+
+
+def shard_counts(keys: QueueKeys) -> Call[ShardCounts]:
+    """How many shards a queue has; 1 for a user who may not read its settings."""
+    return command("HMGET", keys.settings, *FIELDS, read=_read, may_fail=True)
+
+
+def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
+    if reply is None or reply[1] is None:
+        return WITHOUT
+    spread, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply)
+    return ShardCounts(spread=min(spread, served), served=served, keyed=min(keyed, served))
+
+
+def written_counts(counts: ShardCounts) -> dict[str, Any]:
+    """The fields of the settings of the queue itself."""
+    return dict(zip(FIELDS, (counts.spread if counts.spread > 1 else "", counts.served, counts.keyed), strict=True))
+
+
+def backlog(keys: QueueKeys) -> Call[int]:
+    """How many tasks wait in a queue, as its set has them."""
+    return command("ZCARD", keys.waiting, read=int)

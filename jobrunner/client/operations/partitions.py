@@ -1,0 +1,101 @@
+"""Settings of a queue that may have shards: `configure` writes them to each, and makes or takes out shards.
+
+Invariant: no task is lost, whatever the order in which clients learn of a change. New shards get their settings and
+enter the registry before the queue itself says that they are there; shards that are taken out are empty then, and
+workers go on serving them, for a producer that has not heard of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, shard_counts, written_counts
+from jobrunner.client.operations import queue as one
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import Operation
+from jobrunner.client.settings_hash import read_settings, stored_settings, write_settings
+from jobrunner.errors import InvalidOption
+from jobrunner.queue_settings import QueueSettings
+
+_NOT_SPREAD = {
+    "max_size": "each partition would need a part of it, and a producer is refused while others have room",
+    "max_inflight": "the leases of a queue are counted in one slot",
+    "rate": "its token bucket is in one slot",
+    "dead_letter_queue": "a dead task is forwarded in one step, which is possible within one slot only",
+}
+"""Settings that cannot be combined with partitions, and why."""
+
+
+def check_fits(queue: str, settings: QueueSettings) -> None:
+    """Raises InvalidOption for settings that a queue with partitions cannot have."""
+    if settings.partitions == 1:
+        return
+    if "/" in queue:
+        raise InvalidOption(
+            f"partitions={settings.partitions}: queue {queue!r} belongs to a pipeline, whose queues share one slot so "
+            "that items move in one step; give partitions to a queue of its own"
+        )
+    for name, why in _NOT_SPREAD.items():
+        if value := getattr(settings, name):
+            raise InvalidOption(
+                f"{name}={value!r} with partitions={settings.partitions} on queue {queue!r}: {why}; leave out one of "
+                "the two (None takes a setting away)"
+            )
+
+
+def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Operation[None]:
+    """Changes the settings named, by hand. Raises UnknownOption, InvalidOption, InvalidName, and changes nothing
+    then."""
+    written = write_settings(options, ref.name)
+    if ref.routes is None:
+        if "partitions" in options:
+            raise InvalidOption(f"queue {ref.name!r} is a shard: configure the queue that it is of")
+        yield from one.configure(ref, options, by=by)
+        return
+    stored, before = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
+    raw = {name: str(value).encode() for name, value in written.items()}
+    merged = {name: value for name, value in {**stored, **raw}.items() if value != b""}
+    settings = read_settings(merged)
+    check_fits(ref.name, settings)
+    if before.served == 1 and settings.partitions == 1:
+        yield from one.configure(ref, options, by=by)
+        return
+    after = before
+    if settings.partitions != before.spread or "partitions" in options:
+        after = yield from _changed(ref, before, settings.partitions)
+    own = [name for name in written if name != "partitions"]
+    for number, name in enumerate(after.names(ref.name)[1:], 1):
+        is_new = number >= before.served
+        fields: dict[str, Any] = {field: written[field] for field in own}
+        if is_new:
+            fields = {**stored_settings(stored), "paused": stored.get("paused", b""), **fields}
+            fields |= {"partitions": "", SHARD_FIELD: number}
+        if fields:
+            yield [*queues.register(ref.all_keys, [name]), queues.configure(ref.shard(name).keys, fields)]
+    yield [queues.configure(ref.keys, {**written_counts(after), SHARD_FIELD: 0})]
+    yield from one.configure(ref, options, by=by)
+    ref.routes.forget(ref.name)
+
+
+def _changed(ref: QueueRef, before: ShardCounts, wanted: int) -> Operation[ShardCounts]:
+    """Returns the counts for so many partitions. Raises InvalidOption for fewer while tasks are in those that go."""
+    names = before.names(ref.name)
+    found: Sequence[queues.QueueCounts] = yield [queues.counts(ref.shard(name).keys) for name in names]
+    for name, counts in list(zip(names, found, strict=True))[wanted:]:
+        if counts.open or counts.dead or counts.done:
+            raise InvalidOption(
+                f"partitions={wanted}: shard {name!r} would go, and holds {counts.open} tasks that are not finished, "
+                f"{counts.dead} dead and {counts.done} finished ones; let them be worked off, requeue or purge them "
+                "first; nothing was changed"
+            )
+    is_idle = not any(counts.open for counts in found)
+    if wanted < before.keyed and not is_idle:
+        waiting = sum(counts.open for counts in found)
+        raise InvalidOption(
+            f"partitions={wanted}: keys are spread over {before.keyed} shards, and {waiting} tasks are not finished; a "
+            "key that moved would lose its order and its limit: pause the producers, let the queue run empty, and "
+            "configure it then; nothing was changed"
+        )
+    return ShardCounts(
+        spread=wanted, served=max(before.served, wanted), keyed=wanted if is_idle else before.keyed
+    )  # fmt: skip

@@ -1,0 +1,184 @@
+"""Which shard of a queue with `partitions` a new task goes to.
+
+A client asks for the number of shards when it registers a queue, in the same round trip, and then once a minute. What
+it knows may be out of date for so long: a task that it sends to another shard than it would now runs all the same, as
+workers serve every shard there ever was.
+"""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from heapq import heapify, heapreplace
+from zlib import crc32
+
+from msgspec.structs import force_setattr
+
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.shards import WITHOUT, ShardCounts, backlog, shard_counts
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys, tag_of_id
+from jobrunner.broker.shards import shard_names, whole_queue
+from jobrunner.client.operations.operation import EachReply, Operation
+from jobrunner.clock import monotonic
+from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.task import Task
+
+KNOWN_FOR_S = 60.0
+_MEASURED_FOR_S = 1.0
+_UNMEASURED = 64
+"""So many tasks are spread without a look at the backlogs, so that a slow producer does not ask for each task."""
+_TOGETHER = 16
+"""Tasks of one call that stay together at least: a script call costs as much as some ten tasks."""
+_AWAY = _NEVER = float("inf")
+
+
+class Router:
+    """Spreads the tasks of one queue over its shards.
+
+    Tasks with equal keys, equal locks or equal ids go to one shard, always the same. Any other goes to the shard with
+    the least backlog. A shard counts as many times as its node has shards, so that nodes get equal shares; one whose
+    node does not answer gets none of these.
+    """
+
+    def __init__(self, keys: Keys, queue: str, counts: ShardCounts, node_of: Callable[[bytes], object]) -> None:
+        self.counts = counts
+        self._queue = queue
+        self._names = shard_names(queue, counts.spread)
+        self._keyed = shard_names(queue, counts.keyed)
+        self._keys = [keys.queue(name) for name in self._names]
+        self._node_of = node_of
+        self._measured_at = 0.0
+        self._sent = 0
+        self._weights: list[float] = []
+        self._heap: list[tuple[float, float, int]] = []
+        self._take([0] * len(self._names))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the backlogs are to be measured before the next task is placed."""
+        return self._sent >= _UNMEASURED and monotonic() >= self._measured_at + _MEASURED_FOR_S
+
+    def measuring(self) -> Operation[None]:
+        """Measures the backlogs. A node that is away is left out until the next measure."""
+        self._sent = 0
+        began = monotonic()
+        found = yield EachReply([backlog(keys) for keys in self._keys])
+        self._take([_AWAY if isinstance(one, JobrunnerError) else one for one in found])
+        self._measured_at = monotonic() + 10 * (monotonic() - began)
+
+    def place(self, tasks: Sequence[Task]) -> None:
+        """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task with a key."""
+        free = [task for task in tasks if not self._is_bound(task)]
+        size = len(free) if len(free) <= 1 else max(-(-len(free) // len(self._names)), _TOGETHER)
+        for first in range(0, len(free), max(size, 1)):
+            some = free[first : first + size]
+            score, _, number = self._heap[0]
+            heapreplace(self._heap, (score + self._weights[number] * len(some), random.random(), number))
+            for task in some:
+                _put(task, self._names[number])
+        self._sent += len(free)
+
+    def _is_bound(self, task: Task) -> bool:
+        """Places a task that belongs to one shard; returns False for one that may go anywhere."""
+        if task.key is not None:
+            if task.lock is not None:
+                raise InvalidOption(
+                    f"job {task.type!r} is unique and has a key (partition_by), and queue {self._queue!r} has "
+                    f"{self.counts.spread} partitions: tasks with different keys are in different slots, where no "
+                    "lock is shared; leave out unique or partition_by, or use a queue without partitions"
+                )
+            _put(task, _shard_of(task.key, self._keyed))
+        elif task.lock is not None:
+            _put(task, _shard_of(task.lock.digest, self._keyed))
+        elif task.sending:
+            own = tag_of_id(task.id)
+            _put(task, own if own is not None and whole_queue(own) == self._queue else _shard_of(task.id, self._keyed))
+        else:
+            return False
+        return True
+
+    def _take(self, backlogs: Sequence[float]) -> None:
+        nodes = [self._node_of(keys.waiting) for keys in self._keys]
+        self._weights = [float(nodes.count(node)) for node in nodes]
+        self._heap = [
+            (backlog * weight, random.random(), number)
+            for number, (backlog, weight) in enumerate(zip(backlogs, self._weights, strict=True))
+        ]
+        heapify(self._heap)
+
+
+class Routes:
+    """What a client knows of the queues that it uses. Threads share it."""
+
+    def __init__(self, keys: Keys, endpoint: Endpoint) -> None:
+        self._keys = keys
+        self._endpoint = endpoint
+        self.registered: set[str] = set()
+        """Queues that are in the registry of all queues."""
+        self.routers: dict[str, Router] = {}
+        """Of the queues with shards."""
+        self._known_until: dict[str, float] = {}
+
+    def are_needed(self, queue: str) -> bool:
+        """Whether `placing` has anything to do for a task of this queue."""
+        return bool(self.routers) or queue not in self.registered or self._known_until.get(queue, 0.0) < monotonic()
+
+    def placing(self, tasks: Collection[Task]) -> Operation[bool]:
+        """Registers the queues that are new here, asks for their shards, and gives the tasks their shards. Returns
+        whether a queue was registered."""
+        now = monotonic()
+        names = {task.queue for task in tasks}
+        new = sorted(names - self.registered)
+        stale = sorted(name for name in names if self._known_until.get(name, 0.0) < now)
+        if new or stale:
+            registering = queues.register(self._keys, new) if new else []
+            replies = yield [*registering, *[shard_counts(self._keys.queue(name)) for name in stale]]
+            self.registered.update(new)
+            for name, counts in zip(stale, replies[len(registering) :], strict=True):
+                self._note(name, counts)
+        for name in names & self.routers.keys():
+            router = self.routers[name]
+            if router.is_due:
+                yield from router.measuring()
+            router.place([task for task in tasks if task.queue == name])
+        return bool(new)
+
+    def counting(self, queue: str) -> Operation[ShardCounts]:
+        """Returns how many shards a queue has; asks at most once a minute, and registers nothing."""
+        if self._known_until.get(queue, 0.0) < monotonic():
+            (counts,) = yield [shard_counts(self._keys.queue(queue))]
+            self._note(queue, counts)
+        router = self.routers.get(queue)
+        return WITHOUT if router is None else router.counts
+
+    def forget(self, queue: str) -> None:
+        """The shards of this queue were changed here, or it was deleted."""
+        for name in {queue, *(name for name in self.registered if whole_queue(name) == queue)}:
+            self._known_until.pop(name, None)
+            self.registered.discard(name)
+        self.routers.pop(queue, None)
+
+    def _note(self, queue: str, counts: ShardCounts) -> None:
+        self._known_until[queue] = monotonic() + KNOWN_FOR_S
+        if counts.served == 1:
+            self.routers.pop(queue, None)
+        elif queue not in self.routers or self.routers[queue].counts != counts:
+            self.routers[queue] = Router(self._keys, queue, counts, self._node_of)
+            shards = counts.names(queue)[1:]
+            self._known_until.update(dict.fromkeys(shards, _NEVER))
+            self.registered.update(shards)  # when they were made
+
+    def _node_of(self, key: bytes) -> object:
+        cluster = self._endpoint.cluster
+        return None if cluster is None else cluster.last_known(key)
+
+
+def _shard_of(word: str, names: Sequence[str]) -> str:
+    return names[crc32(word.encode()) % len(names)]
+
+
+def _put(task: Task, name: str) -> None:
+    """A task is changed in place: sent again after an error, it goes to the same shard under the same id."""
+    if task.queue != name:
+        if not task.sending:
+            force_setattr(task, "id", f"{task.id.partition('-')[0]}-{name}")
+        force_setattr(task, "queue", name)

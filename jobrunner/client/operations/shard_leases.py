@@ -1,0 +1,186 @@
+"""Taking items of a queue under leases and reporting on them, where the queue may have shards.
+
+A queue without partitions gets the operations of operations/lease.py as they are: whether it has shards is known for a
+minute (`Routes.counting`), so that no reserve asks for it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.calls import leases, queues
+from jobrunner.broker.calls.queues import Probe
+from jobrunner.broker.shards import whole_queue
+from jobrunner.client.item import Popped
+from jobrunner.client.operations import lease as one
+from jobrunner.client.operations import queue as queue_operations
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint
+from jobrunner.client.operations.reserved import ReservedItem
+from jobrunner.client.outgoing import new_token
+from jobrunner.clock import monotonic
+from jobrunner.errors import InvalidOption, LeaseError, ReportsRefused
+from jobrunner.retry import milliseconds, seconds
+from jobrunner.settings import Duration, check_whole
+
+T = TypeVar("T", bound=ReservedItem)
+_RECHECK_S = 2.0
+
+
+def reserve(
+    ref: QueueRef, n: int, keepalive: Duration | None, wait: Duration, committing: Iterable[ReservedItem]
+) -> Operation[list[Attempt]]:
+    """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused."""
+    every = yield from _shards(ref)
+    if len(every) == 1:
+        return (yield from one.reserve(ref, n, keepalive, wait, committing))
+    check_whole(n, "n", minimum=1)
+    keepalive_ms = milliseconds(keepalive, "keepalive")
+    ends = monotonic() + seconds(wait, option="wait")
+    held = list(committing)
+    if held:
+        yield from commit_many(ref, held, None)
+    while True:
+        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms)):
+            return taken
+        probes: list[Probe] = yield [queues.probe(shard.keys) for shard in every]
+        ref.ready[:] = [shard for shard, probe in zip(every, probes, strict=True) if probe.has_tasks]
+        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms)):
+            return taken
+        if (left := ends - monotonic()) <= 0:
+            return []
+        foretold = [(probe.next_event_ms - probe.now_ms) / 1000 for probe in probes if probe.next_event_ms is not None]
+        yield WorkHint([shard.keys for shard in every], min(left, _RECHECK_S, *foretold))
+
+
+def _taken(
+    every: Sequence[QueueRef], ready: list[QueueRef], n: int, keepalive_ms: int | None
+) -> Operation[list[Attempt]]:
+    """Reserves from shards that had tasks, in one round trip: each gives its share. Those that have no more leave
+    `ready`, the others take turns."""
+    chosen = [shard for shard in ready[:n] if shard in every]
+    if not chosen:
+        ready.clear()
+        return []
+    share, more = divmod(n, len(chosen))
+    wanted = [share + (place < more) for place in range(len(chosen))]
+    calls: Calls = [
+        leases.reserve(shard.keys, count, token=new_token(), keepalive_ms=keepalive_ms)
+        for shard, count in zip(chosen, wanted, strict=True)
+    ]
+    found = yield Uninterrupted(calls, undo=partial(_give_back, chosen))
+    ready[:] = ready[len(chosen) :] + [
+        shard for shard, count, some in zip(chosen, wanted, found, strict=True) if len(some.attempts) == count
+    ]
+    return [attempt for some in found for attempt in some.attempts]
+
+
+def _give_back(chosen: Sequence[QueueRef], answers: list[Any]) -> Calls:
+    return [
+        leases.release(shard.keys, [(attempt.id, attempt.token, "") for attempt in some.attempts])
+        for shard, some in zip(chosen, answers, strict=True)
+        if some.attempts
+    ]
+
+
+def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
+    """Returns what was taken out of one shard, another one each time; [] when none has anything."""
+    every = yield from _shards(ref)
+    if len(every) == 1:
+        return (yield from queue_operations.pop(ref, n))
+    check_whole(n, "n", minimum=1, maximum=1000)
+    probes: list[Probe] = yield [queues.probe(shard.keys) for shard in every]
+    ref.turn += 1
+    for place in range(len(every)):
+        number = (place + ref.turn) % len(every)
+        if probes[number].has_tasks and (taken := (yield from queue_operations.pop(every[number], n))):
+            return taken
+    return []
+
+
+def commit_many(ref: QueueRef, given: Iterable[T], results: Iterable[Any] | None) -> Operation[list[bool]]:
+    """Returns one bool per lease, False for an item that no longer exists."""
+    held = list(given)
+    if _are_of(ref, held):
+        return (yield from one.commit_many(ref, held, results))
+    said = [None] * len(held) if results is None else list(results)
+    if len(said) != len(held):
+        raise InvalidOption(f"{len(said)} results are given for {len(held)} leases; give one for each, or None")
+    return (
+        yield from _by_shard(
+            ref, held, lambda shard, places: one.commit_many(shard, _at(held, places), _at(said, places))
+        )
+    )
+
+
+def rollback_many(ref: QueueRef, given: Iterable[T], delay: Duration | None, error: str) -> Operation[list[bool]]:
+    """Returns one bool per lease, False for an item that no longer exists."""
+    held = list(given)
+    if _are_of(ref, held):
+        return (yield from one.rollback_many(ref, held, delay, error))
+    return (
+        yield from _by_shard(
+            ref, held, lambda shard, places: one.rollback_many(shard, _at(held, places), delay, error)
+        )
+    )
+
+
+def release_many(ref: QueueRef, given: Iterable[T]) -> Operation[list[bool]]:
+    """Returns one bool per lease, False for an item that no longer exists."""
+    held = list(given)
+    if _are_of(ref, held):
+        return (yield from one.release_many(ref, held))
+    return (yield from _by_shard(ref, held, lambda shard, places: one.release_many(shard, _at(held, places))))
+
+
+def extend_many(ref: QueueRef, given: Iterable[T]) -> Operation[list[bool]]:
+    """Returns one bool per lease, False for an item that no longer exists. Sets the new deadlines."""
+    held = list(given)
+    if _are_of(ref, held):
+        return (yield from one.extend_many(ref, held))
+    return (yield from _by_shard(ref, held, lambda shard, places: one.extend_many(shard, _at(held, places))))
+
+
+def _shards(ref: QueueRef) -> Operation[list[QueueRef]]:
+    if ref.routes is None:
+        return [ref]
+    found = yield from ref.routes.counting(ref.name)
+    return [ref.shard(name) for name in found.names(ref.name)]
+
+
+def _are_of(ref: QueueRef, held: Sequence[object]) -> bool:
+    """Whether all of them are of the queue itself, or of none of its other shards: then the plain operation has them,
+    or refuses them."""
+    return all(not isinstance(one, ReservedItem) or not _is_of_other(ref, one.queue) for one in held)
+
+
+def _is_of_other(ref: QueueRef, queue: str) -> bool:
+    return queue != ref.name and whole_queue(queue) == ref.name and ref.routes is not None
+
+
+def _at(items: Sequence[Any], places: Iterable[int]) -> list[Any]:
+    return [items[place] for place in places]
+
+
+def _by_shard(
+    ref: QueueRef, held: Sequence[ReservedItem], report: Callable[[QueueRef, list[int]], Operation[list[bool]]]
+) -> Operation[list[bool]]:
+    """Reports on leases shard by shard; the verdicts are in the order of the leases."""
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(held):
+        name = item.queue if isinstance(item, ReservedItem) and _is_of_other(ref, item.queue) else ref.name
+        places.setdefault(name, []).append(place)
+    found: list[bool | LeaseError] = [False] * len(held)
+    for name, some in places.items():
+        verdicts: Sequence[bool | LeaseError]
+        try:
+            verdicts = yield from report(ref.shard(name), some)
+        except ReportsRefused as refused:
+            verdicts = refused.verdicts
+        for place, verdict in zip(some, verdicts, strict=True):
+            found[place] = verdict
+    taken = [verdict for verdict in found if not isinstance(verdict, LeaseError)]
+    if len(taken) < len(found):
+        raise ReportsRefused(found)
+    return taken

@@ -1,0 +1,240 @@
+"""The operations on a queue with all its shards, shared by Queue and AsyncQueue.
+
+The queue itself is its first shard, so each operation begins there, and asks in its first round trip how many other
+shards there are (`with_shards`). A queue without partitions gets the operation of operations/queue.py with one command
+more and no round trip more.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.broker.keys import check_id, tag_of_id
+from jobrunner.broker.shards import whole_queue
+from jobrunner.client.item import ItemRecord
+from jobrunner.client.operations import dead_and_history, delete_queue
+from jobrunner.client.operations import queue as one
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.errors import InvalidOption, QueueNotEmpty, TaskGone
+from jobrunner.formatting import describe
+from jobrunner.retry import milliseconds
+from jobrunner.settings import Duration
+
+T = TypeVar("T")
+
+
+def with_shards(ref: QueueRef, steps: Operation[T]) -> Operation[tuple[T, list[QueueRef]]]:
+    """Carries out an operation on the queue itself. Returns its value, and the other shards of the queue, for which it
+    asks in the first round trip of the operation."""
+    if ref.routes is None:
+        return (yield from steps), []
+    try:
+        step = next(steps)
+        if isinstance(step, list):
+            *answer, found = yield [*step, shard_counts(ref.keys)]
+        else:
+            (found,) = yield [shard_counts(ref.keys)]
+            answer = yield step
+        while True:
+            answer = yield steps.send(answer)
+    except StopIteration as end:
+        return end.value, [ref.shard(name) for name in found.names(ref.name)[1:]]
+
+
+def shards(ref: QueueRef) -> Operation[list[QueueRef]]:
+    """Returns all shards of a queue; itself alone without partitions."""
+    if ref.routes is None:
+        return [ref]
+    return [ref.shard(name) for name in (yield from ask(shard_counts(ref.keys))).names(ref.name)]
+
+
+def of_each(ref: QueueRef, make: Callable[[QueueRef], Call[T]]) -> Operation[list[T]]:
+    """Returns the value of a call for each shard; one round trip without partitions, else two."""
+    first, others = yield from with_shards(ref, ask(make(ref)))
+    return [first, *((yield [make(shard) for shard in others]) if others else ())]
+
+
+def shard_of(ref: QueueRef, task_id: str) -> QueueRef:
+    """The shard that the id of a task says; the queue itself for an id of the user's own. Raises InvalidName."""
+    tag = tag_of_id(check_id(task_id))
+    return ref.shard(tag) if tag is not None and whole_queue(tag) == ref.name and ref.routes is not None else ref
+
+
+def shard_with(ref: QueueRef, task_id: str) -> Operation[QueueRef]:
+    """Returns the shard that has the task with an id of the user's own; the queue itself where none has."""
+    every = yield from shards(ref)
+    if tag_of_id(task_id) is not None or len(every) == 1:
+        return shard_of(ref, task_id)
+    found = yield [tasks.how_many_exist(shard.keys, [task_id]) for shard in every]
+    return next((shard for shard, is_there in zip(every, found, strict=True) if is_there), ref)
+
+
+def delete_task(ref: QueueRef, task_id: str, *, force: bool) -> Operation[bool]:
+    """Returns whether there was such an item. Raises NotReserved, UsageError."""
+    is_there = yield from one.delete(shard_of(ref, task_id), task_id, force=force)
+    if not is_there and (shard := (yield from shard_with(ref, task_id))) is not shard_of(ref, task_id):
+        is_there = yield from one.delete(shard, task_id, force=force)
+    return is_there
+
+
+def run_now(ref: QueueRef, task_id: str) -> Operation[bool]:
+    """Returns whether the item was scheduled and waits now. Raises TaskGone."""
+    try:
+        return (yield from one.run_now(shard_of(ref, task_id), task_id))
+    except TaskGone:
+        if (shard := (yield from shard_with(ref, task_id))) is shard_of(ref, task_id):
+            raise
+    return (yield from one.run_now(shard, task_id))
+
+
+def replay(ref: QueueRef, task_id: str) -> Operation[str]:
+    """Returns the id of the new item, which is in the same shard. Raises TaskGone, EncryptionError."""
+    try:
+        return (yield from dead_and_history.replay(shard_of(ref, task_id), task_id))
+    except TaskGone:
+        if (shard := (yield from shard_with(ref, task_id))) is shard_of(ref, task_id):
+            raise
+    return (yield from dead_and_history.replay(shard, task_id))
+
+
+def counts(ref: QueueRef) -> Operation[dict[str, int]]:
+    """Returns how many items are in each state."""
+    found = yield from of_each(ref, lambda shard: queues.counts(shard.keys))
+    return {state: sum(getattr(shard, state) for shard in found) for state in one.STATES}
+
+
+def totals(ref: QueueRef) -> Operation[dict[str, int]]:
+    """Returns the totals by name."""
+    found = yield from of_each(ref, lambda shard: queues.counts(shard.keys))
+    summed: Counter[str] = Counter()
+    for shard in found:
+        summed.update(shard.totals)
+    return dict(summed)
+
+
+def pause(ref: QueueRef, for_: Duration | None) -> Operation[None]:
+    """Pauses every shard, for a while or until it is resumed."""
+    length_ms = milliseconds(for_, "for_")
+    _, others = yield from with_shards(ref, one.pause(ref, for_))
+    paused = {"paused": 1 if length_ms is None else f"+{length_ms}"}
+    if others:
+        yield [queues.configure(shard.keys, paused) for shard in others]
+
+
+def resume(ref: QueueRef) -> Operation[None]:
+    """Ends a pause."""
+    _, others = yield from with_shards(ref, one.resume(ref))
+    if others:
+        yield [queues.configure(shard.keys, {"paused": ""}) for shard in others]
+
+
+def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:
+    """Returns ids by their position; a queue with partitions lists them shard by shard."""
+    found, others = yield from with_shards(ref, one.ids(ref, state, limit, start))
+    before = ref
+    for shard in others:
+        if len(found) >= limit:
+            break
+        start = 0 if found else max(start - getattr((yield from ask(queues.counts(before.keys))), state), 0)
+        found += yield from one.ids(shard, state, limit - len(found), start)
+        before = shard
+    return found
+
+
+def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
+    """Returns one page of records, shard by shard; an empty one only at the end."""
+    first = ref if after is None else shard_of(ref, after)
+    if after is not None and tag_of_id(after) is None:
+        first = yield from shard_with(ref, after)
+    if first is ref:
+        found, others = yield from with_shards(ref, one.list_tasks(ref, state, limit, after))
+    else:
+        found = yield from one.list_tasks(first, state, limit, after)
+        every = yield from shards(ref)
+        others = every[every.index(first) + 1 :]
+    for shard in others:
+        if len(found) >= limit:
+            break
+        found += yield from one.list_tasks(shard, state, limit - len(found), None)
+    return found
+
+
+def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
+    """Returns how many were put back. The `rate` is that of the whole queue."""
+    if chosen is None and rate is None:
+        done, others = yield from with_shards(ref, dead_and_history.requeue_dead(ref, None, None, payload))
+        for shard in others:
+            done += yield from dead_and_history.requeue_dead(shard, None, None, payload)
+        return done
+    if chosen is None:
+        every = yield from shards(ref)
+        done = 0
+        for shard in every:
+            done += yield from dead_and_history.requeue_dead(shard, None, rate and rate / len(every), payload)
+        return done
+    if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
+        raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
+    of_shard: dict[QueueRef, list[str]] = {}
+    for task_id in chosen:
+        of_shard.setdefault(shard_of(ref, task_id), []).append(task_id)
+    own = [task_id for task_id in of_shard.get(ref, ()) if tag_of_id(task_id) is None]
+    if own and len((yield from shards(ref))) > 1:
+        of_shard[ref] = [task_id for task_id in of_shard[ref] if tag_of_id(task_id) is not None]
+        for task_id in own:
+            of_shard.setdefault((yield from shard_with(ref, task_id)), []).append(task_id)
+    own_rate = None if rate is None else rate / max(len(of_shard), 1)
+    done = 0
+    for shard, some in of_shard.items():
+        done += yield from dead_and_history.requeue_dead(shard, some, own_rate, payload)
+    return done
+
+
+def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
+    """Returns records, the item that finished last first."""
+    found, others = yield from with_shards(ref, dead_and_history.history(ref, limit))
+    if not others:
+        return found
+    for shard in others:
+        found += yield from dead_and_history.history(shard, limit)
+    return sorted(found, key=_finished_at, reverse=True)[:limit]
+
+
+def _finished_at(record: ItemRecord) -> float:
+    return 0.0 if record.when is None else record.when.timestamp()
+
+
+def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = None) -> Operation[int]:
+    """Returns how many were deleted."""
+    total, others = yield from with_shards(ref, one.purge(ref, state, progress))
+    for shard in others:
+        before = total
+
+        def report(of_shard: int, before: int = before) -> None:
+            if progress is not None:
+                progress(before + of_shard)
+
+        total += yield from one.purge(shard, state, report)
+    return total
+
+
+def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
+    """Returns whether there was such a queue. Raises QueueNotEmpty, before anything is deleted unless by force."""
+    every = yield from shards(ref)
+    if len(every) == 1:
+        return (yield from delete_queue.delete_queue(ref, force=force))
+    if not force:
+        held = {state: count for state, count in (yield from counts(ref)).items() if count}
+        if held:
+            said = ", ".join(f"{count} {state}" for state, count in held.items())
+            raise QueueNotEmpty(
+                f"queue {ref.name!r} holds {said}: let it be worked off, purge it, or delete it with force=True "
+                "(--force)"
+            )
+    there = False
+    for shard in reversed(every):  # the queue itself last: as long as it is there, so are its other shards
+        there |= yield from delete_queue.delete_queue(shard, force=force)
+    return there

@@ -1,0 +1,57 @@
+"""Which shards of its queues a worker serves (docs/queues.md, partitions)."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.shards import ShardCounts, shard_counts
+from jobrunner.broker.keys import Keys
+from jobrunner.logs import SafeLogger
+
+_MOST_ASKED = 100
+_log = SafeLogger("jobrunner.worker")
+
+
+class ServedShards:
+    """The shards of the queues that the fetch loop serves, by weight. Heartbeats ask how many there are, and `take` the
+    replies; the fetch loop takes over what changed when it finds `has_changed`.
+
+    A queue keeps its weight, whatever the number of its shards: they share it.
+    """
+
+    def __init__(self, keys: Keys, weights: Mapping[str, int], counts: Sequence[ShardCounts]) -> None:
+        self._keys = keys
+        self._weights = dict(weights)
+        self._counts = dict(zip(weights, counts, strict=True))
+        self.has_changed = False
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when there is something for the fetch loop to take over."""
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """All shards by weight, each queue itself before its other shards."""
+        most = max((counts.served for counts in self._counts.values()), default=1)
+        return {
+            name: max(weight * most // self._counts[queue].served, 1)
+            for queue, weight in self._weights.items()
+            for name in self._counts[queue].names(queue)
+        }
+
+    def asking(self) -> list[Call[ShardCounts]]:
+        """Calls that ask for the shards of the first hundred queues."""
+        return [shard_counts(self._keys.queue(queue)) for queue in list(self._weights)[:_MOST_ASKED]]
+
+    def take(self, replies: Sequence[ShardCounts]) -> None:
+        """Takes in the replies. A queue never has fewer shards to serve."""
+        for queue, found in zip(self._weights, replies, strict=False):
+            if found.served > self._counts[queue].served:
+                _log.info("a queue has more partitions: serving them", queue=queue, partitions=found.spread)
+                self._counts[queue] = found
+                self.has_changed = True
+        if self.has_changed:
+            self.on_change()
+
+
+def served_shards(broker: Broker, keys: Keys, weights: Mapping[str, int]) -> ServedShards:
+    """The shards as they are now. Raises ServerError."""
+    return ServedShards(keys, weights, broker.run_many([shard_counts(keys.queue(queue)) for queue in weights]))

@@ -1,0 +1,320 @@
+"""A queue with `partitions`: where tasks go, and that all its shards look like one queue."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jobrunner import AsyncClient, Client, Item
+from jobrunner.broker.calls.shards import ShardCounts
+from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_id
+from jobrunner.broker.shards import is_shard, shard_name, whole_queue
+from jobrunner.client.client import keys_of
+from jobrunner.client.operations.routing import Router
+from jobrunner.client.queue import Queue
+from jobrunner.errors import (
+    DuplicateTask,
+    InvalidName,
+    InvalidOption,
+    LeaseLost,
+    QueueNotEmpty,
+    ReportsRefused,
+    TaskGone,
+)
+from jobrunner.task import Lock, Task, new_id
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def mail(client: Client) -> Queue:
+    queue = client.queue("mail")
+    queue.configure(partitions=4)
+    return queue
+
+
+@pytest.fixture
+def other_client(client: Client) -> Iterator[Client]:
+    """A program that knows nothing of what the other one did."""
+    with Client(client.settings.url, client.settings.prefix) as other:
+        yield other
+
+
+def shard_of(task_id: str) -> str:
+    tag = tag_of_id(task_id)
+    assert tag is not None
+    return tag
+
+
+def in_shard(client: Client, name: str) -> int:
+    return client.queue(name).counts()["waiting"]
+
+
+def test_names_of_shards_cannot_be_chosen_and_are_in_ids() -> None:
+    assert [shard_name("mail", 0), shard_name("mail", 3)] == ["mail", "mail@3"]
+    assert whole_queue("mail@3") == whole_queue("mail") == "mail"
+    assert is_shard("mail@3")
+    assert not any(map(is_shard, ("mail", "mail@0", "mail@", "@3", "shop@1/raw", "mail@1000", "a@1@2")))
+    assert is_queue("mail@3")
+    assert not is_queue("mail@x")
+    assert not is_queue("task@3")
+    assert not is_queue("a@1/b")
+    with pytest.raises(InvalidName):
+        split_queue("mail@3")
+    assert Keys("p").queue("mail@3").waiting == b"p:{mail@3}:mail@3:waiting"
+    assert Keys("p").tag_base("mail@3") == b"p:{mail@3}:"
+    made = new_id("mail@3")
+    assert check_id(made) == made
+    assert tag_of_id(made) == "mail@3"
+    with pytest.raises(InvalidName):
+        Keys("p").queue("task@3")
+
+
+def test_a_plain_queue_has_no_further_key_and_no_shards(client: Client) -> None:
+    queue = client.queue("plain")
+    queue.push(1)
+    assert queue.settings().partitions == 1
+    assert client.queues() == ["plain"]
+
+
+def test_tasks_without_a_key_are_spread_evenly_and_their_ids_say_where(client: Client, mail: Queue) -> None:
+    ids = [mail.push(number) for number in range(80)] + mail.push_many(range(80, 400))
+    spread = Counter(map(shard_of, ids))
+    assert set(spread) == {"mail", "mail@1", "mail@2", "mail@3"}
+    assert max(spread.values()) - min(spread.values()) <= 2
+    assert {name: in_shard(client, name) for name in spread} == {**spread, "mail": 400}
+    assert all(client.task(one).record().queue == shard_of(one) for one in ids[::40])
+    assert client.task(ids[0], queue="mail").record().id == ids[0]
+
+
+def test_what_was_there_before_is_in_the_first_shard_and_comes_out(client: Client, other_client: Client) -> None:
+    old = other_client.queue("mail").push("before")
+    client.queue("mail").configure(partitions=4)
+    late = other_client.queue("mail")  # it knows the queue as one without partitions, for a minute
+    assert shard_of(late.push("after")) == shard_of(old) == "mail"
+    taken = client.queue("mail").reserve(5)
+    assert [lease.payload for lease in taken] == ["before", "after"]
+
+
+def test_a_key_stays_in_its_shard_in_order_also_when_the_queue_grows(client: Client, mail: Queue) -> None:
+    mail.push_many([Item([number], partition=f"k{number % 7}") for number in range(70)])
+    mail.configure(partitions=16)
+    ids = mail.push_many([Item([number], partition=f"k{number % 7}") for number in range(70, 140)])
+    assert set(map(shard_of, ids)) <= {"mail", "mail@1", "mail@2", "mail@3"}, "keys moved while tasks waited"
+    assert len(set(map(shard_of, mail.push_many(range(320))))) == 16, "tasks without a key go to the new ones, too"
+    got: dict[int, list[int]] = {}
+    while taken := mail.reserve(50):
+        for lease in taken:
+            if isinstance(lease.payload, list):
+                got.setdefault(lease.payload[0] % 7, []).append(lease.payload[0])
+        mail.commit_many(taken)
+    assert len(got) == 7
+    assert all(numbers == sorted(numbers) for numbers in got.values())
+    mail.configure(partitions=16)  # nothing waits: now keys are spread over all
+    ids = mail.push_many([Item(number, partition=f"k{number}") for number in range(200)])
+    assert len(set(map(shard_of, ids))) == 16
+
+
+def test_ids_of_the_users_own_are_found_in_whatever_shard(client: Client, mail: Queue) -> None:
+    own = [f"order-{number}" for number in range(20)]
+    for one in own:
+        assert mail.push(1, id=one) == mail.push(2, id=one) == one
+    assert mail.counts()["waiting"] == 20
+    places = {client.task(one, queue="mail").record().queue for one in own}
+    assert len(places) > 1
+    known: list[str] = []
+    mail.push_many([Item(3, id=one) for one in [*own[:5], "new"]], on_clash=known.extend)
+    assert sorted(known) == sorted(own[:5])
+    with pytest.raises(InvalidOption, match="in several partitions of queue 'mail'"):
+        mail.push_many([Item(3, id=one) for one in own], on_clash="raise")
+    with pytest.raises(DuplicateTask):
+        mail.push(3, id=own[0], on_clash="raise")
+    assert client.task(own[0], queue="mail").cancel()
+    with pytest.raises(TaskGone):
+        client.task("nowhere", queue="mail").record()
+    later = mail.push(1, id="later", in_=3600)
+    assert mail.run_now(later)
+    with pytest.raises(TaskGone):
+        mail.run_now("nowhere")
+    taken = mail.reserve(100)
+    assert all(mail.delete(lease.id) for lease in taken)
+    assert not mail.delete("nowhere")
+
+
+def test_unique_tasks_meet_in_one_shard_and_a_key_beside_the_lock_is_refused(client: Client, mail: Queue) -> None:
+    def unique(digest: str, key: str | None = None) -> Task:
+        lock = Lock(digest=digest, lasts="finished", ttl_ms=60_000, on_clash="existing")
+        return Task(id=new_id("mail"), queue="mail", payload=b"{}", type="j", lock=lock, key=key)
+
+    first = [client.enqueue(unique(f"d{number}")) for number in range(10)]
+    again = [client.enqueue(unique(f"d{number}")) for number in range(10)]
+    assert [handle.id for handle in first] == [handle.id for handle in again]
+    assert len({shard_of(handle.id) for handle in first}) > 1
+    with pytest.raises(InvalidOption, match=r"job 'j' is unique and has a key .* 4 partitions"):
+        client.enqueue(unique("d", "k"))
+
+
+def test_reports_of_many_go_to_the_shard_of_each_lease_and_verdicts_keep_their_order(mail: Queue) -> None:
+    mail.push_many(range(64))
+    taken = []
+    while some := mail.reserve(16):
+        taken += some
+    assert len(taken) == 64
+    assert len({lease.queue for lease in taken}) == 4
+    taken[7].release()
+    with pytest.raises(ReportsRefused) as refused:
+        mail.commit_many(taken, results=range(64))
+    assert [index for index, verdict in enumerate(refused.value.verdicts) if verdict is not True] == [7]
+    assert not isinstance(refused.value.verdicts[7], LeaseLost)
+    (back,) = mail.reserve(5)
+    assert mail.extend_many([back]) == [True]
+    assert mail.rollback_many([back], delay=0, error="boom") == [True]
+    (back,) = mail.reserve(5)
+    assert back.commit()
+
+
+def test_a_reserve_waits_for_all_shards(mail: Queue, other_client: Client) -> None:
+    assert mail.reserve() == []
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(mail.reserve, wait=20)
+        ids = other_client.queue("mail").push_many(range(8))
+        (lease,) = waiting.result(timeout=20)
+    assert lease.id in ids
+
+
+def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(client: Client, mail: Queue) -> None:
+    ids = set(mail.push_many(range(100)))
+    seen: list[str] = []
+    page = mail.tasks("waiting", limit=7)
+    while page:
+        seen += [record.id for record in page]
+        page = mail.tasks("waiting", limit=7, after=page[-1].id)
+    assert len(seen) == 100
+    assert set(seen) == ids
+    by_rank = [one for start in range(0, 100, 9) for one in mail.ids("waiting", limit=9, start=start)]
+    assert sorted(by_rank) == sorted(ids)
+    assert mail.counts()["waiting"] == mail.totals()["enqueued"] == client.stats()["mail"].waiting == 100
+    assert client.queues() == ["mail"]
+    mail.pause()
+    assert mail.is_paused()
+    assert mail.reserve(10) == []
+    mail.resume()
+    mail.configure(max_attempts=1, history=60)
+    mail.rollback_many(mail.reserve(100), error="boom")
+    while some := mail.reserve(100):
+        mail.rollback_many(some, error="boom")
+    assert mail.counts()["dead"] == 100
+    assert mail.requeue_dead([record.id for record in mail.tasks("dead", limit=10)]) == 10
+    assert mail.requeue_dead(rate=1000) == 90
+    purged: list[int] = []
+    wait_for(lambda: mail.counts()["scheduled"] == 0)
+    taken = mail.reserve(100)
+    mail.commit_many(taken)
+    assert len(mail.history()) == len(taken)
+    assert client.task(mail.replay(taken[0].id)).record().queue == taken[0].queue
+    with pytest.raises(QueueNotEmpty, match="queue 'mail' holds"):
+        mail.delete()
+    assert mail.purge("waiting", progress=purged.append) == purged[-1]
+    assert mail.delete(force=True)
+    assert client.queues() == []
+
+
+def test_a_count_that_shrinks_while_items_wait_is_refused_and_nothing_is_lost(client: Client, mail: Queue) -> None:
+    ids = mail.push_many(range(64))
+    with pytest.raises(InvalidOption, match=r"partitions=2: shard 'mail@2' would go, and holds 16 tasks .* changed"):
+        mail.configure(partitions=2)
+    assert mail.settings().partitions == 4
+    assert mail.counts()["waiting"] == 64
+    stale = Client(client.settings.url, client.settings.prefix)
+    stale.queue("mail").push_many(range(64))
+    while some := mail.reserve(64):
+        mail.commit_many(some)
+    mail.configure(partitions=2)
+    assert set(map(shard_of, mail.push_many(range(64)))) == {"mail", "mail@1"}
+    late = stale.queue("mail").push_many(range(64))  # for a minute it knows of four, of which two have no backlog
+    assert not set(map(shard_of, late)).isdisjoint({"mail@2", "mail@3"})
+    assert mail.counts()["waiting"] == 128
+    got = 0
+    while some := mail.reserve(64):
+        got += sum(mail.commit_many(some))
+    assert got == 128
+    assert ids
+    stale.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("max_size", 5), ("max_inflight", 5), ("dead_letter_queue", "mail")], ids=str
+)
+def test_settings_that_cannot_be_spread_are_refused_whatever_comes_first(
+    client: Client, mail: Queue, option: str, value: object
+) -> None:
+    if option != "dead_letter_queue":
+        with pytest.raises(InvalidOption, match=rf"{option}=5 with partitions=4 on queue 'mail'"):
+            mail.configure(**{option: value})
+        limited = client.queue("limited")
+        limited.configure(**{option: value})
+        with pytest.raises(InvalidOption, match=rf"{option}=5 with partitions=3"):
+            limited.configure(partitions=3)
+        limited.configure(partitions=3, **{option: None})
+    with pytest.raises(InvalidOption, match="belongs to a pipeline"):
+        client.queue("shop/raw").configure(partitions=3)
+    with pytest.raises(InvalidOption, match="from 1 to 1000"):
+        mail.configure(partitions=0)
+    with pytest.raises(InvalidName, match="is a shard: push to 'mail'"):
+        client.queue("mail@2").push(1)
+    with pytest.raises(InvalidOption, match="is a shard"):
+        client.queue("mail@2").configure(partitions=3)
+
+
+def test_new_shards_have_the_settings_of_their_queue(client: Client, mail: Queue) -> None:
+    mail.configure(max_attempts=3, fair=True)
+    mail.pause()
+    mail.configure(partitions=6)
+    assert client.queue("mail@5").settings().max_attempts == 3
+    assert client.queue("mail@5").settings().fair
+    assert client.queue("mail@5").is_paused()
+    mail.resume()
+    assert not client.queue("mail@5").is_paused()
+    mail.configure(fair=None)
+    assert not client.queue("mail@5").settings().fair
+
+
+def test_the_least_backlog_comes_first_and_a_node_counts_once(client: Client) -> None:
+    keys = keys_of(client)
+    nodes = {b"mail": "a", b"mail@1": "a", b"mail@2": "b", b"mail@3": "c"}
+
+    def node_of(key: bytes) -> object:
+        return nodes[key.split(b"{")[1].split(b"}")[0]]
+
+    def place(router: Router, count: int) -> Counter[str]:
+        sent = [Task(id=new_id("mail"), queue="mail", payload=b"") for _ in range(count)]
+        for task in sent:
+            router.place([task])
+        return Counter(task.queue for task in sent)
+
+    router = Router(keys, "mail", ShardCounts(4, 4, 4), node_of)
+    placed = place(router, 600)
+    assert abs(placed["mail"] + placed["mail@1"] - placed["mail@2"]) <= 2
+    assert abs(placed["mail@2"] - placed["mail@3"]) <= 2
+    router._take([0, 0, 1000, float("inf")])
+    assert place(router, 200).keys() == {"mail", "mail@1"}
+
+
+def test_the_asyncio_twin_does_the_same(client: Client) -> None:
+    async def use() -> None:
+        async with AsyncClient(client.settings.url, client.settings.prefix) as twin:
+            queue = twin.queue("mail")
+            await queue.configure(partitions=4)
+            ids = await queue.push_many(range(64))
+            assert len(set(map(shard_of, ids))) == 4
+            taken = await queue.reserve(10, wait=1)
+            assert all(await queue.commit_many(taken))
+            assert (await queue.counts())["waiting"] == 64 - len(taken)
+            assert await queue.purge("waiting") == 64 - len(taken)
+            assert await queue.reserve(wait=0.05) == []
+            assert await twin.queues() == ["mail"]
+
+    asyncio.run(use())

@@ -1,0 +1,108 @@
+"""Workers on a queue with partitions: they serve every shard, also those that come while they run."""
+
+from collections import Counter
+
+import pytest
+
+from jobrunner import chain, group, job
+from jobrunner.broker.keys import tag_of_id
+from jobrunner.errors import InvalidOption
+from jobrunner.jobs.registry import register_driver
+from jobrunner.worker.fetch.queue_caps import CappedRotation
+from jobrunner.worker.fetch.reserve_plan import QueueRotation
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def add(current):
+    current.queue("spread").configure(partitions=4)
+
+    @job(queue="spread", name="spread_add")
+    def add(n: int, more: int = 1) -> int:
+        return n + more
+
+    return add
+
+
+def shards(handles):
+    return Counter(tag_of_id(handle.id) for handle in handles)
+
+
+def test_a_worker_serves_all_shards_and_counts_them_as_one_queue(current, run, add):
+    handles = [add.enqueue(n) for n in range(20)] + add.enqueue_many([add.bind(n) for n in range(20, 100)])
+    assert len(shards(handles)) == 4
+    assert run(queues=["spread"]).finished == 100
+    assert [handle.result(timeout=5) for handle in handles] == list(range(1, 101))
+    assert current.queue("spread").totals()["succeeded"] == 100
+    assert current.stats()["spread"].open == 0
+
+
+def test_a_running_worker_serves_shards_that_are_added(current, start, add):
+    start(queues=["spread"], heartbeat=0.2, poll=60)
+    current.queue("spread").configure(partitions=12)
+    handles = add.enqueue_many([add.bind(n) for n in range(400)])
+    assert len(shards(handles)) == 12
+    assert [handle.result(timeout=30) for handle in handles] == list(range(1, 401))
+    (worker,) = wait_for(current.workers)
+    assert worker.queues == ("spread",)
+    assert [handle.result(timeout=30) for handle in [add.enqueue(n) for n in range(40)]] == list(range(1, 41))
+
+
+def test_retries_scheduled_tasks_and_the_dead_stay_in_their_shard(current, run):
+    current.queue("spread").configure(partitions=4)
+    tries = Counter()
+
+    @job(queue="spread", name="spread_fails", max_attempts=2)
+    def fails(n: int) -> None:
+        tries[n] += 1
+        raise ValueError(n)
+
+    handles = [fails.using(in_=0.05).enqueue(n) for n in range(8)]
+    before = shards(handles)
+    current.queue("spread").configure(backoff=None)
+    run(queues=["spread"], drain=True)
+    assert set(tries.values()) == {2}
+    dead = current.queue("spread").tasks("dead")
+    assert len(dead) == 8
+    assert Counter(record.queue for record in dead) == before
+
+
+def test_flows_run_through_and_unspread_tasks_are_in_the_first_shard(current, run, add):
+    handle = chain(add.bind(1), group(add.bind(n=5), add.bind(n=6)), add.bind(7)).enqueue()
+    run(queues=["spread"], drain=True)
+    assert handle.result(timeout=5) == 8
+
+
+def test_a_cap_of_a_worker_holds_for_all_shards_together():
+    turns = CappedRotation({"mail": 1, "mail@1": 1, "mail@2": 1, "other": 1}, 5.0, {"mail": 3})
+    plan = turns.plan(8)
+    assert sum(share for name, share in plan.shares.items() if name != "other") <= 3
+    turns.took("mail@1", 2)
+    assert turns.has_room("mail@2", 1)
+    assert not turns.has_room("mail", 2)
+    turns.took("mail@2", 1)
+    assert turns.open == ["other"]
+    assert turns.plan(8).shares == {"other": 8}
+    turns.sleep("mail", 0.0, 30.0)
+    turns.wake("mail")
+    assert turns.plan(8).shares == {"other": 8}
+    turns.ended(["mail@2"])
+    plan = turns.plan(8)
+    assert sum(share for name, share in plan.shares.items() if name != "other") == 1
+
+
+def test_shards_that_are_added_take_turns_with_the_others():
+    turns = QueueRotation({"mail": 2, "other": 2}, 5.0)
+    turns.sleep("mail", None, 30.0)
+    turns.serve({"mail": 1, "mail@1": 1, "other": 2})
+    assert turns.queues == ["mail", "other", "mail@1"]
+    assert turns.plan(30).shares == {"other": 20, "mail@1": 10}
+
+
+def test_a_queue_that_is_read_in_batches_is_refused(current, start):
+    current.queue("batches").configure(partitions=3)
+    register_driver("batches", lambda *_: None)
+    with pytest.raises(InvalidOption, match="queue 'batches' has 3 partitions and is read in batches"):
+        start(queues=["batches"])
