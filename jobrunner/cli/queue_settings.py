@@ -95,6 +95,7 @@ def setting_text(value: Any) -> str:
     "--rate-per-partition", type=rate, metavar="N/TIME", help="Most tasks of one partition handed out in an interval."
 )
 @click.option("--fair/--no-fair", default=None, help="Whether partitions are served in rotation.")
+@click.option("--partitions", type=at_most, metavar="N", help="Over how many slots of a cluster the queue is spread.")
 @click.option("--history", type=kept_for, metavar="S", help="How long finished tasks are kept: 12h, 7d.")
 @click.option("--history-max", type=at_most, metavar="N", help="Most finished tasks that are kept.")
 @with_create
@@ -113,6 +114,7 @@ def limit(shared: CommonOptions, queue: str, create: bool, **given: Any) -> None
         configure_as(asked, operator_name(), changes)
         note(client, "queue.limit", queue, "set " + ", ".join(f"{name}={value}" for name, value in changes.items()))
         limits = limits_in_force(asked.settings())
+        limits |= {"partitions": asked.settings().partitions} if "partitions" in changes else {}
     if shared.as_json:
         answer_json({"queue": queue, **limits})
     else:

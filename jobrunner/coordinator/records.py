@@ -18,6 +18,7 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leader import ScanReply, together
 from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.shards import whole_queue
 from jobrunner.coordinator.scan import Interval, ScanBudget
 
 _AT_ONCE = 100
@@ -178,7 +179,8 @@ class DeathEvents:
         named, count = died[:_NAMED], max(grown, len(died))
         calls: list[Call[Any]] = [self._death(queue, word) for word in named]
         if count > len(named):
-            calls.append(events.note(self._keys, "tasks_died", queue=queue.name, count=count - len(named)))
+            name = whole_queue(queue.name)
+            calls.append(events.note(self._keys, "tasks_died", queue=name, count=count - len(named)))
         # Words may be of deaths behind the total; a total that fell back (an older backup) is where to go on from.
         early = max(0, len(died) - grown) if grown > 0 else 0
         told = total + early
@@ -189,8 +191,9 @@ class DeathEvents:
     def _death(self, queue: QueueKeys, word: str) -> Call[None]:
         task, type_, attempts, fate, error = (word.split("\t", 4) + [""] * 4)[:5]
         return events.note(
-            self._keys, "task_died", queue=queue.name, task=task, job=type_, error=error, attempts=attempts, fate=fate
-        )
+            self._keys, "task_died", queue=whole_queue(queue.name), task=task, job=type_, error=error,
+            attempts=attempts, fate=fate,
+        )  # fmt: skip
 
 
 def _counts(reply: list[bytes]) -> dict[str, int]:

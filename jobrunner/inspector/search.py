@@ -23,6 +23,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector import task_rows
+from jobrunner.inspector.shards import with_shards
 from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
 
@@ -165,7 +166,7 @@ def total_of(client: Client, wanted: Filter) -> int:
 
 def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
     """The lines to search, in order; empty ones are left out."""
-    names = [wanted.queue] if wanted.queue else sorted(client.queues())
+    names = sorted(with_shards(client, [wanted.queue] if wanted.queue else None))
     states = [wanted.state] if wanted.state else _states(wanted)
     keys = [keys_of(client).queue(name) for name in names]
     if len(keys) * len(states) <= _FEW:

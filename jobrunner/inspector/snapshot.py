@@ -10,11 +10,13 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.queues import is_registered, origins
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings
 from jobrunner.clock import perf_counter
 from jobrunner.errors import ServerRefused
+from jobrunner.inspector.shards import merged, with_shards
 from jobrunner.inspector.task_rows import read_instant
 from jobrunner.queue_settings import RateLimit
 
@@ -128,16 +130,18 @@ def queue_views(
 ) -> list[QueueView]:
     """All queues, by name, or these: one command for fifty queues, one round trip for 500. A queue that cannot be
     counted says why."""
-    names = client.queues() if names is None else names
+    every = with_shards(client, names)
     serving = Counter(queue for worker in workers for queue in set(worker.queues))
-    views: list[QueueView] = []
-    calls = bulk_counts([keys_of(client).queue(name) for name in names])
+    summaries: dict[str, tuple[QueueSummary | str, float]] = {}
+    calls = bulk_counts([keys_of(client).queue(name) for name in every])
+    left = iter(every)
     for at in range(0, len(calls), _CALLS_AT_ONCE):
         now_ms, *slices = broker_of(client).run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
         for found in chain.from_iterable(slices):
-            name = names[len(views)]
-            views.append(_view(name, found, now_ms, serving[name]))
-    return views
+            whole = whole_queue(next(left))
+            known = summaries.get(whole)
+            summaries[whole] = (found if known is None else merged(known[0], found), now_ms)
+    return [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()]
 
 
 def overridden(client: Client, names: Sequence[str]) -> dict[str, dict[str, SettingOrigin]]:

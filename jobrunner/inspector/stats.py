@@ -15,6 +15,7 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, attempt_field, parts_of
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidOption
@@ -148,15 +149,17 @@ def depth(hash_: Hash) -> Depth | None:
 
 
 def grown(hash_: Hash) -> dict[str, dict[str, int]]:
-    """By how much the totals of each queue that was sampled grew."""
-    found = {}
+    """By how much the totals of each queue that was sampled grew, all its shards together."""
+    found: dict[str, dict[str, int]] = {}
     for field, value in hash_.items():
         if field.endswith(" - to"):
             queue = field.removesuffix(" - to")
             before = hash_.get(f"{queue} - from", "").split()
             bases = [*before, *["0"] * len(COUNTED)]
             pairs = zip(COUNTED, value.split(), bases, strict=False)
-            found[queue] = {name: max(whole(to) - whole(from_), 0) for name, to, from_ in pairs}
+            growth = {name: max(whole(to) - whole(from_), 0) for name, to, from_ in pairs}
+            known = found.get(whole_queue(queue), {})
+            found[whole_queue(queue)] = {name: by + known.get(name, 0) for name, by in growth.items()}
     return found
 
 

@@ -12,13 +12,17 @@ from msgspec.structs import replace
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
+from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import TaskRef, find
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import is_encrypted
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.error_groups import telling_line
 from jobrunner.formatting import cut
+from jobrunner.inspector.shards import with_shards
 from jobrunner.payload_store.reference import stored_note
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
@@ -84,9 +88,13 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
 def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int) -> dict[str, list[TaskRow]]:
     """The first tasks of each of these states in one round trip, the latest first where that is what a person looks
     for; empty states are left out."""
-    asked = {state: first_lines(client, queue, state, count=count, newest=state in LATEST_FIRST) for state in states}
-    found = broker_of(client).run_many(list(asked.values())) if asked else []
-    return {state: rows for state, rows in zip(asked, found, strict=True) if rows}
+    names = with_shards(client, [queue])
+    asked = [(state, name) for state in states for name in names]
+    calls = [first_lines(client, name, state, count=count, newest=state in LATEST_FIRST) for state, name in asked]
+    rows: dict[str, list[TaskRow]] = {}
+    for (state, _), found in zip(asked, broker_of(client).run_many(calls) if calls else (), strict=True):
+        rows.setdefault(state, []).extend(found)
+    return {state: some[:count] for state, some in rows.items() if some}
 
 
 def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -> TaskRow:
@@ -168,6 +176,9 @@ def read_tasks(client: Client, queue: str, ids: list[str]) -> list[TaskRecord]:
         return []
     found = broker_of(client).run_each([tasks.show(keys_of(client), task_id, queue=queue) for task_id in ids])
     encryption = encryption_of(client)
+    for place, task_id in enumerate(ids):
+        if found[place] is None and tag_of_id(task_id) is None:  # it may be in a shard, which its id does not say
+            found[place] = run_operation(broker_of(client), find(TaskRef(keys_of(client), encryption, task_id, queue)))
     return [decrypted_record(encryption, record, fetches=False) for record in found if isinstance(record, TaskRecord)]
 
 

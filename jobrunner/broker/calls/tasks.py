@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.broker.resp import Arg
+from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.task import Task, TaskRecord, read_record
 
@@ -220,8 +221,11 @@ def due_word(task: Task) -> str:
 
 
 def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = False) -> Call[TaskRecord | None]:
-    """One task with its state, or None. `queue` is needed for an id of the user's own. `awaited`: publish its end."""
-    tag = tag_of_id(task_id) if queue is None else keys.queue(queue).tag
+    """One task with its state, or None. `queue` is needed for an id of the user's own; an id that names a shard of
+    it is looked for there. `awaited`: publish its end."""
+    tag = tag_of_id(task_id)
+    if queue is not None and (tag is None or not is_shard(tag) or whole_queue(tag) != queue):
+        tag = keys.queue(queue).tag
     assert tag is not None, "the client asks for the queue of an id of the user's own"
     base = keys.tag_base(tag)
     call = _show.with_keys(

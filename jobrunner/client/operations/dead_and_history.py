@@ -40,7 +40,7 @@ def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None
         call = tasks.requeue(ref.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
         done += (yield from ask(call)).count("ok")
     if done:
-        yield from ask(events.note(ref.all_keys, "dead_requeued", queue=ref.name, by=events.who(), count=done))
+        yield from ask(events.note(ref.all_keys, "dead_requeued", queue=ref.whole_name, by=events.who(), count=done))
     return done
 
 

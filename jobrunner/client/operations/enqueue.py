@@ -44,6 +44,8 @@ class QueueRef:
         self.encryption = encryption
         self.payload_limit = payload_limit
         self.result_limit = result_limit
+        self.whole_name = whole_queue(name)
+        """The name of the queue that people know."""
         self.is_shard = is_shard(name)
         self.routes = None if self.is_shard else routes
         """What the client knows of shards; None where there are none."""
@@ -75,8 +77,9 @@ class QueueRef:
     def task(self, item: Item) -> Task:
         """The task that is enqueued for an item. Raises UsageError."""
         if self.is_shard:
-            whole = whole_queue(self.name)
-            raise InvalidName(f"queue {self.name!r} is a shard: push to {whole!r}, whose client chooses the shard")
+            raise InvalidName(
+                f"queue {self.name!r} is a shard: push to {self.whole_name!r}, whose client chooses the shard"
+            )
         delay_ms, at_ms = due(item.in_, item.at)
         raw, encoding = write_payload(item.payload, self.payload_limit)
         if item.max_attempts is not None:

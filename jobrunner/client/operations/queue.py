@@ -233,7 +233,7 @@ def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = No
             progress(total)
     if total:
         by = events.who()
-        yield from ask(events.note(ref.all_keys, "queue_purged", queue=ref.name, by=by, state=state, count=total))
+        yield from ask(events.note(ref.all_keys, "queue_purged", queue=ref.whole_name, by=by, state=state, count=total))
         yield from relaying(ref.all_keys, tags=[ref.keys.tag])
     return total
 

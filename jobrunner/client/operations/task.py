@@ -62,11 +62,10 @@ def read_whole(at: TaskRef) -> Operation[TaskRecord]:
 def _shown(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
     """Reads a task. One with an id of the user's own may be in any shard of its queue: all are asked when it is not in
     the queue itself."""
-    queue = None if at.queue is None or _is_in_shard_of(at.queue, at.id) else at.queue
-    record = yield from ask(tasks.show(at.keys, at.id, queue=queue, awaited=awaited))
-    if record is not None or queue is None or "@" in queue or tag_of_id(at.id) is not None:
+    record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited))
+    if record is not None or at.queue is None or is_shard(at.queue) or tag_of_id(at.id) is not None:
         return record
-    others = (yield from ask(shard_counts(at.keys.queue(queue)))).names(queue)[1:]
+    others = (yield from ask(shard_counts(at.keys.queue(at.queue)))).names(at.queue)[1:]
     found = (yield [tasks.show(at.keys, at.id, queue=name, awaited=awaited) for name in others]) if others else ()
     return next((one for one in found if one is not None), None)
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from jobrunner.broker.keys import split_queue
+from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted
 from jobrunner.option_names import folded, listed, settle_names
@@ -52,10 +53,11 @@ class ReadOptions:
     """Whether a queue that is not there is an error."""
 
     def select(self, registered: Sequence[str]) -> list[str]:
-        """Full names of the selected queues, among those that are registered."""
+        """Full names of the selected queues, among those that are registered, with their shards."""
         found = [name for name in self.queues if not _PATTERN.search(name)]
         patterns = [name for name in self.queues if _PATTERN.search(name)]
         found += [name for name in registered if any(fnmatchcase(name, one) for one in patterns)]
+        found += [name for name in registered if is_shard(name) and whole_queue(name) in found]
         return list(dict.fromkeys(found))
 
     def check_there(self, registered: Sequence[str]) -> None:

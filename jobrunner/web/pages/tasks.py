@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from jobrunner.broker.keys import split_queue
+from jobrunner.broker.keys import split_any_queue
 from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.formatting import counted
@@ -233,7 +233,7 @@ def wanted_of(form: RequestParameters) -> Filter:
     """The filter of a form; a `job` that begins with = is a whole name. Raises InvalidName, InvalidOption."""
     queue, job = form.text("queue"), form.text("job")
     if queue:
-        split_queue(queue)
+        split_any_queue(queue)
     return Filter(
         queue=queue,
         state=form.choice("state", STATES, ""),
@@ -250,7 +250,7 @@ def wanted_of(form: RequestParameters) -> Filter:
 
 def _chosen(text: str) -> tuple[str, str]:
     queue, _, task_id = text.partition(" ")
-    split_queue(queue)
+    split_any_queue(queue)
     return queue, task_id  # not checked: what has an id that no program gives must be deleted somehow
 
 

@@ -1,0 +1,32 @@
+"""The shards of queues, for what reads many queues at once."""
+
+from collections.abc import Sequence
+
+from jobrunner.broker.calls.queues import together
+from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.broker.calls.stats import QueueSummary
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.records import queue_names
+
+
+def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
+    """All queues, or these, each with its shards behind it."""
+    if names is None:
+        return run_operation(broker_of(client), queue_names(keys_of(client)))
+    counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in names])
+    return [shard for name, of_queue in zip(names, counts, strict=True) for shard in of_queue.names(name)]
+
+
+def merged(first: QueueSummary | str, other: QueueSummary | str) -> QueueSummary | str:
+    """Two shards of a queue as one; `first` is the queue itself, whose settings and pause count. The error of one that
+    cannot be read is that of both."""
+    if isinstance(first, str) or isinstance(other, str):
+        return first if isinstance(first, str) else other
+    oldest = [due for due in (first.oldest_due_ms, other.oldest_due_ms) if due is not None]
+    return QueueSummary(
+        counts=together(first.counts, other.counts),
+        pause_ends_ms=first.pause_ends_ms,
+        oldest_due_ms=min(oldest, default=None),
+        limits=first.limits,
+    )

@@ -1,0 +1,82 @@
+"""What people read of a queue with partitions: one queue, whatever its shards."""
+
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, Item
+from jobrunner.broker.calls.leader import ScanReply
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.coordinator.records import DeathEvents, StatsSampler
+from jobrunner.inspector.search import Filter, search
+from jobrunner.inspector.snapshot import overview, queue_views
+from jobrunner.inspector.stats import by_queue
+from jobrunner.inspector.task_rows import first_rows, list_tasks
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def spread(client: Client) -> Client:
+    queue = client.queue("mail")
+    queue.configure(partitions=4, max_attempts=1)
+    queue.push_many(range(80))
+    queue.push_many([Item(n, id=f"own-{n}") for n in range(8)])
+    client.queue("mail-other").push(1)
+    return client
+
+
+def test_the_overview_has_one_queue_and_all_its_tasks(spread: Client) -> None:
+    assert [(view.name, view.waiting, view.problem) for view in overview(spread).queues] == [
+        ("mail", 88, ""),
+        ("mail-other", 1, ""),
+    ]
+    (view,) = queue_views(spread, [], ["mail"])
+    assert view.waiting == view.totals["enqueued"] == 88
+    assert view.oldest_s is not None
+    spread.queue("mail").pause()
+    assert queue_views(spread, [], ["mail"])[0].paused
+
+
+def test_lists_and_searches_find_tasks_of_all_shards(spread: Client) -> None:
+    assert len(list_tasks(spread, "mail", "waiting", limit=200)) == 88
+    assert len(first_rows(spread, "mail", ["waiting"], count=50)["waiting"]) == 50
+    found = search(spread, Filter(queue="mail"), limit=200)
+    assert len(found.tasks) == found.total == 88
+    assert {row.queue for row in found.tasks} == {"mail", "mail@1", "mail@2", "mail@3"}
+    assert search(spread, Filter(), limit=200).total == 89
+
+
+def test_samples_and_deaths_count_for_the_whole_queue(spread: Client) -> None:
+    queue = spread.queue("mail")
+    while taken := queue.reserve(100):
+        queue.rollback_many(taken, error="boom")
+    keys, broker = keys_of(spread), broker_of(spread)
+    found = ScanReply(holding=["mail", "mail@1", "mail@2", "mail@3"])
+    sampler = StatsSampler(broker, keys)
+    sampler.take(found)
+    now_ms = 1_800_000_000_000
+    sampler.step(now_ms)
+    assert set(by_queue(spread)) <= {"mail"}
+    deaths = DeathEvents(broker, keys)
+    deaths.take(ScanReply(dead={name: spread.queue(name).totals()["dead"] for name in found.holding}))
+    deaths.step()
+    died = [event for event in spread.events() if event.kind == "task_died"]
+    assert len(died) == 88
+    assert {event.queue for event in died} == {"mail"}
+
+
+def test_the_command_line_names_the_whole_queue(spread: Client, cli: Any) -> None:
+    assert cli("queues", "limit", "mail", "--partitions", "8").code == 0
+    assert spread.queue("mail").settings().partitions == 8
+    refused = cli("queues", "limit", "mail", "--max-size", "5")
+    assert refused.code != 0
+    assert "max_size=5 with partitions=8" in refused.err
+    listed = cli("queues", "list", "--json").value
+    assert [one["name"] for one in listed] == ["mail", "mail-other"]
+    assert cli("tasks", "list", "mail", "--json", "--limit", "200").code == 0
+    shown = cli("tasks", "show", "own-3", "--queue", "mail")
+    assert (shown.code, "own-3" in shown.out) == (0, True)
+    assert cli("tasks", "cancel", "own-3", "--queue", "mail").code == 0
+    assert cli("queues", "purge", "mail", "--state", "waiting", "--yes").code == 0
+    assert spread.queue("mail").counts()["waiting"] == 0
