@@ -27,7 +27,7 @@ _MEASURED_FOR_S = 1.0
 _UNMEASURED = 64
 """So many tasks are spread without a look at the backlogs, so that a slow producer does not ask for each task."""
 _TOGETHER = 16
-"""Tasks of one call that stay together at least: a script call costs as much as some ten tasks."""
+"""Tasks of one call that stay together: a script call costs as much as some ten tasks."""
 _AWAY = _NEVER = float("inf")
 
 
@@ -68,9 +68,8 @@ class Router:
     def place(self, tasks: Sequence[Task]) -> None:
         """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task with a key."""
         free = [task for task in tasks if not self._is_bound(task)]
-        size = len(free) if len(free) <= 1 else max(-(-len(free) // len(self._names)), _TOGETHER)
-        for first in range(0, len(free), max(size, 1)):
-            some = free[first : first + size]
+        for first in range(0, len(free), _TOGETHER):
+            some = free[first : first + _TOGETHER]
             score, _, number = self._heap[0]
             heapreplace(self._heap, (score + self._weights[number] * len(some), random.random(), number))
             for task in some:

@@ -1,0 +1,84 @@
+"""A queue with partitions on a cluster: all nodes have an equal share of it, and nothing is lost in a reshard."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from jobrunner import Client, Worker, job
+from jobrunner.broker.cluster import slot_of
+from jobrunner.broker.keys import tag_of_id
+from jobrunner.client.client import keys_of
+from jobrunner.client.current import forget, use
+from tests.support.waiting import wait_for
+from tests.topologies.servers import Node, Spread
+
+pytestmark = [pytest.mark.topology, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def spread() -> Iterator[Spread]:
+    started = Spread()
+    yield started
+    started.remove()
+
+
+@pytest.fixture
+def client(spread: Spread) -> Iterator[Client]:
+    with Client(spread.url, "t", retry_timeout=30) as made:
+        yield use(made)
+    forget()
+
+
+def node_of(client: Client, spread: Spread, name: str) -> Node:
+    return spread.owner(slot_of(keys_of(client).queue(name).waiting))
+
+
+def test_nodes_get_equal_numbers_of_tasks_whatever_shards_they_have(client: Client, spread: Spread) -> None:
+    queue = client.queue("mail")
+    queue.configure(partitions=16)
+    ids = [queue.push(n) for n in range(300)] + queue.push_many(range(6000))
+    owners = {f"mail@{n}" if n else "mail": node_of(client, spread, f"mail@{n}" if n else "mail") for n in range(16)}
+    placed = Counter(owners[tag_of_id(one) or ""].port for one in ids)
+    assert len(placed) == 3
+    assert max(placed.values()) <= 1.1 * min(placed.values()), placed
+    assert queue.counts()["waiting"] == 6300
+    assert queue.purge("waiting") == 6300
+
+
+def test_nothing_is_lost_or_done_twice_while_slots_move_under_load(client: Client, spread: Spread) -> None:
+    ran: Counter[int] = Counter()
+
+    @job(queue="moved", name="moved_task")
+    def note(n: int) -> None:
+        ran[n] += 1
+
+    queue = client.queue("moved")
+    queue.configure(partitions=8)
+    is_over = threading.Event()
+    sent: list[str] = []
+
+    def produce() -> None:
+        while not is_over.is_set() or len(sent) < 2000:
+            sent.append(note.enqueue(len(sent)).id)
+
+    worker = Worker(queues=["moved"], client=client, concurrency=4)
+    worker.start()
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        for number in range(4):
+            name = f"moved@{number}" if number else "moved"
+            slot = slot_of(keys_of(client).queue(name).waiting)
+            target = next(one for one in spread.primaries() if one is not spread.owner(slot))
+            spread.move(slot, target)
+            assert spread.owner(slot) is target
+    finally:
+        is_over.set()
+        producer.join(120)
+        wait_for(lambda: not any(queue.counts()[state] for state in ("waiting", "pending", "scheduled")), timeout_s=90)
+        worker.stop()
+    assert set(ran) == set(range(len(sent)))
+    assert set(ran.values()) == {1}
+    assert queue.totals()["enqueued"] == queue.totals()["succeeded"] == len(sent)
