@@ -177,7 +177,10 @@ class Client:
             raise no_task(task) from None
         if wait or self._buffer is not None or not is_alone:
             return self.enqueue_many([task], wait=wait)[0]
-        is_new = self._routes.are_needed(task.queue) and self._placed([task])
+        is_new = False
+        if self._routes.are_needed(task.queue) and not self._routes.placed_at_once(task):
+            check_size(task.payload, self.settings.payload_limit)
+            is_new = self._placed([task])
         if self._middleware is None and not OBSERVERS:
             return self._send(task, is_new)
         with sending([task], self._middleware) as (outgoing,):
@@ -209,8 +212,6 @@ class Client:
     def _placed(self, tasks: Sequence[Task]) -> bool:
         """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new.
         Refused by the server, nothing is enqueued."""
-        for task in tasks:
-            check_size(task.payload, self.settings.payload_limit)
         return run_operation(self._broker, self._routes.placing(tasks))
 
     def _batch(self, tasks: Sequence[Task]) -> EnqueueBatch:

@@ -233,7 +233,11 @@ class Queue:
     def _placed(self, tasks: Sequence[Task]) -> bool:
         """Has the tasks given their shards; returns whether their queue was registered for that."""
         routes = self._ref.routes
-        return bool(tasks) and routes is not None and routes.are_needed(self.name) and self._run(routes.placing(tasks))
+        if routes is None or not tasks or not routes.are_needed(self.name):
+            return False
+        if len(tasks) == 1 and routes.placed_at_once(tasks[0]):
+            return False
+        return self._run(routes.placing(tasks))
 
     def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash, is_new: bool) -> list[str]:
         try:

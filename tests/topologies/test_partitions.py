@@ -38,13 +38,13 @@ def node_of(client: Client, spread: Spread, name: str) -> Node:
 def test_nodes_get_equal_numbers_of_tasks_whatever_shards_they_have(client: Client, spread: Spread) -> None:
     queue = client.queue("mail")
     queue.configure(partitions=16)
-    ids = [queue.push(n) for n in range(300)] + queue.push_many(range(6000))
+    ids = [queue.push(n) for n in range(300)] + queue.push_many(range(20_000))
     owners = {f"mail@{n}" if n else "mail": node_of(client, spread, f"mail@{n}" if n else "mail") for n in range(16)}
     placed = Counter(owners[tag_of_id(one) or ""].port for one in ids)
     assert len(placed) == 3
     assert max(placed.values()) <= 1.1 * min(placed.values()), placed
-    assert queue.counts()["waiting"] == 6300
-    assert queue.purge("waiting") == 6300
+    assert queue.counts()["waiting"] == 20_300
+    assert queue.purge("waiting") == 20_300
 
 
 def test_nothing_is_lost_or_done_twice_while_slots_move_under_load(client: Client, spread: Spread) -> None:

@@ -42,9 +42,9 @@ def test_a_worker_serves_all_shards_and_counts_them_as_one_queue(current, run, a
 def test_a_running_worker_serves_shards_that_are_added(current, start, add):
     start(queues=["spread"], heartbeat=0.2, poll=60)
     current.queue("spread").configure(partitions=12)
-    handles = add.enqueue_many([add.bind(n) for n in range(400)])
+    handles = [add.enqueue(n) for n in range(60)]
     assert len(shards(handles)) == 12
-    assert [handle.result(timeout=30) for handle in handles] == list(range(1, 401))
+    assert [handle.result(timeout=30) for handle in handles] == list(range(1, 61))
     (worker,) = wait_for(current.workers)
     assert worker.queues == ("spread",)
     assert [handle.result(timeout=30) for handle in [add.enqueue(n) for n in range(40)]] == list(range(1, 41))

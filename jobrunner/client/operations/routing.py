@@ -6,7 +6,7 @@ workers serve every shard there ever was.
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 from zlib import crc32
 
@@ -26,8 +26,11 @@ KNOWN_FOR_S = 60.0
 _MEASURED_FOR_S = 1.0
 _UNMEASURED = 64
 """So many tasks are spread without a look at the backlogs, so that a slow producer does not ask for each task."""
-_TOGETHER = 16
-"""Tasks of one call that stay together: a script call costs as much as some ten tasks."""
+_CALLS, _LEAST, _MOST = 4, 16, 250
+"""Tasks of one enqueue go to so many shards, if each gets at least and none more than so many at a time: a call costs
+client and server as much as some ten tasks."""
+_TIME_AND_PROCESS = 28
+"""Digits of a made id before its tag."""
 _AWAY = _NEVER = float("inf")
 
 
@@ -35,8 +38,8 @@ class Router:
     """Spreads the tasks of one queue over its shards.
 
     Tasks with equal keys, equal locks or equal ids go to one shard, always the same. Any other goes to the shard with
-    the least backlog. A shard counts as many times as its node has shards, so that nodes get equal shares; one whose
-    node does not answer gets none of these.
+    the least backlog on the node with the least backlog, so that nodes get equal shares, however many shards each has;
+    a node that does not answer gets none of these.
     """
 
     def __init__(self, keys: Keys, queue: str, counts: ShardCounts, node_of: Callable[[bytes], object]) -> None:
@@ -48,8 +51,9 @@ class Router:
         self._node_of = node_of
         self._measured_at = 0.0
         self._sent = 0
-        self._weights: list[float] = []
-        self._heap: list[tuple[float, float, int]] = []
+        self._nodes: list[tuple[float, float, list[tuple[float, float, int]]]] = []
+        """A heap of the nodes by their backlog; of each, a heap of its shards by theirs. The second numbers are random,
+        so that equal ones take turns."""
         self._take([0] * len(self._names))
 
     @property
@@ -65,19 +69,40 @@ class Router:
         self._take([_AWAY if isinstance(one, JobrunnerError) else one for one in found])
         self._measured_at = monotonic() + 10 * (monotonic() - began)
 
+    def place_one(self, task: Task) -> None:
+        """As `place`."""
+        if task.key is None and task.lock is None and not task.sending:
+            self._place_free((task,))
+        else:
+            self._place_bound(task)
+
     def place(self, tasks: Sequence[Task]) -> None:
         """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task with a key."""
-        free = [task for task in tasks if not self._is_bound(task)]
-        for first in range(0, len(free), _TOGETHER):
-            some = free[first : first + _TOGETHER]
-            score, _, number = self._heap[0]
-            heapreplace(self._heap, (score + self._weights[number] * len(some), random.random(), number))
-            for task in some:
-                _put(task, self._names[number])
-        self._sent += len(free)
+        free = [task for task in tasks if task.key is None and task.lock is None and not task.sending]
+        if len(free) < len(tasks):
+            for task in tasks:
+                self._place_bound(task)
+        size = min(max(len(free) // _CALLS, _LEAST), _MOST)
+        for first in range(0, len(free), size):
+            self._place_free(free[first : first + size])
 
-    def _is_bound(self, task: Task) -> bool:
-        """Places a task that belongs to one shard; returns False for one that may go anywhere."""
+    def _place_free(self, tasks: Sequence[Task]) -> None:
+        """Places tasks that may go anywhere, all into one shard."""
+        count = len(tasks)
+        of_node, _, shards = self._nodes[0]
+        heapreplace(self._nodes, (of_node + count, random.random(), shards))
+        of_shard, _, number = shards[0]
+        heapreplace(shards, (of_shard + count, random.random(), number))
+        self._sent += count
+        if number:
+            name = self._names[number]
+            end = "-" + name
+            for task in tasks:
+                force_setattr(task, "id", task.id[:_TIME_AND_PROCESS] + end)
+                force_setattr(task, "queue", name)
+
+    def _place_bound(self, task: Task) -> None:
+        """Places a task that belongs to one shard; leaves one that may go anywhere."""
         if task.key is not None:
             if task.lock is not None:
                 raise InvalidOption(
@@ -91,18 +116,15 @@ class Router:
         elif task.sending:
             own = tag_of_id(task.id)
             _put(task, own if own is not None and whole_queue(own) == self._queue else _shard_of(task.id, self._keyed))
-        else:
-            return False
-        return True
 
     def _take(self, backlogs: Sequence[float]) -> None:
-        nodes = [self._node_of(keys.waiting) for keys in self._keys]
-        self._weights = [float(nodes.count(node)) for node in nodes]
-        self._heap = [
-            (backlog * weight, random.random(), number)
-            for number, (backlog, weight) in enumerate(zip(backlogs, self._weights, strict=True))
-        ]
-        heapify(self._heap)
+        nodes: dict[object, list[tuple[float, float, int]]] = {}
+        for number, (keys, waiting) in enumerate(zip(self._keys, backlogs, strict=True)):
+            nodes.setdefault(self._node_of(keys.waiting), []).append((waiting, random.random(), number))
+        self._nodes = [(sum(one[0] for one in shards), random.random(), shards) for shards in nodes.values()]
+        heapify(self._nodes)
+        for shards in nodes.values():
+            heapify(shards)
 
 
 class Routes:
@@ -119,9 +141,22 @@ class Routes:
 
     def are_needed(self, queue: str) -> bool:
         """Whether `placing` has anything to do for a task of this queue."""
-        return bool(self.routers) or queue not in self.registered or self._known_until.get(queue, 0.0) < monotonic()
+        return (
+            queue in self.routers
+            or queue not in self.registered
+            or self._known_until.get(queue, 0.0) < monotonic()
+        )  # fmt: skip
 
-    def placing(self, tasks: Collection[Task]) -> Operation[bool]:
+    def placed_at_once(self, task: Task) -> bool:
+        """Gives a task its shard when that needs nothing of the server; returns whether it did."""
+        queue = task.queue
+        router = self.routers.get(queue)
+        if router is None or router.is_due or self._known_until.get(queue, 0.0) < monotonic():
+            return False
+        router.place_one(task)
+        return True
+
+    def placing(self, tasks: Sequence[Task]) -> Operation[bool]:
         """Registers the queues that are new here, asks for their shards, and gives the tasks their shards. Returns
         whether a queue was registered."""
         now = monotonic()
@@ -138,7 +173,7 @@ class Routes:
             router = self.routers[name]
             if router.is_due:
                 yield from router.measuring()
-            router.place([task for task in tasks if task.queue == name])
+            router.place(tasks if len(names) == 1 else [task for task in tasks if task.queue == name])
         return bool(new)
 
     def counting(self, queue: str) -> Operation[ShardCounts]:
@@ -179,5 +214,5 @@ def _put(task: Task, name: str) -> None:
     """A task is changed in place: sent again after an error, it goes to the same shard under the same id."""
     if task.queue != name:
         if not task.sending:
-            force_setattr(task, "id", f"{task.id.partition('-')[0]}-{name}")
+            force_setattr(task, "id", f"{task.id[:_TIME_AND_PROCESS]}-{name}")
         force_setattr(task, "queue", name)
