@@ -128,7 +128,7 @@ def measure_shares(tasks: int, partitions: int) -> None:
                 client.queue(name).configure(partitions=count)
                 _in_bulk(of, 2 * _BATCH)  # so that each node knows the scripts
                 _drain(client, name, 2 * _BATCH)
-                for what, enqueue, size in (("one by one", _singly, tasks // 4), ("in bulk", _in_bulk, tasks)):
+                for what, enqueue, size in (("one by one", _singly, tasks // 4), ("in bulk", _in_bulk, 4 * tasks)):
                     enqueued = shares(nodes, partial(enqueue, of, size))
                     drained = shares(nodes, partial(_drain, client, name, size))
                     for step, found in ((f"enqueue {what}", enqueued), ("drain", drained)):

@@ -18,7 +18,8 @@ key                                  type   content
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
                                               history was noted and trimmed (lua/lib/history.lua); `capacity_wanted`:
                                               until when a producer waits for capacity, Unix ms;
-                                              `recheck`, `parked`: what a change of limits per key left to do
+                                              `recheck`, `parked`: what a change of limits per key left to do;
+                                              `shards`, `key_shards`, `shard`, `slice_…`: of a queue with partitions
 ``P:{tag}:Q:declared``               hash   the settings that programs declare, and who changed which by hand (see
                                             lua/queue_declare.lua)
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/token_bucket.lua)

@@ -31,6 +31,16 @@ def test_there_are_never_more_leases_than_max_inflight(mail):
     assert [attempt.id for attempt in mail.reserve(9)] == ["t0002", "t0005", "t0006"]
 
 
+def test_a_shard_keeps_to_its_slice_of_the_limits_of_its_queue(mail):
+    limit(mail, max_inflight=5, slice_inflight=2)
+    fill(mail, 8)
+    assert len(mail.reserve(9)) == 2
+
+    limit(mail, max_inflight="", slice_inflight="", max_tokens=5, slice_tokens=3, interval_us=HOUR_US)
+    assert len(mail.reserve(9)) == 3
+    assert mail.reserve(9) == []
+
+
 def test_a_lease_that_ended_makes_room_in_the_same_call(mail, clock):
     limit(mail, max_inflight=1, keepalive_ms=1000)
     fill(mail, 2)

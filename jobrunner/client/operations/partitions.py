@@ -8,19 +8,20 @@ workers go on serving them, for a producer that has not heard of it.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jobrunner.broker.call import command
 from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, shard_counts, written_counts
+from jobrunner.broker.shards import shard_names
 from jobrunner.client.operations import queue as one
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Operation
+from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.settings_hash import read_settings, stored_settings, write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.queue_settings import QueueSettings
 
 _NOT_SPREAD = {
     "max_size": "each partition would need a part of it, and a producer is refused while others have room",
-    "max_inflight": "the leases of a queue are counted in one slot",
-    "rate": "its token bucket is in one slot",
     "dead_letter_queue": "a dead task is forwarded in one step, which is possible within one slot only",
 }
 """Settings that cannot be combined with partitions, and why."""
@@ -43,6 +44,30 @@ def check_fits(queue: str, settings: QueueSettings) -> None:
             )
 
 
+def _limits(settings: QueueSettings) -> tuple[int, int]:
+    """The limits of the whole queue that its shards have slices of; 0: none."""
+    return settings.max_inflight, 0 if settings.rate is None else settings.rate.max_tokens
+
+
+def _slices(queue: str, settings: QueueSettings, shards: int) -> list[tuple[int, int]]:
+    """The slice of each shard of these limits; together they are the limits. Raises InvalidOption for a limit of which
+    a shard would have nothing."""
+    limits = _limits(settings)
+    if shards == 1:
+        return [(0, 0)]
+    for name, limit in zip(("max_inflight", "rate"), limits, strict=True):
+        if 0 < limit < shards:
+            raise InvalidOption(
+                f"{name}={limit} on queue {queue!r} with {shards} shards: each has a slice of the limit, so give at "
+                f"least {shards}, or let the queue have fewer partitions"
+            )
+    return [tuple(limit // shards + (number < limit % shards) for limit in limits) for number in range(shards)]  # type: ignore[misc]
+
+
+def _slice_fields(slices: tuple[int, int]) -> dict[str, Any]:
+    return {"slice_inflight": slices[0] or "", "slice_tokens": slices[1] or ""}
+
+
 def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Operation[None]:
     """Changes the settings named, by hand. Raises UnknownOption, InvalidOption, InvalidName, and changes nothing
     then."""
@@ -63,18 +88,57 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
     after = before
     if settings.partitions != before.spread or "partitions" in options:
         after = yield from _changed(ref, before, settings.partitions)
+    slices = _slices(ref.name, settings, after.served)
+    yield from _cut(ref, _slices(ref.name, read_settings(stored), before.served), slices)
     own = [name for name in written if name != "partitions"]
     for number, name in enumerate(after.names(ref.name)[1:], 1):
         is_new = number >= before.served
         fields: dict[str, Any] = {field: written[field] for field in own}
         if is_new:
             fields = {**stored_settings(stored), "paused": stored.get("paused", b""), **fields}
-            fields |= {"partitions": "", SHARD_FIELD: number}
+            fields |= {"partitions": "", SHARD_FIELD: number, **_slice_fields(slices[number])}
+            yield from _empty_bucket(ref.shard(name), settings)
         if fields:
             yield [*queues.register(ref.all_keys, [name]), queues.configure(ref.shard(name).keys, fields)]
     yield [queues.configure(ref.keys, {**written_counts(after), SHARD_FIELD: 0})]
     yield from one.configure(ref, options, by=by)
     ref.routes.forget(ref.name)
+
+
+def _cut(ref: QueueRef, old: list[tuple[int, int]], new: list[tuple[int, int]]) -> Operation[None]:
+    """Gives the shards that are there already their slices. Raises InvalidOption when leases are held that would exceed
+    the limit together with those that others may hand out then; the slices are as before then.
+
+    Invariant: the slices of `max_inflight` that are in force, or the leases of a shard where these are more, are never
+    above the limit together. So shards that get less have it before others get more.
+    """
+    there = [ref.shard(name) for name in shard_names(ref.name, len(old))]
+    if old == new:
+        return
+    lowest = [
+        (min(one[0] or two[0], two[0]) if two[0] else 0, two[1]) for one, two in zip(old, new, strict=False)
+    ]  # fmt: skip
+    yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, lowest, strict=True)]
+    is_lower = len(old) == len(new) and all(one[0] and two[0] <= one[0] for one, two in zip(old, new, strict=True))
+    if new[0][0] and not is_lower:
+        counted: list[queues.QueueCounts] = yield [queues.counts(shard.keys) for shard in there]
+        held = sum(counts.pending for counts in counted)
+        if any(counts.pending > one[0] for counts, one in zip(counted, new, strict=False)):
+            yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, old, strict=True)]
+            raise InvalidOption(
+                f"queue {ref.name!r}: {held} leases are held, more than its shards may have of max_inflight when it is "
+                "divided anew; pause the queue, configure it when they have ended, and resume it; nothing was changed"
+            )
+    yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, new, strict=False)]
+
+
+def _empty_bucket(shard: QueueRef, settings: QueueSettings) -> Operation[None]:
+    """A new shard begins without tokens: those of this interval may have been used by the others."""
+    if settings.rate is not None:
+        now_ms = yield from ask(server_time())
+        interval_us = settings.rate.seconds * 1_000_000
+        fields = ("level", 0, "at", round(now_ms * 1000), "interval", interval_us)
+        yield [command("HSET", shard.keys.bucket, *fields, read=int)]
 
 
 def _changed(ref: QueueRef, before: ShardCounts, wanted: int) -> Operation[ShardCounts]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner import Client, Item, queue
+from jobrunner import Client, Item, RateLimit, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, QueueNotEmpty, UsageError
@@ -116,10 +116,17 @@ def _dead(_: Client, mail: Queue) -> None:
     assert tag_of_id(mail.replay(lease.id)) == lease.queue
 
 
+def _limits(_: Client, mail: Queue) -> None:
+    mail.configure(max_inflight=6, rate=RateLimit(5, per=3600))
+    mail.push_many([Item(n, partition=f"k{n}") for n in range(60)])
+    assert sum(len(mail.reserve(7)) for _ in range(9)) == 5
+    with pytest.raises(InvalidOption, match="at least 4"):
+        mail.configure(max_inflight=3)
+
+
 def _refused_settings(_: Client, mail: Queue) -> None:
-    for option in ("max_inflight", "max_size"):
-        with pytest.raises(InvalidOption, match=f"{option}=5 with partitions=4"):
-            mail.configure(**{option: 5})
+    with pytest.raises(InvalidOption, match="max_size=5 with partitions=4"):
+        mail.configure(max_size=5)
     with pytest.raises(InvalidOption):
         mail.configure(dead_letter_queue="mail")
 
@@ -152,7 +159,8 @@ TRIED: dict[str, Callable[[Client, Queue], None] | str] = {
     "flows, periodic jobs": _ELSEWHERE,
     "`max_per_worker`, drain": _ELSEWHERE,
     "encryption, payload store": _push,
-    "`max_inflight`, `rate`": _refused_settings,
+    "`max_inflight`, `rate`": _limits,
+    "`max_size`, `dead": _refused_settings,
     "batches: stations": _refused_pipelines,
     "declaring `partitions`": _refused_declaration,
 }

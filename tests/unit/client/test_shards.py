@@ -4,14 +4,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from jobrunner import AsyncClient, Client, Item
+from jobrunner import AsyncClient, Client, Item, RateLimit
 from jobrunner.broker.calls.shards import ShardCounts
 from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_id
 from jobrunner.broker.shards import is_shard, shard_name, whole_queue
 from jobrunner.client.client import keys_of
+from jobrunner.client.lease import Lease
 from jobrunner.client.operations.routing import Router
 from jobrunner.client.queue import Queue
 from jobrunner.errors import (
@@ -24,6 +29,7 @@ from jobrunner.errors import (
     TaskGone,
 )
 from jobrunner.task import Lock, Task, new_id
+from tests.support.examples import examples
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(60)
@@ -246,7 +252,7 @@ def test_a_count_that_shrinks_while_items_wait_is_refused_and_nothing_is_lost(cl
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("max_size", 5), ("max_inflight", 5), ("dead_letter_queue", "mail")], ids=str
+    ("option", "value"), [("max_size", 5), ("dead_letter_queue", "mail")], ids=str
 )
 def test_settings_that_cannot_be_spread_are_refused_whatever_comes_first(
     client: Client, mail: Queue, option: str, value: object
@@ -267,6 +273,98 @@ def test_settings_that_cannot_be_spread_are_refused_whatever_comes_first(
         client.queue("mail@2").push(1)
     with pytest.raises(InvalidOption, match="is a shard"):
         client.queue("mail@2").configure(partitions=3)
+
+
+def all_of(queue: Queue) -> list[Lease]:
+    taken: list[Lease] = []
+    while some := queue.reserve(7):
+        taken += some
+    return taken
+
+
+def test_max_inflight_is_divided_and_never_exceeded_also_when_shards_are_added(client: Client, mail: Queue) -> None:
+    mail.configure(max_inflight=10)
+    assert mail.settings().max_inflight == 10
+    mail.push_many([Item(n, partition=f"k{n}") for n in range(100)])
+    held = all_of(mail)
+    assert Counter(lease.queue for lease in held) == {"mail": 3, "mail@1": 3, "mail@2": 2, "mail@3": 2}
+    with pytest.raises(InvalidOption, match="queue 'mail': 10 leases are held, more than its shards may have"):
+        mail.configure(partitions=8)
+    assert mail.settings().partitions == 4
+    mail.commit_many(held[:3])
+    assert len(all_of(mail)) == 3, "the slices are as before"
+    mail.pause()
+    for name in ("mail", "mail@1", "mail@2", "mail@3"):
+        for task_id in client.queue(name).ids("pending"):
+            client.queue(name).delete(task_id)
+    mail.configure(partitions=8)
+    mail.resume()
+    mail.push_many(range(160))
+    assert len(all_of(mail)) <= 10
+    with pytest.raises(InvalidOption, match=r"max_inflight=5 on queue 'mail' with 8 shards: .* at least 8"):
+        mail.configure(max_inflight=5)
+    with pytest.raises(InvalidOption, match=r"max_inflight=10 on queue 'mail' with 11 shards"):
+        mail.configure(partitions=11)
+    mail.configure(max_inflight=None)
+    assert len(all_of(mail)) > 100
+
+
+def test_a_lower_limit_holds_at_once_and_a_limit_may_come_before_the_partitions(client: Client) -> None:
+    queue = client.queue("limited")
+    queue.configure(max_inflight=8)
+    queue.push_many(range(100))
+    assert len(queue.reserve(5)) == 5
+    with pytest.raises(InvalidOption, match="5 leases are held"):
+        queue.configure(partitions=4)
+    assert len(all_of(queue)) == 3
+    queue.pause()
+    for task_id in queue.ids("pending"):
+        queue.delete(task_id)
+    queue.configure(partitions=4)
+    queue.resume()
+    queue.push_many(range(200))
+    held = [queue.push(n) for n in range(40)] and all_of(queue)
+    assert len(held) == 8
+    queue.configure(max_inflight=4)
+    queue.commit_many(held[:2])
+    assert len(all_of(queue)) <= 2
+    assert queue.counts()["pending"] <= 8
+
+
+def test_the_rate_is_divided_and_a_new_shard_begins_without_tokens(client: Client, mail: Queue) -> None:
+    mail.configure(rate=RateLimit(8, per=3600))
+    mail.push_many([Item(n, partition=f"k{n}") for n in range(100)])
+    assert len(all_of(mail)) == 8
+    mail.configure(partitions=8)
+    [mail.push(n) for n in range(64)]
+    assert all_of(mail) == []
+    mail.configure(rate=None)
+    assert len(all_of(mail)) > 8
+
+
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.sampled_from(["reserve", "commit", "limit", "grow"]), st.integers(1, 12))))
+def test_no_order_of_steps_exceeds_the_limit(client: Client, raw: redis.Redis, steps: list[tuple[str, int]]) -> None:
+    raw.flushdb()
+    client._routes.forget("mail")
+    queue = client.queue("mail")
+    queue.configure(partitions=3, max_inflight=20)
+    queue.push_many([Item(n, partition=f"k{n}") for n in range(60)])
+    bound, held = 20, list[Lease]()
+    for step, number in steps:
+        before = queue.counts()["pending"]
+        with suppress(InvalidOption):
+            if step == "reserve":
+                held += queue.reserve(number)
+            elif step == "commit":
+                queue.commit_many(held[:number])
+                del held[:number]
+            elif step == "limit":
+                queue.configure(max_inflight=12 + number)
+                bound = 12 + number
+            else:
+                queue.configure(partitions=number)
+        assert queue.counts()["pending"] <= max(bound, before)
 
 
 def test_new_shards_have_the_settings_of_their_queue(client: Client, mail: Queue) -> None:

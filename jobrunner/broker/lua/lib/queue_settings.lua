@@ -15,8 +15,9 @@ local function read_config(now)
   read.max_attempts = number(set.max_attempts) or read.max_attempts
   read.dead_ttl = number(set.dead_ttl_ms) or read.dead_ttl
   read.dead_max = number(set.dead_max) or read.dead_max
-  read.max_inflight = number(set.max_inflight) or 0
-  read.max_tokens, read.interval = number(set.max_tokens), number(set.interval_us)
+  -- A shard of a queue with `partitions` has a slice of these limits (client/operations/partitions.py).
+  read.max_inflight = number(set.slice_inflight or set.max_inflight) or 0
+  read.max_tokens, read.interval = number(set.slice_tokens or set.max_tokens), number(set.interval_us)
   read.expires_in, read.dead_letter_queue = number(set.expires_in_ms), set.dead_letter_queue
   read.is_partitioned = (set.fair or set.key_inflight or set.key_tokens) and true or false
   read.key_inflight = number(set.key_inflight) or 0
