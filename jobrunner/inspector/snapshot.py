@@ -138,7 +138,8 @@ def queue_views(
     for at in range(0, len(calls), _CALLS_AT_ONCE):
         now_ms, *slices = broker_of(client).run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
         for found in chain.from_iterable(slices):
-            whole = whole_queue(next(left))
+            name = next(left)
+            whole = name if names is not None and name in names else whole_queue(name)
             known = summaries.get(whole)
             summaries[whole] = (found if known is None else merged(known[0], found), now_ms)
     return [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()]

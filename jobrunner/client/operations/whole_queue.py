@@ -19,7 +19,7 @@ from jobrunner.client.operations import dead_and_history, delete_queue
 from jobrunner.client.operations import queue as one
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.errors import InvalidOption, QueueNotEmpty, TaskGone
+from jobrunner.errors import InvalidOption, QueueNotEmpty, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration
@@ -222,10 +222,20 @@ def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = No
 
 
 def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
-    """Returns whether there was such a queue. Raises QueueNotEmpty, before anything is deleted unless by force."""
-    every = yield from shards(ref)
+    """Returns whether there was such a queue. Raises QueueNotEmpty, before anything is deleted unless by force, and
+    UsageError for a queue whose producers may still use its other shards: what they sent after it was deleted would be
+    in a shard that nobody serves."""
+    if ref.routes is None:
+        return (yield from delete_queue.delete_queue(ref, force=force))
+    found = yield from ask(shard_counts(ref.keys))
+    every = [ref.shard(name) for name in found.names(ref.name)]
     if len(every) == 1:
         return (yield from delete_queue.delete_queue(ref, force=force))
+    if found.spread > 1:
+        raise UsageError(
+            f"queue {ref.name!r} has {found.spread} partitions, and its producers may send to each for another minute: "
+            "set it back with configure(partitions=1), and delete it a minute later; nothing was deleted"
+        )
     if not force:
         held = {state: count for state, count in (yield from counts(ref)).items() if count}
         if held:

@@ -27,6 +27,7 @@ from jobrunner.errors import (
     QueueNotEmpty,
     ReportsRefused,
     TaskGone,
+    UsageError,
 )
 from jobrunner.task import Lock, Task, new_id
 from tests.support.examples import examples
@@ -221,9 +222,17 @@ def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(client: Clie
     mail.commit_many(taken)
     assert len(mail.history()) == len(taken)
     assert client.task(mail.replay(taken[0].id)).record().queue == taken[0].queue
-    with pytest.raises(QueueNotEmpty, match="queue 'mail' holds"):
-        mail.delete()
     assert mail.purge("waiting", progress=purged.append) == purged[-1]
+    for state in ("scheduled", "dead", "done"):
+        mail.purge(state)
+    mail.commit_many(mail.reserve(100))
+    mail.purge("done")
+    with pytest.raises(UsageError, match="queue 'mail' has 4 partitions, and its producers"):
+        mail.delete(force=True)
+    mail.configure(partitions=1)
+    mail.push(1)
+    with pytest.raises(QueueNotEmpty, match="queue 'mail' holds 1 waiting"):
+        mail.delete()
     assert mail.delete(force=True)
     assert client.queues() == []
 
