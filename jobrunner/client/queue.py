@@ -252,6 +252,11 @@ class Queue:
         return run_operation(self._broker, steps)
 
 
+def align_shards(queue: Queue) -> None:
+    """Gives every shard of a queue the settings of the queue itself. Raises InvalidOption, ServerError."""
+    queue._run(partitions.align(queue._ref))  # noqa: SLF001 - its own module
+
+
 def configure_as(queue: Queue, who: str, options: Mapping[str, Any]) -> None:
     """`Queue.configure` for a person, who is named beside the settings. Raises what that raises."""
     queue._run(partitions.configure(queue._ref, options, by=who))  # noqa: SLF001 - its own module

@@ -9,6 +9,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
+from jobrunner.client.queue import align_shards
 from jobrunner.client.settings_hash import settings_named, write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, JobrunnerError, ServerRefused
@@ -155,6 +156,12 @@ def publish_declared(client: Client, heartbeat_s: float) -> None:
             _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
         elif changed:
             _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
+    for one in declared:
+        try:
+            align_shards(client.queue(one.name))
+        except (JobrunnerError, InvalidOption) as error:
+            _log.warning("declared settings do not fit a queue with partitions", queue=one.name, error=str(error),
+                         place=one.place)  # fmt: skip
 
 
 def longest_poll_s(poll_s: float) -> float:

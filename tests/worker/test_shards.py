@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from jobrunner import chain, group, job
+from jobrunner import chain, group, job, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.errors import InvalidOption
 from jobrunner.jobs.registry import register_driver
@@ -67,6 +67,19 @@ def test_retries_scheduled_tasks_and_the_dead_stay_in_their_shard(current, run):
     dead = current.queue("spread").tasks("dead")
     assert len(dead) == 8
     assert Counter(record.queue for record in dead) == before
+
+
+def test_declared_settings_reach_all_shards_and_their_limits_are_divided(current, start, add):
+    queue("spread", max_inflight=8, max_attempts=3)
+    start(queues=["other"])
+    shards_of = [current.queue(name) for name in ("spread", "spread@1", "spread@2", "spread@3")]
+    assert [one.settings().max_attempts for one in shards_of] == [3] * 4
+    current.queue("spread").push_many(range(200))
+    [add.enqueue(n) for n in range(40)]
+    held = []
+    while taken := current.queue("spread").reserve(3):
+        held += taken
+    assert len(held) == 8
 
 
 def test_flows_run_through_and_unspread_tasks_are_in_the_first_shard(current, run, add):

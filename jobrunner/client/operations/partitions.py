@@ -8,7 +8,7 @@ workers go on serving them, for a producer that has not heard of it.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobrunner.broker.call import command
+from jobrunner.broker.call import command, whole
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, shard_counts, written_counts
@@ -105,7 +105,31 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
     ref.routes.forget(ref.name)
 
 
-def _cut(ref: QueueRef, old: list[tuple[int, int]], new: list[tuple[int, int]]) -> Operation[None]:
+def align(ref: QueueRef) -> Operation[None]:
+    """Gives every shard the settings that the queue itself has, whoever wrote them: a worker declares those of the
+    queue alone. Leases above a limit that is new stay, as in any queue. Raises InvalidOption for settings that a queue
+    with partitions cannot have."""
+    stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
+    settings = read_settings(stored)
+    check_fits(ref.name, settings)
+    there = [ref.shard(name) for name in counts.names(ref.name)]
+    if len(there) == 1:
+        return
+    found: list[dict[str, bytes]] = yield [queues.settings(shard.keys) for shard in there]
+    slices = _slices(ref.name, settings, len(there))
+    yield from _cut(ref, [(whole(one.get("slice_inflight")), whole(one.get("slice_tokens"))) for one in found], slices,
+                    may_exceed=True)  # fmt: skip
+    wanted = {name: value for name, value in stored_settings(stored).items() if name != "partitions"}
+    for shard, had in list(zip(there, found, strict=True))[1:]:
+        own = {name: value for name, value in stored_settings(had).items() if name != "partitions"}
+        changed = {name: wanted.get(name, b"") for name in own.keys() | wanted.keys()}
+        if changed := {name: value for name, value in changed.items() if value != own.get(name, b"")}:
+            yield [queues.configure(shard.keys, changed)]
+
+
+def _cut(
+    ref: QueueRef, old: list[tuple[int, int]], new: list[tuple[int, int]], *, may_exceed: bool = False
+) -> Operation[None]:
     """Gives the shards that are there already their slices. Raises InvalidOption when leases are held that would exceed
     the limit together with those that others may hand out then; the slices are as before then.
 
@@ -120,7 +144,7 @@ def _cut(ref: QueueRef, old: list[tuple[int, int]], new: list[tuple[int, int]]) 
     ]  # fmt: skip
     yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, lowest, strict=True)]
     is_lower = len(old) == len(new) and all(one[0] and two[0] <= one[0] for one, two in zip(old, new, strict=True))
-    if new[0][0] and not is_lower:
+    if new[0][0] and not is_lower and not may_exceed:
         counted: list[queues.QueueCounts] = yield [queues.counts(shard.keys) for shard in there]
         held = sum(counts.pending for counts in counted)
         if any(counts.pending > one[0] for counts, one in zip(counted, new, strict=False)):

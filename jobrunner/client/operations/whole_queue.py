@@ -224,7 +224,7 @@ def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = No
 def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
     """Returns whether there was such a queue. Raises QueueNotEmpty, before anything is deleted unless by force, and
     UsageError for a queue whose producers may still use its other shards: what they sent after it was deleted would be
-    in a shard that nobody serves."""
+    in a shard that no worker serves."""
     if ref.routes is None:
         return (yield from delete_queue.delete_queue(ref, force=force))
     found = yield from ask(shard_counts(ref.keys))

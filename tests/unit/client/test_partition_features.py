@@ -163,6 +163,7 @@ TRIED: dict[str, Callable[[Client, Queue], None] | str] = {
     "`max_inflight`, `rate`": _limits,
     "`max_size`, `dead": _refused_settings,
     "batches: stations": _refused_pipelines,
+    "other settings declared": _ELSEWHERE,
     "declaring `partitions`": _refused_declaration,
 }
 
