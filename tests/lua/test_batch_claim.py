@@ -147,6 +147,25 @@ def test_the_hold_is_extended_in_its_second_half_for_members_that_are_there(held
     assert held.scores("pending") == {"x": clock.ms + WEEK_MS, "y": start + WEEK_MS}
 
 
+@pytest.mark.parametrize(("size", "slices"), [(1000, [1000]), (1001, [1000, 1001]), (2000, [1000, 2000])])
+def test_the_hold_of_many_members_is_extended_in_slices(mail, clock, size, slices):
+    ids = [f"i{n:04}" for n in range(size)]
+    for first in range(0, size, 500):
+        mail.enqueue(*ids[first : first + 500])
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=size, lease_ms=WEEK_MS))
+    start = clock.ms
+    clock.advance(WEEK_MS * 0.6)
+    for extended in slices:
+        assert mail.raw.hget(mail.keys.batch + b"b", "hold") == b"%d" % (start + WEEK_MS)
+        renew(mail, lease_ms=WEEK_MS)
+        assert mail.raw.zcount(mail.keys.pending, clock.ms + WEEK_MS, "+inf") == extended
+
+    assert float(mail.raw.hget(mail.keys.batch + b"b", "hold")) == clock.ms + WEEK_MS * 0.75
+    before = mail.snapshot()
+    renew(mail, lease_ms=WEEK_MS)
+    assert mail.snapshot() == before
+
+
 def test_the_hold_is_not_extended_in_its_first_half(held, clock):
     start = clock.ms
     clock.advance(WEEK_MS * 0.2)

@@ -71,6 +71,13 @@ def test_an_item_that_is_alone_has_its_own_number_of_attempts(mail, own, tries):
     assert fates == ["again"] * (tries - 1) + ["dead"]
 
 
+def test_a_row_that_is_to_blame_is_tried_again_after_the_delay_when_it_is_alone(mail, clock):
+    mail.enqueue("x", max_attempts=2)
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000))
+    assert setback(mail, "blamed", delay_ms=500) == "again"
+    assert mail.scores("batches") == {"b": clock.ms + 500}
+
+
 def test_no_staged_key_is_left_however_many(held):
     for n in range(1201):
         held.run(batches.stage(held.keys, "b", 1, f"n{n}", ["x", "mail", "1", ""]))

@@ -296,3 +296,13 @@ def test_a_thousand_tasks_of_ten_keys_cost_little_more_than_their_hashes(mail):
 
     sent = [a_task(f"t{n}", key=f"k{n % 10}", sending="1") for n in range(1000)]
     assert commands(mail, *sent) <= 1000 + 25
+
+
+def test_the_time_of_an_enqueue_is_that_of_the_server(mail, clock):
+    clock.ms = None
+    for n in range(20):
+        before = mail.raw.time()
+        mail.enqueue(f"t{n}")
+        after = mail.raw.time()
+        at = float(mail.hash(f"t{n}")["enqueue_time"])
+        assert before[0] * 1000 + before[1] / 1000 - 0.01 <= at <= after[0] * 1000 + after[1] / 1000 + 0.01

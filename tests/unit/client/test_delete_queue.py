@@ -11,8 +11,8 @@ import redis
 
 from jobrunner import Client, Item, Job, PeriodicJob, RateLimit, job
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import batches, queues
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
@@ -89,6 +89,12 @@ def test_a_queue_whose_outbox_has_an_entry_is_kept_until_that_is_delivered(
     assert raw.hgetall(queue.counters)
     raw.delete(queue.outbox)
     assert broker.run(queues.delete(queue, force=True, states=[])) == ["deleted"]
+
+
+def test_a_write_that_is_open_keeps_its_queue(broker: Broker, keys: Keys) -> None:
+    queue = keys.queue("mail")
+    broker.run(batches.begin(queue, "w", lease_ms=1000, shared={}))
+    assert broker.run(queues.delete(queue, force=False, states=[])) == ["held", 0, 0, 0, 0, 0, 1]
 
 
 def test_the_rates_of_its_partitions_go_with_it(way: Any, raw: redis.Redis, keys: Keys) -> None:
