@@ -75,6 +75,21 @@ def test_a_delay_schedules_it(ends, clock):
     advance(source)
 
     assert target.scores("scheduled") == {"u": clock.ms + 700}
+    assert not target.raw.exists(target.keys.arrival), "so that the next enqueue still registers a new queue"
+
+
+def test_a_moved_item_waits_by_its_own_priority_unless_the_row_gives_it_another(ends):
+    source, target = ends
+    target.enqueue("there")
+    for one in "uv":
+        source.raw.hset(source.keys.task(one), "priority", 2)
+    source.raw.hset(source.keys.task("w"), "priority", 0)
+    rows = [("w", ""), ("u", '{"priority":0}'), ("v", ""), ("x", '{"priority":2}')]
+    decide(source, [(one, "b", b"1", more) for one, more in rows])
+    advance(source)
+
+    assert [one.id for one in target.reserve(9)] == ["v", "x", "there", "w", "u"]
+    assert [target.hash(one).get("priority") for one in "uvwx"] == [b"0", b"2", b"0", b"2"]
 
 
 def test_two_rows_for_one_item_are_one_move(ends):

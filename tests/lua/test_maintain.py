@@ -175,6 +175,18 @@ def test_more_dead_tasks_than_allowed_go_the_oldest_first(mail, clock):
     assert mail.hash("z") == {}
 
 
+@pytest.mark.parametrize("max_attempts", [1, 5])
+def test_a_lease_that_ended_is_taken_back_on_a_server_that_is_full(mail, clock, max_attempts):
+    mail.lease("a", max_attempts=max_attempts)
+    clock.advance(30_000)
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        mail.run(queues.upkeep(mail.keys))
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert (mail.ids("pending"), mail.ids("dead" if max_attempts == 1 else "waiting")) == ([], ["a"])
+
+
 @pytest.mark.parametrize("damage", ["gone", "of another type"])
 def test_damaged_dead_tasks_are_not_in_the_way_of_those_behind_them(mail, clock, damage):
     mail.configure(dead_ttl_ms=1000)

@@ -64,6 +64,13 @@ def test_the_first_declaration_replaces_what_was_set_by_hand(mail):
     assert changed(mail) == {"dead_max": "ada"}
 
 
+def test_a_declaration_is_noted_once_however_many_workers_make_it(mail):
+    for _ in range(3):
+        declare(mail, max_inflight="4")
+    declare(mail, max_inflight="5")
+    assert len(mail.raw.hget(mail.keys.declared, "deployed").split()) == 2 * 2
+
+
 def test_a_declaration_that_changes_nothing_wakes_nobody(mail):
     declare(mail, max_inflight="4", dead_max="7")
     by_hand(mail, dead_max="9")

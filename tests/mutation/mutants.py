@@ -91,7 +91,8 @@ def statement_at(syntax: Syntax, start: int, end: int) -> int:
 
 
 def _same_lines(before: str, after: str) -> str:
-    return after + "\n" * (before.count("\n") - after.count("\n"))
+    # Not empty ones: to the linker these would be the end of the function.
+    return after + "\n " * (before.count("\n") - after.count("\n"))
 
 
 def _of_statements(syntax: Syntax) -> Iterator[tuple[int, int, str]]:
