@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
+from msgspec.structs import force_setattr
+
 from jobrunner.broker import scripts
 from jobrunner.broker.scripts import Script
 from tests.mutation.lua_syntax import parse
@@ -65,8 +67,8 @@ def install(texts: Mapping[str, str], *, is_traced: bool = False) -> list[Script
             source = _TRACED.format(source)
         if source.encode() != script.source:
             made = scripts._script(name, source.encode(), script.keys, script.args)
-            object.__setattr__(script, "source", made.source)
-            object.__setattr__(script, "sha", made.sha)
+            force_setattr(script, "source", made.source)
+            force_setattr(script, "sha", made.sha)
             changed.append(script)
     scripts._on_cluster.cache_clear()
     return changed

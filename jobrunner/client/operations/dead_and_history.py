@@ -31,7 +31,7 @@ def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None
     """Returns how many were put back. With `rate` each is due 1 / rate seconds behind the one before."""
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
-    step_ms = _step_ms(rate)
+    step_ms = step_of(rate)
     rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(ref)))
     done = 0
     at_once = _at_once(ref, payload)
@@ -53,7 +53,8 @@ def _at_once(ref: QueueRef, payload: Any) -> int:
     return min(SLICE_BYTES // max(len(raw), 1) or 1, _AT_ONCE)
 
 
-def _step_ms(rate: float | None) -> float:
+def step_of(rate: float | None) -> float:
+    """Milliseconds between two items that are put back at this rate. Raises InvalidOption."""
     if rate is None:
         return 0.0
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0.001 <= rate <= 1_000_000:

@@ -33,16 +33,17 @@ _PUSHED_AT_ONCE, _PUSHED_BYTES = 100_000, 64 << 20
 
 
 def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
-    """The pushed items, validated."""
-    return [ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+    """The pushed items, validated. Raises UsageError for more than one push may hold."""
+    made = [ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+    _check_size(made)
+    return made
 
 
 def push_many(
     ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash, *, just_registered: bool = False
 ) -> Operation[list[str]]:
-    """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added; UsageError for too many."""
+    """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added."""
     if pushed:
-        _check_size(pushed)
         clash = on_clash if isinstance(on_clash, str) else "existing"
         parts = _by_shard(ref, pushed)
         if clash == "raise" and sum(any(task.sending for task in part) for _, part in parts) > 1:

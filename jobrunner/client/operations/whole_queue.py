@@ -164,7 +164,8 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
 
 
 def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
-    """Returns how many were put back. The `rate` is that of the whole queue."""
+    """Returns how many were put back. The `rate` is that of the whole queue. Raises InvalidOption."""
+    dead_and_history.step_of(rate)  # the rate that was given is told, and not the share of a shard
     if chosen is None and rate is None:
         done, others = yield from with_shards(ref, dead_and_history.requeue_dead(ref, None, None, payload))
         for shard in others:
