@@ -126,6 +126,18 @@ def test_a_lease_is_renewed_from_now(held, clock):
     assert claim(held) is False
 
 
+def test_a_server_that_is_full_renews_a_lease_and_the_hold(held, clock):
+    clock.advance(900)
+    renew(held, lease_ms=WEEK_MS)
+    clock.advance(WEEK_MS * 0.6)
+    held.raw.config_set("maxmemory", 1)
+    try:
+        renew(held, lease_ms=WEEK_MS)
+    finally:
+        held.raw.config_set("maxmemory", 0)
+    assert held.scores("pending") == dict.fromkeys("xy", clock.ms + WEEK_MS)
+
+
 def test_what_ended_or_is_anothers_is_not_renewed(held, clock):
     with pytest.raises(BatchLost):
         renew(held, epoch=2)

@@ -1,5 +1,7 @@
 """queue_bulk_counts: the counts of many queues in one call; list_workers: the heartbeats of all workers in one call."""
 
+import pytest
+
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.stats import MOST_AT_ONCE, bulk_counts, list_workers
@@ -30,12 +32,13 @@ def test_what_is_due_and_what_ended_counts_as_waiting_and_nothing_is_changed(mai
     assert mail.snapshot() == before
 
 
-def test_the_oldest_is_told_whatever_its_priority(mail, clock):
-    mail.enqueue("old", priority=0)
+@pytest.mark.parametrize("oldest", [0, 1, 2])
+def test_the_oldest_is_told_whatever_its_priority(mail, clock, oldest):
+    mail.enqueue("old", priority=oldest)
     since = clock.ms
     clock.advance(5000)
-    mail.enqueue("new", priority=2)
-    mail.enqueue("middle")
+    for priority in range(3):
+        mail.enqueue(f"new{priority}", priority=priority)
 
     assert int(surveyed(mail).oldest_due_ms) == since
 
