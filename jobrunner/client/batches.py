@@ -138,6 +138,7 @@ class BatchLease:
         self._lease_ms = lease_ms
         self._targets = found.targets
         self._is_announced = False
+        self._fills = 0
         self.id = found.id
         """The same for the same members, however often they are handed out; parts of a batch have ids of their own."""
         self.queue = batches.keys.name
@@ -287,7 +288,10 @@ class BatchLease:
         return self.size - before
 
     def _filled(self, count: int) -> Call[tuple[int, float]]:
-        return calls.fill(self._keys, self.id, self.epoch, had=self.size, count=count, lease_ms=self._lease_ms)
+        self._fills += 1
+        return calls.fill(
+            self._keys, self.id, self.epoch, had=self.size, count=count, lease_ms=self._lease_ms, turn=self._fills
+        )
 
 
 def _milliseconds(lease_s: float) -> int:

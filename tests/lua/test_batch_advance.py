@@ -10,7 +10,7 @@ from jobrunner.errors import ServerRefused
 def ends(line):
     source, target = line("o/a"), line("o/b")
     source.enqueue(*"uvwxyz")
-    source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000))
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000, turn=1))
     return source, target
 
 
@@ -152,7 +152,7 @@ def test_who_waits_for_the_end_of_a_member_is_told(ends, keys, raw, rest, word):
 def test_the_end_of_a_task_of_a_flow_is_told(line):
     source = line("o/a")
     source.enqueue("f", then=b"joined")
-    source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000))
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000, turn=1))
     decide(source, [], rest="succeeded")
     advance(source)
 
@@ -295,7 +295,7 @@ def test_a_slice_of_large_payloads_is_short(line):
     source, target = line("o/a"), line("o/b")
     ids = [f"i{n:02}" for n in range(60)]
     source.enqueue(*ids)
-    source.run(batches.fill(source.keys, "b", 1, had=0, count=60, lease_ms=1000))
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=60, lease_ms=1000, turn=1))
     decide(source, [(one, "b", b'"' + 100_000 * b"x" + b'"', "") for one in ids])
 
     moved = [advance(source).moved for _ in range(4)]

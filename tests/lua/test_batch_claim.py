@@ -12,7 +12,7 @@ WEEK_MS = 604_800_000
 @pytest.fixture
 def held(mail):
     mail.enqueue("x", "y")
-    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=2, lease_ms=1000))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=2, lease_ms=1000, turn=1))
     return mail
 
 
@@ -164,7 +164,7 @@ def test_the_hold_of_many_members_is_extended_in_slices(mail, clock, size, slice
     ids = [f"i{n:04}" for n in range(size)]
     for first in range(0, size, 500):
         mail.enqueue(*ids[first : first + 500])
-    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=size, lease_ms=WEEK_MS))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=size, lease_ms=WEEK_MS, turn=1))
     start = clock.ms
     clock.advance(WEEK_MS * 0.6)
     for extended in slices:
@@ -214,7 +214,7 @@ def test_a_batch_that_nobody_took_for_a_week_is_over_as_its_members_are_in_line_
 def test_a_batch_of_a_week_gives_back_members_that_came_later(held, clock):
     held.enqueue("z")
     clock.advance(900)
-    held.run(batches.fill(held.keys, "b", 1, had=2, count=1, lease_ms=1000))
+    held.run(batches.fill(held.keys, "b", 1, had=2, count=1, lease_ms=1000, turn=2))
     clock.advance(WEEK_MS - 900)
 
     claim(held)

@@ -10,7 +10,7 @@ from jobrunner.errors import BatchLost, ServerRefused
 def held(line):
     queue = line("o/a")
     queue.enqueue("x", "y")
-    queue.run(batches.fill(queue.keys, "b", 1, had=0, count=2, lease_ms=1000))
+    queue.run(batches.fill(queue.keys, "b", 1, had=0, count=2, lease_ms=1000, turn=1))
     queue.run(batches.stage(queue.keys, "b", 1, "n", ["x", "b", "1", ""]))
     return queue
 

@@ -9,7 +9,7 @@ from jobrunner.errors import BatchLost
 @pytest.fixture
 def held(mail):
     mail.enqueue("x", "y", "z")
-    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=3, lease_ms=1000))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=3, lease_ms=1000, turn=1))
     return mail
 
 
@@ -46,7 +46,7 @@ def test_the_second_failure_makes_parts_of_it_that_are_due_now(held, clock):
 def test_a_part_that_is_split_again_is_forgotten_after_a_day(mail):
     ids = [f"i{n:02}" for n in range(32)]
     mail.enqueue(*ids)
-    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=32, lease_ms=1000))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=32, lease_ms=1000, turn=1))
     for batch, epoch in (("b", 1), ("b", 2), ("b.p1of4", 1)):
         if (batch, epoch) != ("b", 1):
             claim(mail, batch)
@@ -63,7 +63,7 @@ def test_a_part_that_is_split_again_is_forgotten_after_a_day(mail):
 def test_an_item_that_is_alone_has_its_own_number_of_attempts(mail, own, tries):
     mail.configure(max_attempts=2)
     mail.enqueue("x", **({} if own is None else {"max_attempts": own}))
-    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
     fates = [setback(mail, epoch=1)]
     while fates[-1] == "again":
         fates.append(setback(mail, epoch=claim(mail).epoch))
@@ -73,7 +73,7 @@ def test_an_item_that_is_alone_has_its_own_number_of_attempts(mail, own, tries):
 
 def test_a_row_that_is_to_blame_is_tried_again_after_the_delay_when_it_is_alone(mail, clock):
     mail.enqueue("x", max_attempts=2)
-    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000))
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
     assert setback(mail, "blamed", delay_ms=500) == "again"
     assert mail.scores("batches") == {"b": clock.ms + 500}
 

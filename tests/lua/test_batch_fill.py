@@ -8,8 +8,9 @@ from jobrunner.errors import BatchLost
 WEEK_MS = 604_800_000
 
 
-def fill(line, count=10, *, had=0, epoch=1, batch="b", lease_ms=1000):
-    return line.run(batches.fill(line.keys, batch, epoch, had=had, count=count, lease_ms=lease_ms))
+def fill(line, count=10, *, had=0, epoch=1, batch="b", lease_ms=1000, turn=None):
+    turn = had + 1 if turn is None else turn
+    return line.run(batches.fill(line.keys, batch, epoch, had=had, count=count, lease_ms=lease_ms, turn=turn))
 
 
 def members(line, batch="b"):
@@ -56,6 +57,17 @@ def test_the_same_call_again_adds_nothing(mail):
     assert members(mail) == ["a", "b", "c"]
 
 
+def test_a_call_that_comes_late_for_the_second_time_adds_nothing_that_its_caller_does_not_know(mail):
+    mail.enqueue("a")
+    fill(mail, 1)
+    assert fill(mail, 5, had=1, turn=2)[0] == 1, "the caller goes on with one member"
+    mail.enqueue("b")
+    assert fill(mail, 5, had=1, turn=2)[0] == 1, "it was held up on a connection that broke"
+    assert members(mail) == ["a"]
+    assert mail.ids("waiting") == ["b"]
+    assert fill(mail, 5, had=1, turn=3)[0] == 2
+
+
 def test_only_the_holder_adds_more(mail, clock):
     mail.enqueue("a", "b")
     fill(mail, 1)
@@ -79,7 +91,7 @@ def test_limits_hold_as_for_reserve(mail):
     mail.run(queues.configure(mail.keys, {"paused": 1}))
     assert fill(mail, had=2)[0] == 2
     mail.run(queues.configure(mail.keys, {"paused": "", "max_tokens": 1, "interval_us": 1_000_000}))
-    assert fill(mail, had=2)[0] == 3
+    assert fill(mail, had=2, turn=4)[0] == 3
 
 
 def test_damage_and_what_expired_do_not_become_members(mail, clock):

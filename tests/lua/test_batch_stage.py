@@ -11,7 +11,7 @@ def held(line):
     """Queue o/a with the batch "b" of members x and y."""
     queue = line("o/a")
     queue.enqueue("x", "y")
-    queue.run(batches.fill(queue.keys, "b", 1, had=0, count=2, lease_ms=1000))
+    queue.run(batches.fill(queue.keys, "b", 1, had=0, count=2, lease_ms=1000, turn=1))
     return queue
 
 

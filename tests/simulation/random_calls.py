@@ -223,7 +223,7 @@ class RandomCalls:
         queue, self._made = self._queue(), self._made + 1
         batch_id = f"{self._seed:016x}{self._made:012x}-p"
         self._note = lambda value: self._batches.append((queue, batch_id, 1)) if value[0] else None
-        return batches.fill(queue, batch_id, 1, had=0, count=self._random.randrange(1, 5), lease_ms=150)
+        return batches.fill(queue, batch_id, 1, had=0, count=self._random.randrange(1, 5), lease_ms=150, turn=1)
 
     def _begin(self) -> Call[Any]:
         queue, self._made = self._queue(), self._made + 1

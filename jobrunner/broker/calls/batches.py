@@ -120,15 +120,19 @@ def _unless_lost(batch_id: str, read: Callable[[Any], T], reply: Any) -> T:
     return read(reply)
 
 
-def fill(keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int) -> Call[tuple[int, float]]:
-    """Up to `count` more members, first in line, for a batch that has `had`; with 0 the batch is new.
+def fill(
+    keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int, turn: int
+) -> Call[tuple[int, float]]:
+    """Up to `count` more members, first in line, for a batch that has `had`; with 0 the batch is new. `turn` counts the
+    calls for the batch, from 1 on.
 
     Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch does not
-    exist. Sent again it changes nothing. Raises BatchLost, also for a part of a batch: that never gets other members.
+    exist. Sent again it changes nothing, however late it comes. Raises BatchLost, also for a part of a batch: that
+    never gets other members.
     """
     return _with_batch(
         _fill, keys, batch_id, tasks=keys.tasks, queue=keys.name, epoch=epoch, had=had, count=count,
-        lease=number_from(batch_id), lease_ms=lease_ms,
+        lease=number_from(batch_id), lease_ms=lease_ms, turn=turn,
     )  # fmt: skip
 
 

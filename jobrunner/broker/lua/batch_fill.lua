@@ -1,15 +1,17 @@
 local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox, batches, batch = unpack(KEYS)
-local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV)
+local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms, turn = unpack(ARGV)
 -- batch_fill: waiting → pending, the first `count` in the queue, as members of a batch, which is new or was just begun.
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash · batches: zset batch id → Unix ms · batch: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id: of the batch ·
 --       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
---       lease: number of all its leases · lease_ms: length of the batch's own
+--       lease: number of all its leases · lease_ms: length of the batch's own · turn: counts the calls for this batch,
+--       from 1 on; a call that is sent again has the same
 -- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): parts of a
 --       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
 -- In a queue that keeps history the field `started_at` of a member is the time when it was handed out.
--- The same call again changes nothing. Unfit tasks are dropped and limits hold, as for reserve.
+-- The same call again changes nothing, also when it comes late and found nothing before. Unfit tasks are dropped and
+--       limits hold, as for reserve.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
 -- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
 -- rarely promote
@@ -24,7 +26,8 @@ if is_new and had ~= '0' or not is_new and not (is_leased_as(read, epoch, now) a
   return {'lost'}
 end
 if not is_new and read.list ~= id then return {'half'} end
-if not is_new and read.size ~= had then return {tonumber(read.size), read.ends} end
+local is_over = not is_new and (read.size ~= had or tonumber(turn) <= (tonumber(read.turn) or 0))
+if is_over then return {tonumber(read.size), read.ends} end
 count = tonumber(count)
 local config = maintain(now, count)
 local member_lease_end, members = exact(now + MEMBER_LEASE_MS), batch .. ':members'
@@ -49,13 +52,16 @@ end
 
 local free = config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge
 local taken = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
-if taken == 0 then return {tonumber(had), read.ends or ''} end
+if taken == 0 then
+  if not is_new then redis.call('HSET', batch, 'turn', turn) end
+  return {tonumber(had), read.ends or ''}
+end
 local ends = exact(now + lease_ms)
 if is_new then
   redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'number', lease, 'list', id, 'first', 0,
     'failures', 0, 'hold', member_lease_end, 'users', 1)
 end
-redis.call('HSET', batch, 'size', had + taken, 'ends', ends)
+redis.call('HSET', batch, 'size', had + taken, 'ends', ends, 'turn', turn)
 redis.call('ZADD', batches, ends, id)
 if redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
 return {had + taken, ends}

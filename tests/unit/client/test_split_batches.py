@@ -47,7 +47,7 @@ def grow(broker, keys, clock):
     def run(lease, count):
         queue = keys.queue(RAW)
         names = [queue.batch + lease.id.encode() if name == "batch" else getattr(queue, name) for name in script.keys]
-        words = [clock(), queue.tasks, RAW, lease.id, lease.epoch, lease.size, count, number_from(lease.id), 30_000]
+        words = [clock(), queue.tasks, RAW, lease.id, lease.epoch, lease.size, count, number_from(lease.id), 30_000, 9]
         broker.run(command("EVAL", source, len(names), *names, *words, read=list))
 
     return run
