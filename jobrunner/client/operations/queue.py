@@ -66,8 +66,10 @@ def push_many(
 
 
 def _check_size(pushed: Sequence[Task]) -> None:
+    if len(pushed) <= 1:  # payload_limit bounds a single one
+        return
     size = sum(len(task.payload) for task in pushed)
-    if len(pushed) > _PUSHED_AT_ONCE or (size > _PUSHED_BYTES and len(pushed) > 1):  # payload_limit bounds a single one
+    if len(pushed) > _PUSHED_AT_ONCE or size > _PUSHED_BYTES:
         raise UsageError(
             f"push_many of {len(pushed):,} items with {size / (1 << 20):,.1f} MiB of payloads: all or none is one step "
             f"of the server, which serves nobody meanwhile; push up to {_PUSHED_AT_ONCE:,} items and "
