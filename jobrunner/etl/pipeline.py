@@ -15,6 +15,7 @@ from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
+from jobrunner.etl.chain import PythonStep, chain_of
 from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish
 from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, settle_batches
 from jobrunner.etl.station import (
@@ -68,6 +69,7 @@ class Pipeline:
         self.graph = Graph(name)
         self.spark_stations: dict[str, SparkStation] = {}
         """Declared stations and sinks on Spark, by the full name of their queue."""
+        self._python: dict[str, PythonStep] = {}
         self._client = client
         self._settings: dict[str, dict[str, Any]] = {}
         self._applied: Client | None = None
@@ -169,6 +171,40 @@ class Pipeline:
             self._add_spark(link, name or queue, settings, batches, sink, f"{calling_module()}:{queue}")
         return self._declare_spark(link, name, settings, batches, sink)
 
+    def chain(
+        self,
+        queue: str,
+        *,
+        batch: int | Literal["auto"] = 10_000,
+        min_rows: int | None = None,
+        max_wait: Duration = 1.0,
+        parallel: int | None = None,
+        lease: Duration = 60.0,
+        quarantine: bool = False,
+    ) -> None:
+        """Runs the station of `queue` and all stations behind it on Spark in one batch, without queues between them.
+
+        Items are read once and end once, so a pipeline costs little more than the same program without a queue. What
+        the stations are is declared before; options are those of `spark_station`. An item that a station refuses is
+        dead in `queue`, without further attempts. Items that are in the other queues are processed as before.
+        Raises PipelineError that names the station which cannot be chained, InvalidOption.
+        """
+        own = full_name(self.name, queue)
+        made = chain_of(self.graph, own, self._python, self.spark_stations)
+        head = made.spark.get(own)
+        batches = settle_batches(
+            queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, missing="drop", lease=lease,
+            schema=None if head is None else head.schema, quarantine=quarantine,
+        )  # fmt: skip
+        node = self.graph.find(own)
+        declared = SparkStation(
+            pipeline=self.name, queue=own, name=node.short, origin=node.origin, function=made,
+            link=_link(self, own, (), is_sink=True), settings=self._settings[own], **batches,
+        )  # fmt: skip
+        forget_station(own)
+        self.spark_stations[own] = declared
+        register_driver(own, driver_of(declared), origin=node.origin)
+
     @property
     def client(self) -> Client:
         """Its client, else the current one."""
@@ -234,6 +270,7 @@ class Pipeline:
             definition = define_station(function, link, settled)
             self._add(queue, kind, link.targets, settled.settings, definition.origin)
             register_station(queue, definition)
+            self._python[queue] = PythonStep(function, link)
             return function
 
         return declare

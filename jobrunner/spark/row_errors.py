@@ -18,7 +18,7 @@ from jobrunner.errors import InvalidOption, StationError
 ID, ERROR = "_id", "_error"
 _VALUE = "_value"
 _LONGEST = 1000
-_OF_THE_CODE = (ImportError, MemoryError, NameError)
+CAUSED_BY_CODE = (ImportError, MemoryError, NameError)
 """Errors that no row causes: they fail the batch, or a missing module would kill every item."""
 _FLOATS = (spark_types.FloatType, spark_types.DoubleType)
 
@@ -128,7 +128,7 @@ def _on_values(function: Callable[..., Any], returns: spark_types.DataType) -> C
             value = value.item() if type(value).__module__ == "numpy" else value
             value = float(value) if type(value) is int and isinstance(returns, _FLOATS) else value
             verify(value)
-        except _OF_THE_CODE:
+        except CAUSED_BY_CODE:
             raise
         except Exception as error:
             return None, one_line(error)
@@ -147,7 +147,7 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType) -> C
             values = list(function(*columns))
             if len(values) == len(columns[0]):
                 return pd.DataFrame({_VALUE: pd.Series(values, dtype=object), ERROR: None})
-        except _OF_THE_CODE:
+        except CAUSED_BY_CODE:
             raise
         except Exception:  # of which row, only a call for each can show
             values = []

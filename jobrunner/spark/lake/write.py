@@ -149,10 +149,11 @@ def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepa
     root = Path(local_path(ready.table.storage.root), f"_{as_name(name)}" if name else "")
     prefix = f"{name}/" if name else ""
     records = SinkRecords(
-        LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(ready, f"{prefix}{batch_id}")
-    )
+        LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(ready, f"{prefix}{batch.named(batch_id)}"),
+        sink=batch.sink, members=batch.members,
+    )  # fmt: skip
     there = records.note()
-    if len(there) == batch.size or not batch.left_out.fits(str(root), there):
+    if len(there) == batch.size or not batch.left_out.fits(batch.named(str(root)), there):
         return None
 
     def renew() -> None:

@@ -26,6 +26,7 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.shipping import Shipped
+from jobrunner.spark.station.batch_members import BatchMembers
 from jobrunner.spark.station.members import (
     MISFITS,
     BatchConnections,
@@ -131,7 +132,7 @@ class BatchRun:
         lease = self.lease
         batch = SinkBatch(
             id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
-            lease=lease,
+            lease=lease, members=BatchMembers(lease),
         )  # fmt: skip
         told: set[str] = set()
         self._run_sink(df, batch, access, told)
@@ -234,11 +235,13 @@ class SetAside:
             raise StationError(f"sink {self._rules.station!r} has errors of rows without _id: keep the column _id")
         rows = rows.persist()
         self._kept.append(rows)
-        failed = rows.where(F.col(ERROR).isNotNull()).select(ID, ERROR).distinct().toArrow()
-        is_new = [one not in self._told for one in failed[ID].to_pylist()]  # a sink may write to two tables
-        self._told.update(failed[ID].to_pylist())
-        new = failed.filter(pa.array(is_new, pa.bool_()))
-        self._staged += stage_batches(self._access, self._rules, new.to_batches(), 0)
+        failed = rows.where(F.col(ERROR).isNotNull()).select(ID, ERROR).toArrow()
+        new: list[int] = []  # a sink may write to two tables, and a row may be there twice
+        for place, one in enumerate(failed[ID].to_pylist()):
+            if one not in self._told:
+                self._told.add(one)
+                new.append(place)
+        self._staged += stage_batches(self._access, self._rules, failed.take(pa.array(new, pa.int64())).to_batches(), 0)
         if self._told:
             ids = df.sparkSession.createDataFrame(pa.table({ID: sorted(self._told)}))
             rows = rows.join(F.broadcast(ids), rows[ID] == ids[ID], "left_anti")

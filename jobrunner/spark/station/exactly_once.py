@@ -63,7 +63,7 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
         return df
     if not isinstance(files, int) or isinstance(files, bool) or files < 1:
         raise InvalidOption(f"files={describe(files)}: give the most files of one partition, 1 or more, or None")
-    if files == 1 and batch.size <= THROUGH_DRIVER:  # read by the driver: there is no work in front to share
+    if files == 1 and (batch.is_kept or batch.size <= THROUGH_DRIVER):  # no work in front is left to share
         return df.coalesce(1)
     columns = [F.col(f"`{name}`") for name in partition_by]
     if not columns:
@@ -79,7 +79,7 @@ def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[
         return  # the rows of this batch, or of the whole, are in a merged folder for good
     if records is not None:
         there = records.note()
-        if len(there) == batch.size or not batch.left_out.fits(root, there):
+        if len(there) == batch.size or not batch.left_out.fits(batch.named(root), there):
             return
     # A failover may forget that a batch was handed out, and the next holder gets the same epoch.
     own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"
@@ -105,13 +105,14 @@ def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | Non
     if batch.lease is None:
         return None
 
-    def settle(batch_id: str) -> bool:
+    def settle(noted_id: str) -> bool:
+        batch_id = batch.named(noted_id)
         # An attempt that was checked has written its folder, so without it the last rename fails.
         for name in _beginning_with(folders.names(), _attempts_at(batch_id)):
             _remove_at_once(folders, name, batch_id)
         return folders.exists(folder_of(batch_id)) or Merges(folders).has([batch_id])  # in this order
 
-    return SinkRecords(folders, root, batch.lease, settle)
+    return SinkRecords(folders, root, batch.lease, settle, sink=batch.sink, members=batch.members)
 
 
 def _put_in_place(folders: Folders, batch_id: str, own: str) -> None:

@@ -229,9 +229,9 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
     if place.size <= THROUGH_DRIVER:
         with access:
             read = [read_members(access, start, CHUNK, shape.check) for start in range(0, place.size, CHUNK)]
-        return _dress(spark.createDataFrame(pa.Table.from_batches(read, COLUMNS)), shape)
+        return dress(spark.createDataFrame(pa.Table.from_batches(read, COLUMNS)), shape)
     chunks = spark.range(0, place.size, CHUNK)
-    return _dress(chunks.mapInArrow(Shipped(partial(_read_task, place, shape.columns, CHUNK)), DDL), shape)
+    return dress(chunks.mapInArrow(Shipped(partial(_read_task, place, shape.columns, CHUNK)), DDL), shape)
 
 
 def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:
@@ -251,7 +251,8 @@ def _read_task(
                 yield read_members(access, start, size, check)
 
 
-def _dress(read: DataFrame, shape: PayloadShape) -> DataFrame:
+def dress(read: DataFrame, shape: PayloadShape) -> DataFrame:
+    """Rows as a station sees them, made of the columns of DDL."""
     headers = F.from_json("_headers", "map<string,string>").alias("_headers")
     own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
     if shape.columns is not None:

@@ -37,6 +37,16 @@ class OutputRows:
 
 def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
     """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
+    returned, columns = check_output(returned, rules)
+    text, checked = payload_text({name: kind for name, kind in columns.items() if not name.startswith("_")}, shape)
+    kept = [_steering(name) for name in columns if name in _STEERING]
+    task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
+    return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
+
+
+def check_output(returned: Any, rules: RowRules) -> tuple[DataFrame, dict[str, spark_types.DataType]]:
+    """(what the function returned with the errors of its rows in one column, the types of its columns). Raises
+    StationError."""
     who = f"station {rules.station!r}"
     if not isinstance(returned, DataFrame):
         said = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
@@ -47,13 +57,9 @@ def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
     columns = {field.name: field.dataType for field in returned.schema.fields}
     _check_names(who, returned.columns, rules)
     _check_types(who, columns)
-    payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
-    if not payload:
+    if all(name.startswith("_") for name in columns):
         raise StationError(f"{who} returned no column for the payload: keep those that are to go on, next to _id")
-    text, checked = _payload(payload, shape)
-    kept = [_steering(name) for name in columns if name in _STEERING]
-    task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
-    return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
+    return returned, columns
 
 
 def _check_names(who: str, names: list[str], rules: RowRules) -> None:
@@ -90,7 +96,8 @@ def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
         raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
 
 
-def _payload(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
+def payload_text(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
+    """(a column with the JSON of the payload's columns, whether it is text of the user's own)."""
     if list(columns) == [PAYLOAD] and shape.columns is None:
         if isinstance(columns[PAYLOAD], spark_types.StringType):
             return F.col(PAYLOAD), True

@@ -34,8 +34,8 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost
 from jobrunner.logs import SafeLogger
+from jobrunner.spark.station.batch_members import BatchMembers
 from jobrunner.spark.station.sink_folders import Folders, as_name
-from jobrunner.spark.station.staging import digests_of
 
 NOTES = "_jobrunner/batches"
 """The folder of the notes below the root of a sink."""
@@ -49,7 +49,6 @@ _SUSPECT_MS = 30 * 86_400_000
 """The items of a suspect may wait long behind others."""
 _PRUNED_AT_ONCE = 20
 _ASKED_AT_ONCE = 500
-_MEMBERS_AT_ONCE = 5_000
 _NAME = re.compile(
     r"\.?(?P<stem>(?P<id>.+)@(?P<epoch>\d+)-(?P<size>\d+)-(?P<ms>\d+)-(?P<scope>[0-9a-f]{8}))"
     rf"\.(?P<state>{NOTED}|{SUSPECT}|{FENCED}|{KEPT})(?P<draft>\.[0-9a-f]+)?"
@@ -93,23 +92,27 @@ class SinkRecords:
     """The notes below the root of one sink, for one attempt at a batch. Its life: `note`, `check`, then the commit.
 
     `settle(batch id)` says whether rows of that batch are in the sink; after False, no attempt that began before, and
-    whose `check` succeeded before, may still commit. `root` names the sink within this process.
+    whose `check` succeeded before, may still commit. `root` names the sink within this process; `sink` tells sinks of
+    one chain apart, which write the same batch.
     """
 
-    def __init__(self, folders: Folders, root: str, lease: BatchLease, settle: Callable[[str], bool]) -> None:
+    def __init__(
+        self, folders: Folders, root: str, lease: BatchLease, settle: Callable[[str], bool], *, sink: str = "",
+        members: BatchMembers | None = None,
+    ) -> None:  # fmt: skip
         self._folders = folders
         self._lease = lease
+        self._members = members or BatchMembers(lease)
         self._settle = settle
         keys = lease.batches.keys
-        self._scope = hashlib.sha256(keys.batches).hexdigest()[:8]
+        self._scope = hashlib.sha256(keys.batches + sink.encode()).hexdigest()[:8]
         self._view = _views.setdefault((root, self._scope), RecordsView())
         self._own: BatchNote | None = None
 
     def note(self) -> frozenset[str]:
         """Notes the attempt, and returns the members whose rows are in the sink already, under another batch or under
         this one: leave them out of the rows to write. Raises ServerError when the server cannot be asked."""
-        ids = list(_members(self._lease))
-        digests = digests_of(one.encode() for one in ids)
+        ids, digests = self._members.ids, self._members.digests
         lease, now = self._lease, unix_ms()
         stem = f"{as_name(lease.id)}@{lease.epoch}-{len(ids)}-{now}-{self._scope}"
         self._own = own = BatchNote(stem, lease.id, len(ids), now)
@@ -241,11 +244,6 @@ def _is_known(keys: QueueKeys, batch_id: str, size: int) -> Call[bool]:
         return state is not None and (state == b"done" or whole(members or before) >= size)
 
     return command("HMGET", keys.batch + batch_id.encode(), "state", "size", "whole", read=read)
-
-
-def _members(lease: BatchLease) -> Iterator[str]:
-    for first in range(0, lease.size, _MEMBERS_AT_ONCE):
-        yield from lease.members(first, _MEMBERS_AT_ONCE)
 
 
 def _portions(notes: Sequence[BatchNote]) -> Iterator[Sequence[BatchNote]]:

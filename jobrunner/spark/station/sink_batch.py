@@ -1,13 +1,15 @@
 """The batch as a sink's function receives it, and what writers of this package pass between its calls."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from pyspark.sql import DataFrame
 
 from jobrunner.client.batches import BatchLease
 from jobrunner.errors import PipelineError
 from jobrunner.spark.row_errors import without_errors
+from jobrunner.spark.station.batch_members import BatchMembers
 
 _MOST_RUNS = 8
 
@@ -70,6 +72,23 @@ class SinkBatch:
     """For writers of this package; None in a test of a sink."""
     left_out: LeftOut = field(default_factory=LeftOut, repr=False, compare=False)
     """For writers of this package: members that the rows of this call are without."""
+    members: BatchMembers | None = field(default=None, repr=False, compare=False)
+    """For writers of this package; None in a test of a sink."""
+    sink: str = ""
+    """The sink of a chain that this is for; empty for a sink that takes from a queue of its own."""
+
+    is_kept: bool = field(default=False, repr=False, compare=False)
+    """Whether the rows were computed and kept, so that a shuffle in front of the write would share no work."""
+
+    def of_sink(self, name: str, *, is_kept: bool) -> Self:
+        """The same batch for one of several sinks that write it: with ids of its own, or the second of two that note
+        ids in one place would take the first one's for its own."""
+        sink = replace(self, sink=name, is_kept=is_kept)
+        return replace(sink, id=sink.named(self.id), supersedes=tuple(map(sink.named, self.supersedes)))
+
+    def named(self, batch_id: str) -> str:
+        """The id under which this sink writes a batch that the server knows as `batch_id`."""
+        return f"{self.sink}~{batch_id}" if self.sink else batch_id
 
     @property
     def attempt(self) -> int:

@@ -1,0 +1,110 @@
+"""Chains as they are declared: stations that share the batches of the first one, without queues between them.
+
+A chain is served like a sink on Spark: one batch of the first queue goes through all of its stations, and its items end
+there. `jobrunner.spark.station.chained` runs it; it is named here by its path and imported with the first batch, as
+this package lies below it. (The idea is that of operator chaining in Apache Flink.)
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+from jobrunner.errors import PipelineError
+from jobrunner.etl.graph import Graph
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.etl.station import StationFunction
+from jobrunner.etl.station_outcome import Link
+
+RUNNER = "jobrunner.spark.station.chained"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStep:
+    """A station in Python: its function, and where its items may go."""
+
+    function: StationFunction
+    link: Link
+
+    def to_be_sent(self) -> "PythonStep":
+        """The same without what it knows of the other queues, which a chain does not ask and which may not pickle."""
+        return PythonStep(self.function, replace(self.link, waits=_never, above=tuple))
+
+
+def _never(_to: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StationChain:
+    """The stations of one chain, by the full names of their queues."""
+
+    first: str
+    python: Mapping[str, PythonStep] = field(repr=False)
+    spark: Mapping[str, SparkStation] = field(repr=False)
+
+    def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
+        """The function of the sink that it is for its driver."""
+        return import_module(RUNNER).run_chain(self, df, spark, batch)
+
+    @property
+    def queues(self) -> list[str]:
+        """All of them, the first one first."""
+        return sorted({*self.python, *self.spark}, key=lambda queue: (queue != self.first, queue))
+
+
+def chain_of(
+    graph: Graph, first: str, python: Mapping[str, PythonStep], spark: Mapping[str, SparkStation]
+) -> StationChain:  # fmt: skip
+    """The chain of a queue and of all that its items may reach. Raises PipelineError that names the station which
+    cannot be a part of it."""
+    graph.check()
+    own_python: dict[str, PythonStep] = {}
+    own_spark: dict[str, SparkStation] = {}
+    wanted = [graph.find(first).queue]
+    while wanted:
+        queue = wanted.pop()
+        if queue in own_python or queue in own_spark:
+            continue
+        if queue in graph.above(queue):
+            raise _unfit(first, queue, "its items may come back to it")
+        if queue in spark:
+            own_spark[queue] = _fit_on_spark(first, spark[queue])
+        elif queue in python:
+            own_python[queue] = _fit_in_python(first, python[queue])
+        else:
+            raise _unfit(first, queue, "it has no station, and items of a chain are in no queue but the first")
+        wanted += graph.find(queue).targets
+    if not any(station.is_sink for station in own_spark.values()):
+        raise _unfit(first, first, "it leads to no sink on Spark")
+    return StationChain(first=first, python=own_python, spark=own_spark)
+
+
+def _fit_on_spark(first: str, station: SparkStation) -> SparkStation:
+    for option in ("fan_out", "emits_new"):
+        if getattr(station, option):
+            raise _unfit(first, station.queue, f"it makes new items ({option}=True), and a chain makes none")
+    if station.missing == "fail":
+        raise _unfit(first, station.queue, "it has missing='fail', and a chain does not count the rows between its "
+                     "stations")  # fmt: skip
+    return station
+
+
+def _fit_in_python(first: str, step: PythonStep) -> PythonStep:
+    queue, function = step.link.queue, step.function
+    if step.link.is_sink:
+        raise _unfit(first, queue, "it is a sink in Python; a chain ends in sinks on Spark")
+    if step.link.fan_out:
+        raise _unfit(first, queue, "it makes new items (fan_out=True), and a chain makes none")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise _unfit(first, queue, "its function is a coroutine function, and Spark's Python has no event loop")
+    return step
+
+
+def _unfit(first: str, queue: str, why: str) -> PipelineError:
+    short = first.partition("/")[2]
+    return PipelineError(
+        f"chain({short!r}): queue {queue.partition('/')[2]!r} cannot be a part of it: {why}; change that station, or "
+        "chain from a queue behind it"
+    )

@@ -1,0 +1,182 @@
+"""A batch at a chain: its rows go from station to station as DataFrames, and end in the sinks.
+
+Invariants: a row that a station refuses is set aside before any row of that station goes on, so its item is dead with
+the reason, and no sink sees it. No item is there twice behind a station.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.types import StructType
+
+from jobrunner.errors import PipelineError, StationError
+from jobrunner.etl.chain import PythonStep, StationChain
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.outcome import Steer
+from jobrunner.spark.row_errors import ERROR, ID
+from jobrunner.spark.shipping import Shipped
+from jobrunner.spark.station.chained_items import DDL, ItemRows
+from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape, dress, shape_of
+from jobrunner.spark.station.output_rows import DELAY, TO, check_output, payload_text
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.staging import rules_of
+
+_NAMED = 3
+"""Items that an error names."""
+_LOOKED_AT = 100
+
+
+def run_chain(chain: StationChain, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> None:
+    """Runs one batch through a chain; `df` has the payloads as its first station declares them. Raises what a station
+    raised or returned to steer, and StationError or PipelineError for rows that cannot go on."""
+    run = _ChainRun(chain, spark, batch, df)
+    try:
+        run.visit(chain.first, df)
+    finally:
+        run.forget()
+
+
+class _ChainRun:
+    """One attempt at one batch."""
+
+    def __init__(self, chain: StationChain, spark: SparkSession, batch: SinkBatch, df: DataFrame) -> None:
+        self._chain = chain
+        self._spark = spark
+        self._batch = batch
+        self._members = df
+        self._kept: list[DataFrame] = []
+        self._shapes = {queue: shape_of(station.schema, queue) for queue, station in chain.spark.items()}
+
+    def forget(self) -> None:
+        """Frees the rows that were kept between stations."""
+        for kept in self._kept:
+            with suppress(Exception):  # the engine is gone, and they are with it
+                kept.unpersist()
+
+    def visit(self, queue: str, df: DataFrame) -> None:
+        """Lets the station of a queue, and all behind it, process these rows."""
+        station = self._chain.spark.get(queue)
+        if station is None:
+            self._python(queue, df)
+        elif station.is_sink:
+            own = self._batch.of_sink(queue.partition("/")[2], is_kept=df is not self._members)
+            returned = _steered(station.function(df, self._spark, own))
+            if isinstance(returned, DataFrame):
+                raise StationError(f"sink {queue!r} returned a DataFrame, which Spark never evaluates: write it")
+        else:
+            self._frames(station, df)
+
+    def _python(self, queue: str, df: DataFrame) -> None:
+        """The stations in Python from this one on, in one pass over the items."""
+        steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
+        schemas = {name: shape.columns for name, shape in self._shapes.items()}
+        items = df.select(ID, PAYLOAD, "_type", "_attempts", "_enqueue_time", F.to_json("_headers").alias("_headers"))
+        made = items.mapInArrow(Shipped(partial(_run_items, queue, steps, schemas)), DDL)
+        rows = self._batch.quarantine(made)
+        for name in self._chain.spark:
+            if name in _reached_from(queue, self._chain):
+                self.visit(name, dress(rows.where(F.col(TO) == name), self._shapes[name]))
+
+    def _frames(self, station: SparkStation, df: DataFrame) -> None:
+        returned = _steered(station.function(df, self._spark))
+        rules = rules_of(station, payload_limit=0)
+        rows, _ = check_output(returned, rules)
+        if DELAY in returned.columns:
+            raise StationError(f"station {station.queue!r} returned column _delay: a chain has no queue to wait in")
+        if TO in rows.columns:
+            rows = _routed(rows, station)
+        rows = self._batch.quarantine(rows) if ERROR in rows.columns else self._keep(rows)
+        self._check_single(station, rows)
+        rows = self._with_own(rows)
+        for target in station.targets:
+            some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
+            self.visit(target, self._for_next(some, target))
+
+    def _keep(self, rows: DataFrame) -> DataFrame:
+        rows = rows.persist()
+        self._kept.append(rows)
+        return rows
+
+    def _check_single(self, station: SparkStation, rows: DataFrame) -> None:
+        hashes = rows.select(F.xxhash64(ID).alias(ID)).toArrow()[ID].to_numpy()  # ids would be longer, a shuffle slower
+        found, counts = np.unique(hashes, return_counts=True)
+        if len(found) == len(hashes):
+            return
+        twice = rows.where(F.xxhash64(ID).isin(found[counts > 1][:_LOOKED_AT].tolist())).groupBy(ID).count()
+        several = twice.where("count > 1").limit(_NAMED).collect()
+        if several:  # else two ids have one hash
+            names = ", ".join(f"{row[ID]} ({row['count']} rows)" for row in several)
+            raise PipelineError(
+                f"station {station.queue!r} returned several rows for an item: {names}; drop what is double, or take "
+                "the station out of the chain and declare fan_out=True"
+            )
+
+    def _with_own(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns of the item itself that the function left out: stations behind it see them."""
+        missing = [name for name in OWN if name not in rows.columns]
+        return rows.join(self._members.select(ID, *missing), ID, "left") if missing else rows
+
+    def _for_next(self, rows: DataFrame, queue: str) -> DataFrame:
+        """The rows as the station of a queue declares its payload."""
+        payload = [name for name in rows.columns if not name.startswith("_")]
+        step, shape = self._chain.python.get(queue), self._shapes.get(queue, PayloadShape())
+        kinds = {field.name: field.dataType for field in rows.schema.fields}
+        if step is None and shape.columns is not None:
+            wanted = {field.name: field.dataType for field in shape.columns.fields}
+            if all(name not in kinds or kinds[name] == kind for name, kind in wanted.items()):
+                columns = [
+                    F.col(f"`{name}`") if name in kinds else F.lit(None).cast(kind).alias(name)
+                    for name, kind in wanted.items()
+                ]
+                return rows.select(*columns, *OWN)
+        text, _ = payload_text({name: kinds[name] for name in payload}, shape)
+        return dress(rows.select(text.alias(PAYLOAD), *[name for name in OWN if name != "_headers"],
+                                 F.to_json("_headers").alias("_headers")), shape)  # fmt: skip
+
+
+def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
+    """The rows with full names of queues; those that name none of the station's have that as their error."""
+    names = {word: name for name in station.targets for word in (name, name.partition("/")[2])}
+    full = F.create_map(*[F.lit(word) for pair in names.items() for word in pair])[F.col(TO)]
+    said = F.concat(
+        F.lit(f"PipelineError: station {station.queue!r} returned _to="), F.coalesce(F.col(TO), F.lit("null")),
+        F.lit(", a queue that its to=… does not name"),
+    )  # fmt: skip
+    error = F.when(full.isNull(), said)
+    rows = rows.withColumn(ERROR, F.coalesce(F.col(ERROR), error) if ERROR in rows.columns else error)
+    return rows.withColumn(TO, full)
+
+
+def _reached_from(queue: str, chain: StationChain) -> set[str]:
+    """The queues of stations on Spark that items get to from this one by stations in Python only."""
+    found: set[str] = set()
+    wanted = [queue]
+    while wanted:
+        for target in chain.python[wanted.pop()].link.targets:
+            if target in chain.spark:
+                found.add(target)
+            else:
+                wanted.append(target)
+    return found
+
+
+def _run_items(
+    queue: str, steps: Mapping[str, PythonStep], schemas: Mapping[str, StructType | None],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """One Spark task."""
+    rows = ItemRows(queue, steps, schemas)
+    for batch in batches:
+        yield rows.of(batch)
+
+
+def _steered(returned: Any) -> Any:
+    if isinstance(returned, Steer):
+        raise returned
+    return returned

@@ -1,0 +1,251 @@
+"""Chains: stations that share one batch, so that an item is read once and ends once, whatever fails between."""
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from jobrunner.client.item import Item
+from jobrunner.errors import StationError
+from jobrunner.etl import Drop, To
+from jobrunner.etl.table_sink import address_of
+from jobrunner.outcome import Fail, Retry
+from jobrunner.retry import Backoff
+from jobrunner.spark import guarded, write_batch
+from jobrunner.spark.lake.commit import open_table
+
+CHAINED = {"max_wait": 0, "batch": 100}
+SCHEMA = "n int, carrier string"
+
+
+def clean(item):
+    n = item.payload["n"]
+    if n % 10 == 1:
+        raise Fail("no flight", retry=False)
+    if n % 10 == 2:
+        raise ValueError(f"{n} is odd")
+    if n % 10 == 3:
+        return Drop()
+    if n % 10 == 4:
+        return To("departed", {"n": "four"})
+    return To("cancelled" if n % 10 == 5 else "departed", {"n": n, "carrier": item.headers.get("carrier", "?")})
+
+
+def declare(flights, tmp_path, clean=clean, enrich=None):
+    """clean (Python) ── departed ══ enrich ══ late | on_time, and ── cancelled: sinks write to folders."""
+    flights.station("raw", to=("departed", "cancelled"), backoff=Backoff(base=0))(clean)
+
+    def split(df, spark):
+        return df.select("_id", "n", "carrier", F.when(df.n % 2 == 0, "late").otherwise("on_time").alias("_to"))
+
+    flights.spark_station("departed", to=("late", "on_time"), schema=SCHEMA)(enrich or split)
+    for name in ("late", "on_time", "cancelled"):
+
+        def store(df, spark, batch, name=name):
+            write_batch(df.select("_id", "n", "carrier", "_enqueue_time"), batch, str(tmp_path / name))
+
+        flights.spark_sink(name, schema=SCHEMA)(store)
+
+
+def stored(spark, tmp_path, name):
+    """The rows of a sink, by id; fails for an item that is there twice."""
+    if not (tmp_path / name).exists():
+        return {}
+    rows = spark.read.parquet(str(tmp_path / name)).collect()
+    assert len({row["_id"] for row in rows}) == len(rows)
+    return {row["_id"]: row for row in rows}
+
+
+def errors_of(client, ids):
+    return [client.task(one).record().error.splitlines()[0] for one in ids]
+
+
+def nothing_left(flights, audit, but_dead=0):
+    for node in flights.graph.nodes:
+        counts = audit(node.queue)
+        dead = but_dead if node.short == "raw" else 0
+        assert [counts[state] for state in ("waiting", "scheduled", "pending", "dead")] == [0, 0, 0, dead], node.short
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_each_item_ends_in_its_sink_or_is_dead_with_the_reason(flights, drive, spark, client, audit, tmp_path, size):
+    """Also when Spark's tasks read the batch, and not the driver."""
+    declare(flights, tmp_path)
+    flights.chain("raw", batch=size, max_wait=0)
+    ids = flights.push_many("raw", [Item({"n": n}, headers={"carrier": f"c{n % 7}"}) for n in range(size)])
+
+    assert drive("raw") == 1
+
+    late, on_time, cancelled = (stored(spark, tmp_path, name) for name in ("late", "on_time", "cancelled"))
+    assert set(late) == {one for n, one in enumerate(ids) if n % 10 in (0, 6, 8)}
+    assert set(on_time) == {one for n, one in enumerate(ids) if n % 10 in (7, 9)}
+    assert set(cancelled) == {one for n, one in enumerate(ids) if n % 10 == 5}
+    assert (late[ids[6]]["n"], late[ids[6]]["carrier"]) == (6, "c6")
+    assert late[ids[6]]["_enqueue_time"] is not None  # the station in front had left it out
+    assert errors_of(client, [ids[1], ids[2], ids[4]]) == [
+        "no flight",
+        "ValueError: 2 is odd",
+        "PipelineError: the payload does not fit the schema: column 'n': expected int, got str",
+    ]
+    nothing_left(flights, audit, but_dead=3 * size // 10)
+
+
+def test_a_sink_that_fails_behind_another_one_doubles_nothing(flights, drive, spark, client, audit, tmp_path):
+    """Two bad items in one sink: the others of that sink, and those of the sink before, are there once."""
+    declare(flights, tmp_path)
+
+    def store(df, spark, batch):
+        bad = F.raise_error(F.concat(F.lit("bad "), df.n.cast("string"))).cast("int")
+        write_batch(df.withColumn("n", F.when(df.n.isin(7, 39), bad).otherwise(df.n)), batch, str(tmp_path / "on_time"))
+
+    flights.graph.forget("flights/on_time")
+    flights.spark_sink("on_time", schema=SCHEMA)(store)
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(100)])
+    client.queue("flights/raw").configure(backoff=Backoff(base=0))
+
+    assert drive("raw") > 3
+
+    bad = {ids[7], ids[39]}
+    assert set(stored(spark, tmp_path, "on_time")) == {one for n, one in enumerate(ids) if n % 10 in (7, 9)} - bad
+    assert set(stored(spark, tmp_path, "late")) == {one for n, one in enumerate(ids) if n % 10 in (0, 6, 8)}
+    assert set(stored(spark, tmp_path, "cancelled")) == {one for n, one in enumerate(ids) if n % 10 == 5}
+    assert all("bad" in line for line in errors_of(client, sorted(bad)))
+    nothing_left(flights, audit, but_dead=30 + 2)
+
+
+def test_rows_that_a_station_on_spark_refuses_or_sends_nowhere_are_dead(
+    flights, drive, spark, client, audit, tmp_path
+):
+    @guarded("int")
+    def half(n):
+        return n if n != 16 else int("x")
+
+    def enrich(df, spark):
+        to = F.when(df.n == 26, "nowhere").when(df.n == 36, F.lit(None)).otherwise("flights/late")
+        return df.withColumn("_to", to).withColumn("n", half("n"))
+
+    declare(flights, tmp_path, enrich=enrich)
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(6, 106, 10)])
+
+    assert drive("raw") == 1
+
+    assert set(stored(spark, tmp_path, "late")) == {*ids[4:], ids[0]}
+    assert errors_of(client, ids[1:4]) == [
+        "ValueError: invalid literal for int() with base 10: 'x'",
+        "PipelineError: station 'flights/departed' returned _to=nowhere, a queue that its to=… does not name",
+        "PipelineError: station 'flights/departed' returned _to=null, a queue that its to=… does not name",
+    ]
+    nothing_left(flights, audit, but_dead=3)
+
+
+def test_two_rows_for_an_item_fail_the_batch_by_its_name(flights, attempt, spark, client, tmp_path):
+    def twice(df, spark):
+        return df.withColumn("_to", F.lit("late")).unionByName(df.where("n = 6").withColumn("_to", F.lit("late")))
+
+    declare(flights, tmp_path, enrich=twice)
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in (6, 7, 8)])
+
+    line = attempt("raw")
+
+    assert f"station 'flights/departed' returned several rows for an item: {ids[0]} (2 rows)" in line
+    assert not (tmp_path / "late").exists()
+
+
+@pytest.mark.parametrize(("asked", "said"), [
+    (Retry("later"), r"station 'flights/raw' asked to try item \S+ again \(Retry: later\)"),
+    (To("departed", delay=3), r"station 'flights/raw' returned a delay for item \S+: a chain has no queue to wait in"),
+])  # fmt: skip
+def test_what_needs_a_queue_between_fails_the_batch_and_says_so(flights, take, tmp_path, asked, said):
+    declare(flights, tmp_path, clean=lambda item: asked)
+    flights.chain("raw", **CHAINED)
+    flights.push("raw", {"n": 1})
+    with pytest.raises(Exception, match=said):
+        take("raw").run()
+
+
+def test_sinks_of_one_chain_may_write_to_one_place(flights, drive, spark, table, audit, tmp_path):
+    """Each under an id of its own, or the second would pass for a repeated write."""
+    flights.station("raw", to=("a", "b"))(lambda item: To("ab"[item.payload["n"] % 2]))
+    for name in "ab":
+        flights.spark_sink(name, table=table, schema="n int", id_column="item")
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(250)])
+
+    assert drive("raw") == 3
+
+    opened = open_table(address_of(table))
+    opened.load()
+    rows = opened._table.to_pyarrow_table() if table.startswith("delta") else opened._table.scan().to_arrow()
+    assert sorted(rows["item"].to_pylist()) == sorted(ids)
+    nothing_left(flights, audit)
+
+
+def test_a_driver_that_dies_between_two_sinks(flights, drive, spark, audit, tmp_path):
+    """The batch comes again under its id, and both sinks have each item once."""
+    declare(flights, tmp_path)
+    died = []
+
+    def store(df, spark, batch):
+        write_batch(df, batch, str(tmp_path / "on_time"))
+        if not died:
+            died.append(batch.id)
+            raise OSError("the driver died")
+
+    flights.graph.forget("flights/on_time")
+    flights.spark_sink("on_time", schema=SCHEMA)(store)
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in (5, 6, 7, 8, 9) * 50])
+
+    drive("raw")
+
+    assert died
+    found = [stored(spark, tmp_path, name) for name in ("late", "on_time", "cancelled")]
+    assert sorted(one for rows in found for one in rows) == sorted(ids)
+    nothing_left(flights, audit)
+
+
+def test_stations_in_python_follow_each_other_and_columns_change_their_types(flights, drive, spark, audit, tmp_path):
+    flights.station("raw", to="second")(lambda item: {**item.payload, "seen": [str(item.attempt), item.queue]})
+    flights.station("second", to="third")(lambda item: To("third", headers={"from": item.queue}))
+
+    @flights.spark_station("third", to="end", schema="n int, seen array<string>")
+    def third(df, spark):
+        return df.select("_id", df.n.cast("string").alias("n"), F.col("_headers")["from"].alias("via"), "seen")
+
+    @flights.spark_sink("end", schema="n string, seen string, via string, more double")
+    def end(df, spark, batch):
+        write_batch(df.select("_id", "n", "seen", "via", "more"), batch, str(tmp_path / "end"))
+
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(3)])
+
+    assert drive("raw") == 1
+
+    rows = stored(spark, tmp_path, "end")
+    assert tuple(rows[ids[2]])[:5] == (ids[2], "2", '["1","flights/raw"]', "flights/second", None)
+    nothing_left(flights, audit)
+
+
+def test_a_chain_may_begin_on_spark_and_the_queues_between_are_served_as_before(
+    flights, drive, spark, audit, tmp_path
+):
+    declare(flights, tmp_path)
+    flights.chain("departed", **CHAINED)
+    ids = flights.push_many("departed", [{"n": n, "carrier": "c"} for n in range(4)])
+    late = flights.push("late", {"n": 8, "carrier": "d"})
+
+    assert (drive("departed"), drive("late")) == (1, 1)
+
+    assert set(stored(spark, tmp_path, "late")) == {ids[0], ids[2], late}
+    assert set(stored(spark, tmp_path, "on_time")) == {ids[1], ids[3]}
+    nothing_left(flights, audit)
+
+
+def test_a_sink_that_returns_its_frame_is_told(flights, take, tmp_path):
+    flights.station("raw", to="end")(lambda item: None)
+    flights.spark_sink("end", schema="n int")(lambda df, spark, batch: df)
+    flights.chain("raw", **CHAINED)
+    flights.push("raw", {"n": 1})
+    with pytest.raises(StationError, match=r"sink 'flights/end' returned a DataFrame, which Spark never evaluates"):
+        take("raw").run()

@@ -1,0 +1,78 @@
+"""Chains as they are declared, and what cannot be a part of one."""
+
+from typing import Any
+
+import pytest
+
+from jobrunner.errors import InvalidOption, PipelineError
+from jobrunner.etl import Pipeline
+from jobrunner.jobs.registry import driver_of, station_of
+
+
+def frames(df: Any, spark: Any) -> Any:
+    """A station on Spark."""
+
+
+def store(df: Any, spark: Any, batch: Any) -> None:
+    """A sink on Spark."""
+
+
+def test_a_chain_replaces_what_serves_its_first_queue(orders: Pipeline) -> None:
+    orders.station("raw", to="clean", concurrency=3)(lambda item: None)
+    orders.spark_station("clean", to="end", schema="n int")(frames)
+    orders.spark_sink("end", schema="n int")(store)
+    before = driver_of("orders/clean")
+
+    orders.chain("raw", batch=500, max_wait=3, parallel=1, lease=20)
+
+    chained = orders.spark_stations["orders/raw"]
+    assert station_of("orders/raw") is None
+    assert driver_of("orders/raw") is not None
+    assert driver_of("orders/clean") is before
+    assert (chained.is_sink, chained.targets, chained.schema) == (True, (), None)
+    assert (chained.batch, chained.max_wait, chained.parallel, chained.lease) == (500, 3.0, 1, 20.0)
+    assert chained.settings == {"max_inflight": 3}
+    assert chained.function.queues == ["orders/raw", "orders/clean", "orders/end"]  # type: ignore[attr-defined]
+    orders.chain("clean")
+    assert orders.spark_stations["orders/clean"].schema == "n int"
+
+
+async def wait(item: Any) -> None:
+    """A coroutine function."""
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (lambda p: p.declare("end"), "queue 'end' cannot be a part of it: it has no station, and items of a chain"),
+        (lambda p: p.sink("end")(lambda item: None), "it is a sink in Python; a chain ends in sinks on Spark"),
+        (lambda p: p.station("end", to="raw")(lambda item: None), r"queue '(raw|end)' .*its items may come back to it"),
+        (lambda p: (p.spark_station("end", to="last", fan_out=True)(frames), p.spark_sink("last")(store)),
+         r"queue 'end' .*it makes new items \(fan_out=True\)"),
+        (lambda p: (p.spark_station("end", to="last", emits_new=True)(frames), p.spark_sink("last")(store)),
+         r"it makes new items \(emits_new=True\)"),
+        (lambda p: (p.spark_station("end", to="last", missing="fail")(frames), p.spark_sink("last")(store)),
+         "it has missing='fail', and a chain does not count the rows"),
+        (lambda p: (p.station("end", to="last", fan_out=True)(lambda item: []), p.spark_sink("last")(store)),
+         r"it makes new items \(fan_out=True\)"),
+        (lambda p: (p.station("end", to="last")(wait), p.spark_sink("last")(store)), "is a coroutine function"),
+    ],
+)  # fmt: skip
+def test_a_station_that_cannot_be_chained_is_named(orders: Pipeline, declared: Any, said: str) -> None:
+    orders.station("raw", to="end")(lambda item: None)
+    declared(orders)
+    with pytest.raises(PipelineError, match=rf"chain\('raw'\): .*{said}"):
+        orders.chain("raw")
+    assert station_of("orders/raw") is not None
+
+
+def test_wrong_names_and_options(orders: Pipeline) -> None:
+    orders.station("raw", to="end")(lambda item: None)
+    with pytest.raises(PipelineError, match="leads to 'end'"):
+        orders.chain("raw")
+    orders.spark_sink("end")(store)
+    with pytest.raises(PipelineError, match="did you mean 'raw'"):
+        orders.chain("rawr")
+    with pytest.raises(InvalidOption, match="batch"):
+        orders.chain("raw", batch=0)
+    assert station_of("orders/raw") is not None
