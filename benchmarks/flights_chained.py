@@ -2,4 +2,4 @@
 
 from jobs_example.flights import SOON, flights
 
-flights.chain("raw", batch=100_000, max_wait=2.0, lease=SOON)
+flights.chain("raw", batch=170_000, max_wait=2.0, lease=SOON)

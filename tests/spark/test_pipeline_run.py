@@ -102,7 +102,7 @@ def slow(n):
         time.sleep(2)
     return n
 
-@nights.spark_sink("rows", max_wait=0.2, schema="n int", batch=20)
+@nights.spark_sink("rows", max_wait=0.2, schema="n int", batch=20, parallel=1)
 def store(df, spark, batch):
     df.select(slow("n")).collect()
 """
