@@ -9,7 +9,7 @@ last writer wins. Readers skip a graph that they cannot read: another version ma
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -60,6 +60,8 @@ class QueueNode:
     origin: str = ""
     batches: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Of a station on Spark: batch, max_wait, schema and the like, as declared."""
+    is_chained: bool = False
+    """Whether items that a chain takes go through its station without entering the next queue."""
 
     @property
     def short(self) -> str:
@@ -94,6 +96,10 @@ class Graph:
     def forget(self, queue: str) -> None:
         """Removes a queue that is declared anew; its place in the order stays with the next of that name."""
         self._nodes.pop(queue, None)
+
+    def mark_chained(self, queues: Iterable[str]) -> None:
+        """Notes the queues of a chain."""
+        self._nodes |= {queue: replace(self._nodes[queue], is_chained=True) for queue in queues}
 
     @property
     def nodes(self) -> list[QueueNode]:
@@ -233,8 +239,8 @@ def draw(graph: Graph, form: str) -> str:
 
 
 def _mermaid(graph: Graph) -> str:
-    """Shapes show what serves a queue; a dotted line leads to the dead letter queue. See mermaid.js.org, "Flowcharts".
-    """
+    """Shapes show what serves a queue; a thick line is a link of a chain, a dotted one leads to the dead letter queue.
+    See mermaid.js.org, "Flowcharts"."""
     nodes = graph.in_order()
     names = {node.queue: f"q{number}" for number, node in enumerate(nodes)}
     lines = ["flowchart LR"]
@@ -242,14 +248,16 @@ def _mermaid(graph: Graph) -> str:
         opens, closes = _SHAPES[node.kind]
         lines.append(f'    {names[node.queue]}{opens}"{_shown(node)}"{closes}')
     for node in nodes:
-        lines += [f"    {names[node.queue]} --> {names[to]}" for to in node.targets if to in names]
+        arrow = "==>" if node.is_chained else "-->"
+        lines += [f"    {names[node.queue]} {arrow} {names[to]}" for to in node.targets if to in names]
         if node.dead_letter_queue in names:
             lines.append(f"    {names[node.queue]} -. dead .-> {names[node.dead_letter_queue]}")
     return "\n".join(lines)
 
 
 def _text(graph: Graph) -> str:
-    """One line a queue: its name, what serves it, its targets. `↺` marks a move within a loop."""
+    """One line a queue: its name, what serves it, its targets. `↺` marks a move within a loop, `⇒` one within a chain.
+    """
     nodes = graph.in_order()
     width = max((len(node.short) for node in nodes), default=0)
     kinds = max((len(node.kind) for node in nodes), default=0)
@@ -257,7 +265,7 @@ def _text(graph: Graph) -> str:
 
 
 def _ways(graph: Graph, node: QueueNode) -> str:
-    ways = [f"→ {_target(graph, node, to)}" for to in node.targets]
+    ways = [f"{'⇒' if node.is_chained else '→'} {_target(graph, node, to)}" for to in node.targets]
     if node.dead_letter_queue is not None:
         ways.append(f"☠ {node.dead_letter_queue.partition('/')[2]}")
     return "  ".join(ways)
@@ -280,6 +288,7 @@ class _StoredQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
     targets: tuple[str, ...] = ()
     dead_letter_queue: str | None = None
     batches: Mapping[str, Any] = {}
+    is_chained: bool = False
 
 
 def publish(keys: Keys, graph: Graph) -> Call[int]:

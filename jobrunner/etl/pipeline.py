@@ -202,6 +202,7 @@ class Pipeline:
             link=_link(self, own, (), is_sink=True), settings=self._settings[own], **batches,
         )  # fmt: skip
         forget_station(own)
+        self.graph.mark_chained(made.queues)
         self.spark_stations[own] = declared
         register_driver(own, driver_of(declared), origin=node.origin)
 

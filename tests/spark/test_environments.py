@@ -141,8 +141,8 @@ def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, 
                 env=os.environ | LOOPBACK | told | {"PYSPARK_PYTHON": str(python)}, stdout=log, stderr=log,
             ), path  # fmt: skip
 
-    def stops(python):
-        process, path = work(python)
+    def stops(python, *words):
+        process, path = work(python, *words)
         try:
             wait_for(lambda: process.poll() is not None or "station stops" in path.read_text(), timeout_s=600)
             process.send_signal(signal.SIGTERM)
@@ -155,12 +155,13 @@ def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, 
         assert [(item.retry_count, item.failures, item.error) for item in items] == [(0, [], "")] * 20
         return line.replace("\\'", "'")  # the log quotes them
 
+    sent = ("--conf", f"spark.submit.pyFiles={tmp_path}/lone_stations.py")
     try:
-        line = stops(_without_msgspec(tmp_path / "poor"))
+        line = stops(_without_msgspec(tmp_path / "poor"), *sent)  # else either of the two that it lacks is named
         assert "executors cannot import jobrunner: No module named 'msgspec'" in line
         assert str(tmp_path / "poor") in line
         assert "No module named 'lone_stations'" in stops(sys.executable)
-        process, path = work(sys.executable, "--burst", "--conf", f"spark.submit.pyFiles={tmp_path}/lone_stations.py")
+        process, path = work(sys.executable, "--burst", *sent)
         assert process.wait(300) == 0, path.read_text()
     finally:
         cluster.stop()

@@ -37,6 +37,17 @@ def test_a_chain_replaces_what_serves_its_first_queue(orders: Pipeline) -> None:
     assert orders.spark_stations["orders/clean"].schema == "n int"
 
 
+def test_diagrams_show_the_links_of_a_chain(orders: Pipeline) -> None:
+    orders.station("raw", to="clean")(lambda item: None)
+    orders.spark_station("clean", to="end")(frames)
+    orders.spark_sink("end")(store)
+
+    orders.chain("clean")
+
+    assert [line.split()[-2:] for line in orders.diagram("text").splitlines()[:2]] == [["→", "clean"], ["⇒", "end"]]
+    assert orders.diagram().splitlines()[-2:] == ["    q0 --> q1", "    q1 ==> q2"]
+
+
 async def wait(item: Any) -> None:
     """A coroutine function."""
 
