@@ -66,6 +66,24 @@ def test_a_delay_schedules_a_child(lines, clock):
     assert left.scores("scheduled")["a1"] == clock.ms + 700
 
 
+def test_children_that_all_come_later_give_nobody_a_place_in_line(lines):
+    raw, left, _ = lines
+
+    spread(raw, raw.lease("a"), child(left, "a1", delay_ms=700))
+
+    assert not left.raw.exists(left.keys.arrival)
+
+
+def test_children_of_one_instant_stand_in_line_as_their_parents_ended(lines):
+    raw, left, _ = lines
+    first, second = raw.lease("a"), raw.lease("b")
+
+    spread(raw, first, child(left, "z1"), child(left, "z2"))
+    spread(raw, second, child(left, "a1"))
+
+    assert left.ids("waiting") == ["z1", "z2", "a1"]
+
+
 def test_a_parent_that_nobody_keeps_is_deleted_at_once(lines):
     raw, left, _ = lines
 

@@ -241,6 +241,44 @@ def test_a_slice_of_pieces_that_was_lost_is_collected_again(mail):
     assert received(mail) == (whole, ["succeeded"])
 
 
+def in_pieces(mail, *pieces, total=1, member=0, **options):
+    """A join whose last member arrives with its result in these pieces."""
+    prepare(mail, total=total, **options)
+    for number, piece in enumerate(pieces):
+        assert mail.run(flows.join_arrive_part(mail.keys, "j", member, number, piece)) == "taken"
+    return (member, "succeeded", flows.in_pieces(len(pieces), 100 * MIB))
+
+
+def test_a_piece_that_is_a_slice_of_its_own_is_collected(mail):
+    arrival = in_pieces(mail, b'"' + b"x" * MIB, b"y" * MIB, b'"')
+    assert arrive(mail, arrival) == "more"
+    assert collect_all(mail) == ["more"] * 3 + ["fired"]
+    assert received(mail) == (b'["' + b"x" * MIB + b"y" * MIB + b'"]', ["succeeded"])
+
+
+@pytest.mark.parametrize(("beyond", "slices"), [(0, 1), (1, 2)])
+def test_a_slice_takes_pieces_up_to_its_bound_and_not_beyond(mail, beyond, slices):
+    small = b'"' + b"x" * 100 + b'"'
+    arrival = in_pieces(mail, b"", total=2, member=1)
+    noted = len("succeeded:") + len(small) + len("succeeded:") + len(arrival[2])
+    piece = b'"' + b"y" * (MIB - noted - 2 + beyond) + b'"'
+    assert mail.run(flows.join_arrive_part(mail.keys, "j", 1, 0, piece)) == "taken"
+    assert arrive(mail, (0, "succeeded", small), arrival) == "more"
+    assert collect_all(mail) == ["more"] * slices + ["fired"]
+    assert received(mail) == (b"[" + small + b"," + piece + b"]", ["succeeded"] * 2)
+
+
+@pytest.mark.parametrize(("left", "word"), [(0, "more"), (-1, "dead")])
+def test_pieces_are_read_up_to_the_limit_and_not_beyond(mail, left, word):
+    """All results together may be 16 MiB; so many are collected that the second piece is the last, or too much."""
+    arrival = in_pieces(mail, b'"' + b"x" * MIB, b"y" * 1000 + b'"')
+    assert arrive(mail, arrival) == "more"
+    assert collect(mail) == "more"
+    read = 1001 + len("succeeded:") + len(arrival[2])
+    mail.raw.hset(mail.keys.join("j") + b":collected", "size", 16 * MIB - read - left)
+    assert collect(mail) == word
+
+
 def test_a_broken_join_collects_nothing(mail):
     prepare(mail, total=1500, onward=FAR)
     assert fill(mail, 1500, last="dead") == "posted"

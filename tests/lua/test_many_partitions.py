@@ -211,3 +211,12 @@ def test_a_priority_that_changed_leaves_no_second_entry(mail):
     add(mail, "a-0", priority=2)
     add(mail, "b-0")
     assert ids(mail.reserve(9)) == ["a-0", "b-0"]
+
+
+def test_an_entry_of_a_higher_priority_that_was_given_up_puts_nobody_in_front(mail):
+    limit(mail, fair=1)
+    add(mail, "a-0", priority=2)
+    mail.run(tasks.cancel(mail.keys, "a-0", keep_ms=1))
+    mail.raw.delete(mail.keys.task("a-0"))
+    add(mail, "a-1", "a-0")
+    assert ids(mail.reserve(9)) == ["a-1", "a-0"]

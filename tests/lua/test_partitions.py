@@ -183,6 +183,22 @@ def test_a_queue_without_partitions_any_more_keeps_none_of_their_keys(mail, add)
     assert not mail.raw.hkeys(mail.keys.settings)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "wanted", "got", "is_cut_short"), [(510, 505, 500, True), (3, 505, 3, False), (3, 2, 2, False)]
+)
+def test_a_queue_whose_partitions_end_hands_out_a_slice_and_has_the_worker_ask_again_for_the_rest(
+    mail, add, clock, waiting, wanted, got, is_cut_short
+):
+    limit(mail, fair=1)
+    add(*(f"{'abc'[n % 3]}{n}" for n in range(waiting)))
+    limit(mail, fair="")
+
+    reply = mail.ask(wanted)
+
+    assert [one.id for one in reply.attempts] == [f"{'abc'[n % 3]}{n}" for n in range(got)]
+    assert (reply.next_event_ms == clock.ms) == is_cut_short
+
+
 def test_a_moved_or_requeued_task_keeps_its_key(line, mail, add):
     limit(mail, fair=1, key_inflight=1)
     add("a0", "a1", "b0", max_attempts=1)

@@ -1,6 +1,7 @@
 """worker_announce: the heartbeat of a worker, with its own description."""
 
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import stats
 from jobrunner.broker.calls.stats import list_workers
 
 
@@ -30,6 +31,16 @@ def test_a_worker_that_retires_is_off_the_list(broker, keys, raw):
     broker.run_many(leader_calls.retire(keys, "w1"))
 
     assert not raw.exists(keys.workers, keys.worker("w1"))
+
+
+def test_of_too_many_workers_those_with_the_latest_heartbeats_are_listed(broker, keys, clock, monkeypatch):
+    monkeypatch.setattr(stats, "MOST_WORKERS", 2)
+    clock.set()
+    for name in ("w2", "w1", "w3"):
+        broker.run(leader_calls.announce(keys, name, {"host": "h"}, ttl_ms=5000))
+        clock.advance(10)
+
+    assert [name for name, _ in broker.run(list_workers(keys))] == ["w3", "w1"]
 
 
 def test_a_full_server_lists_a_new_worker(broker, keys, raw):

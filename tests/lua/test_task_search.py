@@ -1,0 +1,101 @@
+"""task_search: tasks of one state that match, with all their fields, by the instant that the state is sorted by."""
+
+import pytest
+
+from jobrunner.broker.calls import search
+from jobrunner.broker.calls.search import Match
+
+
+def chunk(mail, state, *, count=50, most=50, **options):
+    return mail.run(search.search_state(mail.keys, state, count=count, most=most, **options))
+
+
+def ids(mail, state, since=None, before=None, **options):
+    match = Match(since_ms=since, until_ms=before)
+    return [one for one, _, _ in chunk(mail, state, match=match, **options).tasks]
+
+
+def test_each_field_of_a_task_is_returned_as_it_is_stored(mail):
+    mail.enqueue("a", type="Send")
+    stored = {name: f"the {name}" for name in search.FIELDS}
+    mail.raw.hset(mail.keys.task("a"), mapping=stored)
+
+    ((task_id, score, fields),) = chunk(mail, "waiting", payloads=True).tasks
+
+    assert (task_id, score) == ("a", mail.scores("waiting")["a"])
+    assert fields == stored
+    ((_, _, fields),) = chunk(mail, "waiting").tasks
+    assert fields == stored | {"payload": ""}, "the payload is not asked for"
+
+
+@pytest.fixture
+def dead(mail, clock):
+    """Three tasks that were enqueued at once, and died 10 s after one another. Returns when the first died."""
+    mail.enqueue("a", "b", "c", max_attempts=1)
+    clock.advance(10_000)
+    for attempt in mail.reserve(3):
+        mail.fail(attempt)
+        clock.advance(10_000)
+    assert mail.ids("dead") == ["a", "b", "c"]
+    return mail.scores("dead")["a"]
+
+
+@pytest.mark.parametrize(
+    ("since", "before", "expected"),
+    [(10, None, ["b", "c"]), (None, 10, ["a"]), (10, 20, ["b"]), (None, None, ["a", "b", "c"]), (-10, 0, [])],
+)
+@pytest.mark.parametrize("newest", [False, True])
+def test_the_instant_of_the_dead_is_that_of_their_death(mail, dead, since, before, expected, newest):
+    at = [None if seconds is None else dead + seconds * 1000 for seconds in (since, before)]
+    assert ids(mail, "dead", *at, newest=newest) == (expected[::-1] if newest else expected)
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_of_the_dead_only_those_of_the_time_are_read(mail, dead, newest):
+    match = Match(since_ms=dead + 5000, until_ms=dead + 15_000)
+    reply = chunk(mail, "dead", count=2, match=match, newest=newest)
+    assert (reply.read, reply.is_end) == (1, True)
+
+
+@pytest.mark.parametrize(("since", "before", "expected"), [(0, None, "b"), (None, 1, "a"), (0, 1, "")])
+def test_the_instant_of_those_that_wait_is_that_of_enqueueing_and_not_their_place(mail, clock, since, before, expected):
+    early = clock.ms
+    mail.enqueue("a", priority=0)
+    clock.advance(10_000)
+    mail.enqueue("b", priority=2)
+    assert mail.ids("waiting") == ["b", "a"]
+
+    at = [None if one is None else early + 5000 + one for one in (since, before)]
+    assert ids(mail, "waiting", *at) == list(expected)
+
+
+def test_a_state_without_tasks_is_at_its_end(mail):
+    reply = chunk(mail, "waiting")
+    assert (reply.read, reply.last, reply.is_end, reply.tasks) == (0, ("", ""), True, [])
+
+
+@pytest.mark.parametrize(("most", "read"), [(1, 1), (2, 2), (3, 3)])
+def test_a_call_ends_with_as_many_as_it_may_find(mail, most, read):
+    mail.enqueue("a", "b", "c")
+    reply = chunk(mail, "waiting", most=most)
+    assert (reply.read, len(reply.tasks), reply.is_end) == (read, read, read == 3)
+
+
+@pytest.mark.parametrize("field", ["error", "type"])
+def test_long_texts_that_are_searched_end_a_call_early(mail, field):
+    mail.enqueue("a", "b", "c", "d")
+    for one in "abcd":
+        mail.raw.hset(mail.keys.task(one), field, "x" * 300_000)
+    wanted = Match(error_part="y") if field == "error" else Match(job_part="y")
+
+    reply = chunk(mail, "waiting", match=wanted)
+
+    assert (reply.read, reply.is_end) == (2, False)
+    assert chunk(mail, "waiting").read == 4, "what is not searched is not read"
+
+
+def test_a_long_error_is_cut(mail):
+    mail.enqueue("a")
+    mail.raw.hset(mail.keys.task("a"), "error", "x" * 5000)
+    ((_, _, fields),) = chunk(mail, "waiting").tasks
+    assert fields["error"] == "x" * 4000
