@@ -83,6 +83,12 @@ class _Traces:
             server.kill()
             server.start()
 
+    def restart_busy(self) -> None:
+        """Restarts when a server still runs a script without end, of a mutant before: it would refuse the next one, and
+        every call of the tests."""
+        if any(is_busy(server) for server in self.servers):
+            self.restart()
+
     def _read_log(self, server: Server) -> None:
         path = server.folder / "log"
         if path.exists():
@@ -171,6 +177,7 @@ class Runner:
         return list(tests)
 
     def _run(self, mutant: Mutant, covering: list[str], items: dict[str, pytest.Item]) -> Result:
+        self._traces.restart_busy()
         changed = _install({mutant.file: mutant.mutated})
         try:
             if problem := self._refusal(changed):
@@ -257,6 +264,16 @@ class Runner:
     def _say(self, text: str) -> None:
         self._stderr.write(text)
         self._stderr.flush()
+
+
+def is_busy(server: Server) -> bool:
+    """Whether a server answers nothing because of a script that runs."""
+    with server.connect() as connection:
+        try:
+            connection.ping()
+        except redis.RedisError as error:
+            return str(error).startswith("BUSY")
+    return False
 
 
 def reads(test: str, mutant: Mutant) -> bool:

@@ -3,14 +3,18 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.mutation.installed import install, lua_files, own_text, traced
 from tests.mutation.lua_syntax import NotLua, parse
 from tests.mutation.mutants import mutants_of
 from tests.mutation.results import Judgement, Result, Score, read_judgements
+from tests.mutation.runner import is_busy
+from tests.support.server import Server
 
 TINY = """local function give(count)
   if count < 2 and not is_paused then redis.call('ZADD', waiting, 'NX', count, 'id') end
@@ -93,6 +97,16 @@ def test_a_mutant_is_in_every_script_that_includes_its_file_and_leaves_no_trace(
     back = install({})
     assert {"enqueue", "reserve"} <= before.keys() == {script.name for script in back}
     assert all(script.source != before[script.name] for script in back)
+
+
+def test_a_server_that_runs_a_script_without_end_is_busy(start_server: Callable[..., Server]) -> None:
+    """A mutant may loop for ever: without a restart, the server would refuse all that follow as if they did not
+    compile."""
+    server = start_server(lua_time_limit="50")
+    assert not is_busy(server)
+    with server.connect(socket_timeout=0.3) as connection, pytest.raises(redis.TimeoutError):
+        connection.eval("while true do end", 0)
+    assert is_busy(server)
 
 
 def test_traced_scripts_report_each_statement_once() -> None:
