@@ -39,6 +39,9 @@ BUGS = {
         "return read.epoch == epoch and (number(read.ends) or 0) > now", "return read.epoch == epoch", 2000, "batch"
     ),
     "PARTS_ARE_TOPPED_UP": Bug("if not is_new and read.list ~= id then return {'half'} end\n", "", 2000, "two batches"),
+    "LATE_FILL_ADDS_MEMBERS": Bug(
+        "(read.size ~= had or tonumber(turn) <= (tonumber(read.turn) or 0))", "read.size ~= had", 50_000, "has neither",
+    ),
     "FAILED_BATCH_STAYS_LEASED": Bug("'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)",
                                      "'failures', failures, 'expiries', expiries, 'error', error_text)", 20000, ""),
 }  # fmt: skip

@@ -1,15 +1,30 @@
 """Seeds that found a bug in the product: each is played by every run of the tests and of the command.
 
 A change of the scenario or the scheduler changes what a seed means. So a bug that a seed found also gets a test of its
-own, and the seed is a second look at it. Write a line for each: the seed, and what it found.
+own, and is seeded again in bugs.py: a test plays the seed with its bug, and fails when the seed does not find it any
+more. Write a line for each: the seed, the seeded bug, and what it was.
 """
 
-_KEPT: dict[int, str] = {
-    33546: "a fill that came late, for the second time, gave a batch a member that its driver did not know",
-    46033: "the same",
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Why a seed is kept. `bug` is a name in bugs.py."""
+
+    bug: str
+    what: str
+
+
+KEPT: dict[int, Kept] = {
+    33546: Kept(
+        "LATE_FILL_ADDS_MEMBERS",
+        "a fill that came late, for the second time, gave a batch a member that its driver did not know",
+    ),
+    46033: Kept("LATE_FILL_ADDS_MEMBERS", "the same"),
 }
 
 
-def kept_seeds() -> list[int]:
-    """All of them."""
-    return list(_KEPT)
+def kept_seeds(bug: str = "") -> list[int]:
+    """All of them, or those that found a bug."""
+    return [seed for seed, kept in KEPT.items() if bug in ("", kept.bug)]

@@ -2,7 +2,7 @@
 local keyspace, commands, host = ...
 local text = keyspace.text
 -- The scripts that a client may call by their digests, and all that were ever compiled: a run may forget scripts often.
-local scripts, compiled = {}, {}
+local scripts, compiled, was_flushed = {}, {}, false
 local sandbox = {string = string, table = table, math = math, ipairs = ipairs, pairs = pairs, tonumber = tonumber,
   tostring = tostring, type = type, unpack = unpack, select = select, error = error, pcall = pcall, next = next,
   setmetatable = setmetatable, rawget = rawget, redis = {}, cjson = {}}
@@ -102,7 +102,10 @@ end
 function commands.EVAL(source, ...) return commands.EVALSHA(server.learn(source), ...) end
 
 function commands.SCRIPT(verb, source)
-  if verb == 'FLUSH' then scripts = {} return {ok = 'OK'} end
+  if verb == 'FLUSH' then
+    scripts, was_flushed = {}, true
+    return {ok = 'OK'}
+  end
   if verb ~= 'LOAD' then keyspace.fail('ERR the simulated server does not know SCRIPT ' .. tostring(verb)) end
   return server.learn(source)
 end
@@ -123,14 +126,16 @@ function server.holds(now, ...)
   return commands.EXISTS(...) > 0
 end
 
--- What a key holds, as text that compares: {type, ms to live, name, value, ...}, or false for none.
-local function dump(key)
+-- What a key holds, as text that compares: {type, ms to live, name, value, ...}, or false for none. `is_brief`: of
+-- hashes only counters.
+local function dump(key, is_brief)
   local value = keyspace.get(key)
   if not value then return false end
   local words = {value.type, text(commands.PTTL(key))}
   local function add(found) for n = 1, #found do words[#words + 1] = found[n] end end
   if value.type == 'string' then words[3] = value.text
-  elseif value.type == 'hash' then add(commands.HGETALL(key))
+  elseif value.type == 'hash' then
+    if not is_brief or string.sub(key, -9) == ':counters' then add(commands.HGETALL(key)) end
   elseif value.type == 'list' then add(value.items)
   elseif value.type == 'set' then add(commands.SMEMBERS(key))
   elseif value.type == 'zset' then add(commands.ZRANGE(key, 0, -1, 'WITHSCORES')) end
@@ -138,11 +143,11 @@ local function dump(key)
 end
 
 -- The whole keyspace: a list of keys, each with {type, ms to live, name, value, ...} behind it.
-function server.dump(now)
+function server.dump(now, is_brief)
   keyspace.now = now
   local found = {}
   for key in pairs(keyspace.db) do
-    local words = dump(key)
+    local words = dump(key, is_brief)
     if words then
       found[#found + 1] = key
       found[#found + 1] = words
@@ -153,7 +158,10 @@ end
 
 -- Deletes all keys. Every script that was ever compiled is known again, so no run depends on the one before.
 function server.reset(now, seed)
-  for _, known in pairs(compiled) do scripts[known.sha] = known.script end
+  if was_flushed then
+    for _, known in pairs(compiled) do scripts[known.sha] = known.script end
+    was_flushed = false
+  end
   keyspace.reset(now, seed)
 end
 

@@ -7,7 +7,7 @@ connection. One `SimulatedServer` is used for many runs, one after the other: `r
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,28 +46,26 @@ class SimulatedServer:
         for name in _DATA[1:]:
             run(_source(name), f"@{name}.lua".encode(), keyspace, commands)
         server = run(_source("server"), b"@server.lua", keyspace, commands, self._host())
-        self._execute: Callable[..., bytes] = server[b"execute"]
+        self.carry_out: Callable[..., bytes] = server[b"execute"]
+        """Carries out one command at an instant: now_ms, word, word, ... Returns the reply as it goes to the wire."""
         self._holds: Callable[..., bool] = server[b"holds"]
-        self._dump: Callable[[float], bytes] = server[b"dump"]
+        self._dump: Callable[[float, bool], bytes] = server[b"dump"]
         self._reset: Callable[[float, int], None] = server[b"reset"]
         for path in sorted(_SCRIPTS.glob("*.lua")):
             source = load(path.stem).source
             server[b"learn"](source, None if patch is None else patch(source.decode()).encode())
-        self._replies = hiredis.Reader(replyError=error_reply)
+        self.replies = hiredis.Reader(replyError=error_reply)
+        """Reads what `carry_out` returned."""
 
     def reset(self, now_ms: float, seed: int = 0) -> None:
         """Deletes all keys. `seed` is of what the server chooses at random (SPOP, HRANDFIELD)."""
         self._reset(now_ms, seed)
 
-    def execute(self, words: Sequence[bytes], now_ms: float) -> bytes:
-        """Carries out one command; the reply as it goes to the wire."""
-        return self._execute(now_ms, *words)
-
     def ask(self, *words: bytes | str | float, now_ms: float) -> Any:
-        """The same for a caller who wants the value; an error reply is returned as an exception."""
+        """The value of a reply; an error reply is returned as an exception."""
         said = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-        self._replies.feed(self.execute(said, now_ms))
-        return self._replies.gets()
+        self.replies.feed(self.carry_out(now_ms, *said))
+        return self.replies.gets()
 
     def log(self, message: bytes) -> None:
         """What a script writes to the server's log is dropped."""
@@ -76,11 +74,11 @@ class SimulatedServer:
         """Whether any of these keys exists."""
         return self._holds(now_ms, *keys)
 
-    def contents(self, now_ms: float) -> dict[bytes, tuple[bytes, int, list[bytes]]]:
+    def contents(self, now_ms: float, *, without_tasks: bool = False) -> dict[bytes, tuple[bytes, int, list[bytes]]]:
         """Every key: its type, the ms it has to live (-1: no end), and what it holds, as HGETALL and ZRANGE write
-        it."""
-        self._replies.feed(self._dump(now_ms))
-        found = self._replies.gets()
+        it. `without_tasks`: what hashes hold but counters is left out, which is most of it."""
+        self.replies.feed(self._dump(now_ms, without_tasks))
+        found = self.replies.gets()
         return {key: (kind, int(left), held) for key, (kind, left, *held) in zip(found[::2], found[1::2], strict=True)}
 
     def _host(self) -> Any:

@@ -10,7 +10,7 @@ from tests.simulation.bugs import BUGS, Bug, server_with
 from tests.simulation.many_runs import play_piece
 from tests.simulation.network import FAULTS
 from tests.simulation.scenario import play
-from tests.simulation.seeds import kept_seeds
+from tests.simulation.seeds import KEPT, kept_seeds
 from tests.simulation.server import SimulatedServer
 from tests.simulation.virtual_time import virtual_time
 
@@ -25,12 +25,23 @@ def test_a_thousand_seeds_and_those_that_found_a_bug() -> None:
     assert calls > 10_000, "the actors do not do what they did"
 
 
+@pytest.mark.parametrize("seed", KEPT)
+def test_a_kept_seed_still_finds_its_bug(seed: int) -> None:
+    """A change of the scenario that makes another run of it fails here: find a seed that finds the bug, and keep it."""
+    bug = BUGS[KEPT[seed].bug]
+    with virtual_time() as clock:
+        outcome = play(server_with(bug), clock, seed)
+    assert bug.finds in outcome.problem
+    assert outcome.problem
+
+
 @pytest.mark.parametrize("name", SEEDED)
 def test_a_seeded_bug_is_found(name: str) -> None:
     bug = BUGS[name]
     server = server_with(bug)
     with virtual_time() as clock:
-        found = next((outcome for seed in range(bug.seeds) if (outcome := play(server, clock, seed)).problem), None)
+        seeds = [*kept_seeds(name), *range(bug.seeds)]
+        found = next((outcome for seed in seeds if (outcome := play(server, clock, seed)).problem), None)
     assert found is not None
     assert bug.finds in found.problem
 

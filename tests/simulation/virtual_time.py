@@ -64,12 +64,16 @@ class VirtualTime:
 
     def reconnect_policy(self, limit_s: float, server: object) -> ReconnectPolicy:
         """As the product makes it, which reads its clock when the class is defined."""
-        return ReconnectPolicy(limit_s, server, began=self.monotonic())
+        return ReconnectPolicy(limit_s, server, began=(self.world.now - STARTED_MS) / 1000)
 
 
 def packed(calls: Iterable[Call[Any]], now_ms: bytes) -> list[list[bytes]]:
     """Calls as the words that the server would read: to write the protocol and to parse it costs more than to run."""
-    return [_words(resp_args(call, now_ms)) for call in calls]
+    # Written out: a call of a function for each call and for each word is a tenth of a run.
+    return [
+        [word.encode() if type(word) is str else word if type(word) is bytes else b"%a" % word for word in args]
+        for args in (resp_args(call, now_ms) for call in calls)
+    ]
 
 
 def packed_with_source(calls: Iterable[Call[Any]], now_ms: bytes) -> list[list[bytes]]:
@@ -96,7 +100,8 @@ def virtual_time() -> Iterator[VirtualTime]:
                 if callable(value) and type(value) is type(time.monotonic) and value in _REAL:
                     replace(module, attribute, getattr(made, _REAL[value]))
     replace(batches, "token_hex", made.token_hex)
-    replace(broker, "os", SimpleNamespace(getpid=lambda: 1))  # no actor forks, and the question takes microseconds
+    # No actor forks, and the question takes microseconds.
+    replace(broker, "os", SimpleNamespace(getpid=partial(int, 1)))
     replace(broker, "pack_calls", packed)
     replace(broker, "pack_unknown", packed_with_source)
     replace(broker, "ReconnectPolicy", made.reconnect_policy)
