@@ -21,6 +21,14 @@ BUGS = {
         " or newest_number ~= numbers[n] and tonumber(newest_number) ~= tonumber(numbers[n])", "", 5000, "was taken"
     ),
     "LEASE_END_NOT_COMPARED": Bug("      or some_ended and has_ended(id, now) then", "      then", 2000, "was taken"),
+    "LOCK_NOT_LOOKED_AT": Bug(
+        "  if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end\n",
+        "", 500, "has the lock",
+    ),
+    "LOCK_OUTLASTS_ITS_TASK": Bug(
+        "if lasts == 'expired' or state and not (lasts == 'started' and begun) then return",
+        "if true then return", 5000, "does not hold its lock",
+    ),
     "LEASES_STAY": Bug("  call_sliced('ZREM', leases, ended)\n", "", 100, "has a lease in"),
     "ENQUEUE_WITHOUT_NOTE": Bug(
         "if note and not redis.call('SET', note, '', 'NX', 'PX', '10000') then", "if false then", 20000,

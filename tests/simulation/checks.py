@@ -1,7 +1,7 @@
 """Judges a run while it happens, from the commands that the server carried out.
 
 `Observer` holds what must be true of each reply, whoever hears of it: a lost reply counts as well. It is the life of a
-lease in a few lines, and knows nothing of scripts but their arguments and replies.
+lease in a few lines, and knows nothing of scripts but their arguments and replies. Unique tasks are judged in locks.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,33 +11,11 @@ from typing import Any
 
 import jobrunner.broker
 from jobrunner.broker.scripts import load
+from tests.simulation.locks import enqueue_unique
+from tests.simulation.seen import Seen, Violation
 
 _FOLDER = Path(jobrunner.broker.__file__).parent / "lua"
 _REFUSED = (b"gone", b"not_reserved", b"lost")
-
-
-class Violation(Exception):
-    """Something that must not happen."""
-
-
-@dataclass(slots=True)
-class Seen:
-    """The state of a task as the replies so far imply it."""
-
-    queue: bytes
-    priority: int
-    order: int
-    lease: float = 0.0
-    ends: float = 0.0
-    outcome: str = ""
-    """How it ended; empty while it has not."""
-    moves: int = 0
-    is_plain: bool = True
-    """Whether it waits since it was enqueued: its place is known."""
-    batch: bytes = b""
-    """The batch that it is a member of, by the batch that was filled with it."""
-    decided: int = 0
-    """By how many batches."""
 
 
 @dataclass
@@ -53,6 +31,8 @@ class Observer:
     """The newest epoch of each batch, and the end of its lease."""
     decided: dict[bytes, bytes] = field(default_factory=dict)
     """The epoch under which a batch was decided."""
+    locks: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
+    """The task that took the lock of unique tasks last, and the end of the lock."""
     calls: int = 0
     ended_batches: set[bytes] = field(default_factory=set)
 
@@ -269,7 +249,8 @@ def _other(key: bytes, batch: bytes, other: bytes) -> bytes:
 NAMES = {word: path.stem for path in _FOLDER.glob("*.lua") for word in (load(path.stem).sha, load(path.stem).source)}
 """The script of each digest and of each source."""
 JUDGES: dict[str, Callable[..., None]] = {
-    "enqueue": Observer.enqueue, "reserve": Observer.reserve, "commit": Observer.commit, "fail": Observer.fail,
+    "enqueue": Observer.enqueue, "enqueue_unique": enqueue_unique,
+    "reserve": Observer.reserve, "commit": Observer.commit, "fail": Observer.fail,
     "release": Observer.release, "extend": Observer.extend, "move": Observer.move, "batch_fill": Observer.fill,
     "batch_claim": Observer.claim, "batch_fail": Observer.fail_batch, "batch_renew": Observer.renew,
     "batch_stage": Observer.stage, "batch_decide": Observer.decide,

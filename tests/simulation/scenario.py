@@ -76,7 +76,16 @@ def begin(world: World, observer: Observer) -> set[str]:
     if chance() < 0.03:
         for name in ("a", "b"):
             world.start(f"leader {name}", workers.leader(choice((2, 4)), name), in_s=chance() * 4)
+    if world.seed % 4 == 3:  # the other seeds are the runs that they were before there were unique tasks
+        _begin_unique(world, acknowledged)
     return acknowledged
+
+
+def _begin_unique(world: World, acknowledged: set[str]) -> None:
+    chance, choice = world.random.random, world.random.choice
+    for number in range(choice((1, 2))):
+        job = workers.unique_producer(choice((1, 2, 3)), acknowledged)
+        world.start(f"unique producer {number + 1}", job, in_s=chance() * 3)
 
 
 def _configure(world: World, observer: Observer) -> None:

@@ -69,6 +69,7 @@ class World:
         trace: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.server = server
+        self.seed = seed
         self.random = Chances(seed)
         self._chance = self.random.random
         self.now = STARTED_MS

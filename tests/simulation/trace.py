@@ -56,6 +56,10 @@ def _enqueue(_: str, words: list[str], reply: Any) -> str:
     return f"pushes {', '.join(ids)} to {own[1]}"
 
 
+def _unique(_: str, words: list[str], reply: Any) -> str:
+    return f"enqueues {words[5]}, unique until {words[8]}, to {words[3]} → {_said(reply)}"
+
+
 def _reserve(_: str, words: list[str], reply: Any) -> str:
     ids = [one.decode() for one in reply[6::5]]
     if not ids:
@@ -119,7 +123,8 @@ def _advance(_: str, words: list[str], reply: Any) -> str:
 
 
 _SAYS: dict[str, Any] = {
-    "enqueue": _enqueue, "reserve": _reserve, "commit": _commit, "move": _move, "fail": _reports(5, 6),
+    "enqueue": _enqueue, "enqueue_unique": _unique,
+    "reserve": _reserve, "commit": _commit, "move": _move, "fail": _reports(5, 6),
     "release": _reports(2, 3), "extend": _reports(2, 3), "batch_fill": _fill, "batch_claim": _claim,
     "batch_stage": _batch(0), "batch_decide": _batch(0), "batch_renew": _batch(0), "batch_fail": _batch(1),
     "batch_advance": _advance,

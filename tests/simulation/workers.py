@@ -7,17 +7,19 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.item import Item
 from jobrunner.client.lease import Lease
-from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.enqueue import QueueRef, enqueue_call, placed
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import BatchLost, LeaseError, OutcomeUnknown, QueueFull, ReportsRefused, ServerUnavailable
+from jobrunner.task import Lock, Task, new_id
 from tests.simulation.scheduler import Actor
 
 KEYS = Keys("s")
 IN, OUT = "orders/in", "orders/out"
 _REPEATS_S = 4.0
 """How long after its first try a producer pushes again under the same id: notes of calls outlast that."""
+_CLASHES = ("ignore", "replace", "reschedule")
 _UNKNOWN = (OutcomeUnknown, ServerUnavailable)
 LEASE_S = 3.0
 
@@ -61,6 +63,33 @@ def producer(items: list[list[Item]], acknowledged: set[str]) -> Callable[[Actor
                 except QueueFull:
                     break
             actor.sleep(random.random() * 2)
+
+    return job
+
+
+def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], None]:
+    """Enqueues unique tasks under one lock, each again when it does not know what became of it."""
+
+    def job(actor: Actor) -> None:
+        random, keys = actor.world.random, KEYS.queue(IN)
+        for _ in range(count):
+            lasts, on_clash = random.choice(("started", "finished", "expired")), random.choice(_CLASHES)
+            lock = Lock(digest="same", lasts=lasts, ttl_ms=random.choice((1500, 100_000)), on_clash=on_clash)
+            task = Task(
+                id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, priority=random.choice((None, 2)),
+                delay_ms=random.choice((0, 0, 1500)),
+            )  # fmt: skip
+            began = actor.world.now
+            while actor.world.now - began < _REPEATS_S * 1000:
+                try:
+                    acknowledged.add(placed(task, actor.broker.run(enqueue_call(KEYS, None, [task], 1 << 20)))[0])
+                    break
+                except _UNKNOWN as error:
+                    actor.hears(error)
+                    actor.sleep(random.random())
+                except QueueFull:
+                    break
+            actor.sleep(random.random() * 3)
 
     return job
 

@@ -1,0 +1,54 @@
+"""Judges unique tasks: one is enqueued exactly when no other holds its lock."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tests.simulation.seen import Seen, Violation
+
+_QUEUES = (b":in", b":out")
+_STATES = (b":waiting", b":scheduled", b":pending")
+
+
+class _Observer(Protocol):
+    """The part of an Observer that is used here."""
+
+    ask: Callable[..., Any]
+    now: Callable[[], float]
+    tasks: dict[bytes, Seen]
+    locks: dict[bytes, tuple[bytes, float]]
+
+
+def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
+    """Takes in a call and its reply. Raises Violation."""
+    if reply == b"full":
+        return
+    (word, task_id), due, lasts, now = reply[:2], args[7], args[8], observer.now()
+    if word == b"clash":
+        if not _has_lock(observer, keys, task_id, lasts, by_default=True):
+            raise Violation(f"a unique task was refused for {task_id.decode()}, which does not hold its lock")
+        return
+    if word == b"exists" or (word == b"new" and task_id in observer.tasks):  # a call that was sent again
+        return
+    if word == b"new":
+        holder, ends = observer.locks.get(keys[6], (task_id, 0.0))
+        if ends > now + 1 and _has_lock(observer, keys, holder, lasts, by_default=False):
+            raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
+        observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), is_plain=not due)
+    else:
+        seen = observer.tasks[task_id]
+        if seen.ends > now:
+            raise Violation(f"{task_id.decode()} was {word.decode()} while the lease {seen.lease:.0f} holds")
+        seen.is_plain = False
+    observer.locks[keys[6]] = task_id, now + float(due[1:] or 0) + float(args[9])
+
+
+def _has_lock(observer: _Observer, keys: list[bytes], holder: bytes, lasts: bytes, *, by_default: bool) -> bool:
+    """Whether a task holds a lock whose time is not over. `by_default`: the answer for a task that was handed out
+    before, when the lock lasts until it starts: whether it counts as begun, only the server knows."""
+    if lasts == b"expired":
+        return True
+    seen = observer.tasks[holder]
+    if lasts == b"started" and (seen.lease or seen.batch):
+        return by_default
+    tag = keys[0].rsplit(b":", 2)[0]
+    return any(observer.ask("ZSCORE", tag + name + state, holder) is not None for name in _QUEUES for state in _STATES)

@@ -1,0 +1,27 @@
+"""What the replies so far imply of a task, and the error for what they must not."""
+
+from dataclasses import dataclass
+
+
+class Violation(Exception):
+    """Something that must not happen."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """The state of a task as the replies so far imply it."""
+
+    queue: bytes
+    priority: int
+    order: int
+    lease: float = 0.0
+    ends: float = 0.0
+    outcome: str = ""
+    """How it ended; empty while it has not."""
+    moves: int = 0
+    is_plain: bool = True
+    """Whether it waits since it was enqueued: its place is known."""
+    batch: bytes = b""
+    """The batch that it is a member of, by the batch that was filled with it."""
+    decided: int = 0
+    """By how many batches."""
