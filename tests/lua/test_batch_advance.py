@@ -40,6 +40,17 @@ def test_a_slice_does_so_many_and_the_rest_waits(ends):
     assert target.wakes()
 
 
+def test_a_slice_of_more_rows_than_are_read_at_once_ends_where_it_should(line):
+    source, target = line("o/a"), line("o/b")
+    ids = [f"t{n:02}" for n in range(50)]
+    source.enqueue(*ids)
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=50, lease_ms=1000, turn=1))
+    decide(source, [(one, "b", b"1", "") for one in ids])
+
+    assert [advance(source, 30).moved, advance(source, 30).moved] == [30, 20]
+    assert target.ids("waiting") == ids
+
+
 def test_an_item_keeps_what_it_is_and_begins_anew(ends):
     source, target = ends
     before = {"error": "old", "expiries": 1, "suspect": 1, "retry_count": 2, "headers": '{"a":"1"}'}

@@ -44,6 +44,28 @@ def test_what_was_staged_before_is_removed(held, clock):
     assert sorted(held.raw.keys(held.keys.batch + b"*")) == [held.keys.batch + b"b", held.keys.batch + b"b:members"]
 
 
+def test_what_was_staged_is_removed_also_when_the_end_of_the_lease_is_damaged(held, clock):
+    held.run(batches.stage(held.keys, "b", 1, "n", ["x", "mail", "1", ""]))
+    held.raw.hset(held.keys.batch + b"b", "ends", "x")
+    clock.advance(1000)
+    assert isinstance(claim(held), Claimed)
+
+    assert sorted(held.raw.keys(held.keys.batch + b"*")) == [held.keys.batch + b"b", held.keys.batch + b"b:members"]
+
+
+def test_a_claim_of_a_decided_batch_keeps_the_rows_that_were_decided(line, clock):
+    source, target = line("o/a"), line("o/b")
+    source.enqueue("x", "y")
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=2, lease_ms=1000, turn=1))
+    source.run(batches.stage(source.keys, "b", 1, "n", ["x", "b", "1", ""]))
+    source.run(batches.decide(source.keys, "b", 1, ["n"], rest="dropped"))
+    clock.advance(1000)
+    assert isinstance(claim(source), Claimed)
+
+    assert source.run(batches.advance(source.keys, "b", count=9)).moved == 1
+    assert target.ids("waiting") == ["x"]
+
+
 def test_a_paused_queue_hands_no_batch_out_but_a_decided_one(held, clock):
     held.run(queues.configure(held.keys, {"paused": 1}))
     clock.advance(1000)

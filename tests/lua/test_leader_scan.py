@@ -28,6 +28,17 @@ def test_what_a_queue_holds_is_told_with_its_next_event(mail, clock, keys):
 
     mail.enqueue("c", delay_ms=1000)
     assert scan(mail, keys).due == {"mail": clock.ms + 1000}
+    assert (found.unused, found.unmarked) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["waiting", "scheduled", "pending", "dead", "done", "batches", "finishing"])
+def test_whatever_a_queue_holds_it_is_not_unused(mail, keys, raw, name):
+    mail.commit(mail.lease("a"))
+    raw.zadd(getattr(mail.keys, name), {"b": 1})
+
+    found = scan(mail, keys, unused_ms=1)
+    assert (found.holding, found.unused, found.unmarked) == (["mail"], [], [])
+    assert found.in_work == (["mail"] if name in ("pending", "finishing") else [])
 
 
 def test_what_there_is_to_do_is_told_and_nothing_is_changed(mail, line, keys, raw):

@@ -311,6 +311,18 @@ def test_the_dead_are_forwarded_in_the_same_step(line, clock):
     assert failed.reserve()[0].payload == b"x"
 
 
+def test_a_forwarded_task_begins_anew_and_does_not_expire_in_the_queue_of_the_dead(line, clock):
+    raw, failed = line("orders/raw"), line("orders/failed")
+    limit(raw, dead_letter_queue="orders/failed", max_attempts=1)
+    held = raw.lease("a", expires_in_ms=1000)
+    raw.raw.hset(raw.keys.task("a"), mapping={"expiries": 1, "suspect": 1})
+    raw.fail(held)
+    clock.advance(2000)
+
+    assert not failed.hash("a").keys() & {"expires_in_ms", "expiries", "suspect"}
+    assert [one.id for one in failed.reserve()] == ["a"]
+
+
 def test_two_queues_that_forward_to_each_other_come_to_an_end(line):
     there, back = line("loop/a"), line("loop/b")
     limit(there, dead_letter_queue="loop/b", max_attempts=1)
