@@ -20,6 +20,7 @@ key                                  type   content
                                               until when a producer waits for capacity, Unix ms;
                                               `recheck`, `parked`: what a change of limits per key left to do;
                                               `shards`, `key_shards`, `shard`, `slice_…`: of a queue with partitions
+                                              (lua/lib/slices.lua)
 ``P:{tag}:Q:declared``               hash   the settings that programs declare, and who changed which by hand (see
                                             lua/queue_declare.lua)
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/token_bucket.lua)
@@ -31,6 +32,8 @@ key                                  type   content
 ``P:{tag}:Q:unsure``                 zset   partitions that were blocked when the limits were changed
 ``P:{tag}:Q:inflight``               hash   partition → how many leases it holds
 ``P:{tag}:Q:holders``                hash   task id → partition, of those handed out under such a limit
+``P:{tag}:Q:transfers``              hash   of a shard: slices of limits that move between shards (lua/lib/slices.lua)
+``P:{tag}:Q:balanced``               string of the first shard: there while its slices were balanced just now; expires
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals;
                                             `unused`: see lua/lib/queue_scan.lua
 ``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
@@ -190,6 +193,8 @@ class QueueKeys(msgspec.Struct, frozen=True):
     settings: bytes
     declared: bytes
     bucket: bytes
+    transfers: bytes
+    balanced: bytes
     counters: bytes
     types: bytes
     arrival: bytes
@@ -290,6 +295,8 @@ class Keys:
             settings=own + b"settings",
             declared=own + b"declared",
             bucket=own + b"bucket",
+            transfers=own + b"transfers",
+            balanced=own + b"balanced",
             counters=own + b"counters",
             types=own + b"types",
             arrival=own + b"arrival",

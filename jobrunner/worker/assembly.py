@@ -51,6 +51,7 @@ from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
 from jobrunner.worker.shards import ServedShards, served_shards
+from jobrunner.worker.slices import SliceLoop
 from jobrunner.worker.slot_monitor import SlotMonitor
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class Assembly:
             Loop("coordinator", coordinator.step, self._complaints),
             Loop("leadership", coordinator.renew, self._complaints),
             Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
+            SliceLoop(self._broker, self._keys, shards, self._complaints).loop,
             Loop("stats", partial(_count, self._stats, tasks.log), self._complaints),
             *([Loop("gates", gates.step, self._complaints)] if settings.gates else ()),
             *([Loop("payload store", cleaner.step, self._complaints)] if cleaner is not None else ()),

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.shards import ShardCounts, shard_counts
@@ -26,6 +28,8 @@ class ServedShards:
         self.has_changed = False
         self.on_change: Callable[[], object] = lambda: None
         """Called when there is something for the fetch loop to take over."""
+        self.on_limits: Callable[[], object] = lambda: None
+        """Called when shards have slices of limits that had none before."""
 
     @property
     def weights(self) -> dict[str, int]:
@@ -37,6 +41,11 @@ class ServedShards:
             for name in self._counts[queue].names(queue)
         }
 
+    @property
+    def limited(self) -> dict[str, int]:
+        """The queues whose shards have slices of limits, and how many shards each has."""
+        return {queue: counts.served for queue, counts in self._counts.items() if counts.is_limited}
+
     def asking(self) -> list[Call[ShardCounts]]:
         """Calls that ask for the shards of the first hundred queues."""
         return [shard_counts(self._keys.queue(queue)) for queue in list(self._weights)[:_MOST_ASKED]]
@@ -44,10 +53,13 @@ class ServedShards:
     def take(self, replies: Sequence[ShardCounts]) -> None:
         """Takes in the replies. A queue never has fewer shards to serve."""
         for queue, found in zip(self._weights, replies, strict=False):
-            if found.served > self._counts[queue].served:
+            known = self._counts[queue]
+            if found.served > known.served:
                 _log.info("a queue has more partitions: serving them", queue=queue, partitions=found.spread)
-                self._counts[queue] = found
                 self.has_changed = True
+            self._counts[queue] = found if found.served >= known.served else replace(known, is_limited=found.is_limited)
+            if self._counts[queue].is_limited and not known.is_limited:
+                self.on_limits()
         if self.has_changed:
             self.on_change()
 

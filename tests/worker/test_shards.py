@@ -1,6 +1,8 @@
 """Workers on a queue with partitions: they serve every shard, also those that come while they run."""
 
 from collections import Counter
+from threading import Lock
+from time import sleep
 
 import pytest
 
@@ -119,3 +121,34 @@ def test_a_queue_that_is_read_in_batches_is_refused(current, start):
     register_driver("batches", lambda *_: None)
     with pytest.raises(InvalidOption, match="queue 'batches' has 3 partitions and is read in batches"):
         start(queues=["batches"])
+
+
+@job(queue="skewed", name="skewed_work", partition_by="tenant")
+def skewed_work(tenant: str, n: int) -> None:
+    with _lock:
+        _running[tenant] += 1
+        _most[tenant] = max(_most[tenant], _running[tenant])
+        _most[""] = max(_most[""], sum(_running.values()))
+    sleep(0.02)
+    with _lock:
+        _running[tenant] -= 1
+
+
+_lock, _running, _most = Lock(), Counter(), Counter()
+
+
+@pytest.mark.parametrize("limit", [3, 24], ids=lambda limit: f"limit {limit}")
+def test_one_busy_shard_has_the_whole_limit_and_others_get_theirs_back(current, start, limit):
+    _most.clear()
+    current.queue("skewed").configure(partitions=8, max_inflight=limit)
+    for _ in range(2):
+        start(queues=["skewed"], concurrency=limit, heartbeat=1)
+    skewed_work.enqueue_many([skewed_work.bind("busy", n) for n in range(60 * limit)])
+    wait_for(lambda: _most["busy"] == limit)
+    others = [skewed_work.enqueue(f"other{n}", n) for n in range(12)]
+    assert len(shards(others)) > 4
+    for handle in others:
+        handle.result(timeout=60)
+    assert _most[""] == limit
+    wait_for(lambda: current.queue("skewed").counts()["waiting"] == 0, timeout_s=60)
+    assert _most[""] == limit

@@ -20,6 +20,9 @@ class ShardCounts(msgspec.Struct, frozen=True):
     keyed: int = 1
     """Keys are spread over so many. It changes only while nothing waits, so that all tasks of a key are in one."""
 
+    is_limited: bool = False
+    """Whether its shards have slices of `max_inflight` or `rate`."""
+
     def names(self, queue: str) -> list[str]:
         """The names of all shards that may hold anything."""
         return shard_names(queue, self.served)
@@ -27,6 +30,7 @@ class ShardCounts(msgspec.Struct, frozen=True):
 
 FIELDS = ("partitions", "shards", "key_shards")
 """The fields of the settings of the queue itself that say so."""
+_SLICES = ("slice_inflight", "slice_tokens")
 SHARD_FIELD = "shard"
 """The field of the settings of each shard, the first one among them, that has its number."""
 WITHOUT = ShardCounts()
@@ -34,14 +38,15 @@ WITHOUT = ShardCounts()
 
 def shard_counts(keys: QueueKeys) -> Call[ShardCounts]:
     """How many shards a queue has; 1 for a user who may not read its settings."""
-    return command("HMGET", keys.settings, *FIELDS, read=_read, may_fail=True)
+    return command("HMGET", keys.settings, *FIELDS, *_SLICES, read=_read, may_fail=True)
 
 
 def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
     if reply is None or reply[1] is None:
         return WITHOUT
-    spread, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply)
-    return ShardCounts(spread=min(spread, served), served=served, keyed=min(keyed, served))
+    spread, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply[:3])
+    is_limited = served > 1 and any(raw is not None for raw in reply[3:])
+    return ShardCounts(min(spread, served), served, min(keyed, served), is_limited)
 
 
 def written_counts(counts: ShardCounts) -> dict[str, Any]:

@@ -50,7 +50,7 @@ local function hand_out(ids)
   return #taken
 end
 
-local free = config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge
+local free = config.max_inflight < math.huge and config.max_inflight - redis.call('ZCARD', pending) or math.huge
 local taken = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
 if taken == 0 then
   if not is_new then redis.call('HSET', batch, 'turn', turn) end

@@ -16,7 +16,7 @@ local now_ms, tasks = unpack(ARGV)
 local now = read_clock(now_ms)
 local config = maintain(now)
 local tokens = read_bucket(bucket, config.max_tokens, config.interval, now)
-local has_capacity = config.max_inflight == 0 or redis.call('ZCARD', pending) < config.max_inflight
+local has_capacity = config.max_inflight == math.huge or redis.call('ZCARD', pending) < config.max_inflight
 local is_open = not config.paused and has_capacity and whole_tokens(tokens) >= 1
 local lifts = config.paused and (config.resumes or math.huge) or refills_at(tokens, now)
 local may_hand_out = is_open and redis.call('ZCARD', waiting) > 0

@@ -58,7 +58,7 @@ local function hand_out(ids, may_stop)
   return at / 2, stopped_at
 end
 
-local free = config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge
+local free = config.max_inflight < math.huge and config.max_inflight - redis.call('ZCARD', pending) or math.huge
 local taken, is_cut_short, lifts = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
 if is_cut_short then
   reply[2] = reply[1]

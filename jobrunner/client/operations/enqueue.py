@@ -9,7 +9,7 @@ from typing import Any
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
-from jobrunner.broker.shards import is_shard, whole_queue
+from jobrunner.broker.shards import is_shard, shard_names, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
@@ -52,6 +52,8 @@ class QueueRef:
         self._shards: dict[str, QueueRef] = {name: self}
         self.ready: list[QueueRef] = []
         """Shards that gave all that was reserved from them; those at the front come next."""
+        self.balancer: Any = None
+        """Lets slices follow the load when this program reserves (see shard_leases.py)."""
         self.turn = 0
         self.targets: set[str] = set()
         """Full names of queues that items may move to, as far as that was looked up."""
@@ -63,6 +65,10 @@ class QueueRef:
                 self.all_keys, self.encryption, name, self.payload_limit, self.result_limit
             )  # fmt: skip
         return self._shards[name]
+
+    def first_shards(self, count: int) -> "list[QueueRef]":
+        """The first shards of this queue, itself at the front."""
+        return [self.shard(name) for name in shard_names(self.name, count)]
 
     def neighbour(self, name: str) -> QueueKeys:
         """The keys of another queue of the same pipeline, by short or full name. Raises UsageError for any other."""

@@ -8,16 +8,15 @@ workers go on serving them, for a producer that has not heard of it.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobrunner.broker.call import command, whole
-from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls import queues, slices
 from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, shard_counts, written_counts
-from jobrunner.broker.shards import shard_names
+from jobrunner.broker.calls.slices import ShardSlices
 from jobrunner.client.operations import queue as one
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.operation import Operation
+from jobrunner.client.operations.slices import Divided, Limits, begin_division, divide, found_wrong, limits_of
 from jobrunner.client.settings_hash import read_settings, stored_settings, write_settings
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.queue_settings import QueueSettings
 
 _NOT_SPREAD = {
@@ -25,6 +24,8 @@ _NOT_SPREAD = {
     "dead_letter_queue": "a dead task is forwarded in one step, which is possible within one slot only",
 }
 """Settings that cannot be combined with partitions, and why."""
+_TRIES = 20
+"""How often a division of the limits is begun again because another program began one, too."""
 
 
 def check_fits(queue: str, settings: QueueSettings) -> None:
@@ -44,30 +45,6 @@ def check_fits(queue: str, settings: QueueSettings) -> None:
             )
 
 
-def _limits(settings: QueueSettings) -> tuple[int, int]:
-    """The limits of the whole queue that its shards have slices of; 0: none."""
-    return settings.max_inflight, 0 if settings.rate is None else settings.rate.max_tokens
-
-
-def _slices(queue: str, settings: QueueSettings, shards: int) -> list[tuple[int, int]]:
-    """The slice of each shard of these limits; together they are the limits. Raises InvalidOption for a limit of which
-    a shard would have nothing."""
-    limits = _limits(settings)
-    if shards == 1:
-        return [(0, 0)]
-    for name, limit in zip(("max_inflight", "rate"), limits, strict=True):
-        if 0 < limit < shards:
-            raise InvalidOption(
-                f"{name}={limit} on queue {queue!r} with {shards} shards: each has a slice of the limit, so give at "
-                f"least {shards}, or let the queue have fewer partitions"
-            )
-    return [tuple(limit // shards + (number < limit % shards) for limit in limits) for number in range(shards)]  # type: ignore[misc]
-
-
-def _slice_fields(slices: tuple[int, int]) -> dict[str, Any]:
-    return {"slice_inflight": slices[0] or "", "slice_tokens": slices[1] or ""}
-
-
 def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Operation[None]:
     """Changes the settings named, by hand. Raises UnknownOption, InvalidOption, InvalidName, and changes nothing
     then."""
@@ -78,31 +55,68 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
         yield from one.configure(ref, options, by=by)
         return
     stored, before = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
-    raw = {name: str(value).encode() for name, value in written.items()}
-    merged = {name: value for name, value in {**stored, **raw}.items() if value != b""}
-    settings = read_settings(merged)
+    settings = read_settings(_merged(stored, written))
     check_fits(ref.name, settings)
     if before.served == 1 and settings.partitions == 1:
         yield from one.configure(ref, options, by=by)
         return
+    for _ in range(_TRIES):
+        generation = yield from begin_division(ref)
+        if (yield from _configured(ref, written, generation, is_count_given="partitions" in options)):
+            yield from one.configure(ref, options, by=by)
+            ref.routes.forget(ref.name)
+            return
+    raise UsageError(
+        f"queue {ref.name!r} was configured by others {_TRIES} times meanwhile; let one program configure it at a time"
+    )
+
+
+def _configured(
+    ref: QueueRef, written: Mapping[str, Any], generation: int, *, is_count_given: bool
+) -> Operation[bool]:  # fmt: skip
+    """Returns False when another division of the limits was begun meanwhile. Raises InvalidOption."""
+    stored, before = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
+    old, settings = read_settings(stored), read_settings(_merged(stored, written))
     after = before
-    if settings.partitions != before.spread or "partitions" in options:
+    if settings.partitions != before.spread or is_count_given:
         after = yield from _changed(ref, before, settings.partitions)
-    slices = _slices(ref.name, settings, after.served)
-    yield from _cut(ref, _slices(ref.name, read_settings(stored), before.served), slices)
-    own = [name for name in written if name != "partitions"]
-    for number, name in enumerate(after.names(ref.name)[1:], 1):
-        is_new = number >= before.served
-        fields: dict[str, Any] = {field: written[field] for field in own}
-        if is_new:
-            fields = {**stored_settings(stored), "paused": stored.get("paused", b""), **fields}
-            fields |= {"partitions": "", SHARD_FIELD: number, **_slice_fields(slices[number])}
-            yield from _empty_bucket(ref.shard(name), settings)
-        if fields:
-            yield [*queues.register(ref.all_keys, [name]), queues.configure(ref.shard(name).keys, fields)]
-    yield [queues.configure(ref.keys, {**written_counts(after), SHARD_FIELD: 0})]
-    yield from one.configure(ref, options, by=by)
-    ref.routes.forget(ref.name)
+    own: dict[str, Any] = {name: value for name, value in written.items() if name != "partitions"}
+    new: dict[str, Any] = {**stored_settings(stored), "paused": stored.get("paused", b""), **own, "partitions": ""}
+
+    def fields_of(number: int) -> dict[str, Any]:
+        if number == 0:
+            return {**own, **written_counts(after), SHARD_FIELD: 0}
+        return {**new, SHARD_FIELD: number} if number >= before.served else own
+
+    limits = limits_of(settings)
+    is_same = (limits, settings.rate) == (limits_of(old), old.rate)
+    if is_same and written_counts(after) == written_counts(before):
+        if own:
+            yield [queues.configure(shard.keys, own) for shard in ref.first_shards(before.served)[1:]]
+        return True
+    ended = yield from divide(
+        ref, generation, after.served, limits_of(old), limits, fields_of, may_exceed=False
+    )  # fmt: skip
+    if ended is Divided.REFUSED:
+        yield from _taken_back(ref, before, limits_of(old), {name: stored.get(name, b"") for name in own})
+        raise InvalidOption(
+            f"max_inflight={settings.max_inflight} on queue {ref.name!r}: more leases are held than that; pause the "
+            "queue, configure it when they have ended, and resume it; nothing was changed"
+        )
+    return ended is Divided.DONE
+
+
+def _taken_back(
+    ref: QueueRef, before: ShardCounts, limits: Limits, had: Mapping[str, bytes]
+) -> Operation[None]:  # fmt: skip
+    """Gives the shards the settings that they had, and slices of the limits before."""
+    for _ in range(_TRIES if before.served > 1 else 0):
+        generation = yield from begin_division(ref)
+        ended = yield from divide(
+            ref, generation, before.served, limits, limits, lambda _: had, may_exceed=True
+        )  # fmt: skip
+        if ended is Divided.DONE:
+            return
 
 
 def align(ref: QueueRef) -> Operation[None]:
@@ -110,59 +124,42 @@ def align(ref: QueueRef) -> Operation[None]:
     queue alone. Leases above a limit that is new stay, as in any queue. Raises InvalidOption for settings that a queue
     with partitions cannot have."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
-    settings = read_settings(stored)
-    check_fits(ref.name, settings)
-    there = [ref.shard(name) for name in counts.names(ref.name)]
-    if len(there) == 1:
-        return
+    check_fits(ref.name, read_settings(stored))
+    for _ in range(_TRIES if counts.served > 1 else 0):
+        generation = yield from begin_division(ref)
+        if (yield from _aligned(ref, generation)):
+            return
+
+
+def _aligned(ref: QueueRef, generation: int) -> Operation[bool]:
+    stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
+    there = ref.first_shards(counts.served)
+    wanted, limits = _common(stored), limits_of(read_settings(stored))
+    seen: list[ShardSlices] = yield [slices.read(shard.keys) for shard in there]
     found: list[dict[str, bytes]] = yield [queues.settings(shard.keys) for shard in there]
-    slices = _slices(ref.name, settings, len(there))
-    yield from _cut(ref, [(whole(one.get("slice_inflight")), whole(one.get("slice_tokens"))) for one in found], slices,
-                    may_exceed=True)  # fmt: skip
-    wanted = {name: value for name, value in stored_settings(stored).items() if name != "partitions"}
-    for shard, had in list(zip(there, found, strict=True))[1:]:
-        own = {name: value for name, value in stored_settings(had).items() if name != "partitions"}
-        changed = {name: wanted.get(name, b"") for name in own.keys() | wanted.keys()}
-        if changed := {name: value for name, value in changed.items() if value != own.get(name, b"")}:
-            yield [queues.configure(shard.keys, changed)]
+    changed: list[dict[str, bytes]] = [{}]
+    for had in map(_common, found[1:]):
+        new = {name: wanted.get(name, b"") for name in had.keys() | wanted.keys()}
+        changed.append({name: value for name, value in new.items() if value != had.get(name, b"")})
+    if found_wrong(seen, limits) is None:
+        if calls := [queues.configure(shard.keys, new) for shard, new in zip(there, changed, strict=True) if new]:
+            yield list(calls)
+        return True
+    before = sum(one.inflight or 0 for one in seen) or None, sum(one.tokens or 0 for one in seen) or None
+    ended = yield from divide(
+        ref, generation, len(there), before, limits, changed.__getitem__, may_exceed=True
+    )  # fmt: skip
+    return ended is Divided.DONE
 
 
-def _cut(
-    ref: QueueRef, old: list[tuple[int, int]], new: list[tuple[int, int]], *, may_exceed: bool = False
-) -> Operation[None]:
-    """Gives the shards that are there already their slices. Raises InvalidOption when leases are held that would exceed
-    the limit together with those that others may hand out then; the slices are as before then.
-
-    Invariant: the slices of `max_inflight` that are in force, or the leases of a shard where these are more, are never
-    above the limit together. So shards that get less have it before others get more.
-    """
-    there = [ref.shard(name) for name in shard_names(ref.name, len(old))]
-    if old == new:
-        return
-    lowest = [
-        (min(one[0] or two[0], two[0]) if two[0] else 0, two[1]) for one, two in zip(old, new, strict=False)
-    ]  # fmt: skip
-    yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, lowest, strict=True)]
-    is_lower = len(old) == len(new) and all(one[0] and two[0] <= one[0] for one, two in zip(old, new, strict=True))
-    if new[0][0] and not is_lower and not may_exceed:
-        counted: list[queues.QueueCounts] = yield [queues.counts(shard.keys) for shard in there]
-        held = sum(counts.pending for counts in counted)
-        if any(counts.pending > one[0] for counts, one in zip(counted, new, strict=False)):
-            yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, old, strict=True)]
-            raise InvalidOption(
-                f"queue {ref.name!r}: {held} leases are held, more than its shards may have of max_inflight when it is "
-                "divided anew; pause the queue, configure it when they have ended, and resume it; nothing was changed"
-            )
-    yield [queues.configure(shard.keys, _slice_fields(one)) for shard, one in zip(there, new, strict=False)]
+def _merged(stored: Mapping[str, bytes], written: Mapping[str, Any]) -> dict[str, bytes]:
+    raw = {name: str(value).encode() for name, value in written.items()}
+    return {name: value for name, value in {**stored, **raw}.items() if value != b""}
 
 
-def _empty_bucket(shard: QueueRef, settings: QueueSettings) -> Operation[None]:
-    """A new shard begins without tokens: those of this interval may have been used by the others."""
-    if settings.rate is not None:
-        now_ms = yield from ask(server_time())
-        interval_us = settings.rate.seconds * 1_000_000
-        fields = ("level", 0, "at", round(now_ms * 1000), "interval", interval_us)
-        yield [command("HSET", shard.keys.bucket, *fields, read=int)]
+def _common(stored: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The settings that all shards of a queue have."""
+    return {name: value for name, value in stored_settings(stored).items() if name != "partitions"}
 
 
 def _changed(ref: QueueRef, before: ShardCounts, wanted: int) -> Operation[ShardCounts]:

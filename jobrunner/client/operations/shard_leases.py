@@ -18,6 +18,7 @@ from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint
 from jobrunner.client.operations.reserved import ReservedItem
+from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.client.outgoing import new_token
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, LeaseError, ReportsRefused
@@ -48,10 +49,13 @@ def reserve(
         ref.ready[:] = [shard for shard, probe in zip(every, probes, strict=True) if probe.has_tasks]
         if taken := (yield from _taken(every, ref.ready, n, keepalive_ms)):
             return taken
+        if (yield from _balanced(ref, every)):
+            continue
         if (left := ends - monotonic()) <= 0:
             return []
         foretold = [(probe.next_event_ms - probe.now_ms) / 1000 for probe in probes if probe.next_event_ms is not None]
-        yield WorkHint([shard.keys for shard in every], min(left, _RECHECK_S, *foretold))
+        balances_in_s = max(ref.balancer.due_at - monotonic(), 0.0)
+        yield WorkHint([shard.keys for shard in every], min(left, _RECHECK_S, balances_in_s, *foretold))
 
 
 def _taken(
@@ -90,13 +94,23 @@ def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
     if len(every) == 1:
         return (yield from queue_operations.pop(ref, n))
     check_whole(n, "n", minimum=1, maximum=1000)
-    probes: list[Probe] = yield [queues.probe(shard.keys) for shard in every]
     ref.turn += 1
-    for place in range(len(every)):
-        number = (place + ref.turn) % len(every)
-        if probes[number].has_tasks and (taken := (yield from queue_operations.pop(every[number], n))):
-            return taken
-    return []
+    while True:
+        probes: list[Probe] = yield [queues.probe(shard.keys) for shard in every]
+        for place in range(len(every)):
+            number = (place + ref.turn) % len(every)
+            if probes[number].has_tasks and (taken := (yield from queue_operations.pop(every[number], n))):
+                return taken
+        if not (yield from _balanced(ref, every)):
+            return []
+
+
+def _balanced(ref: QueueRef, every: Sequence[QueueRef]) -> Operation[bool]:
+    """Lets slices follow the load, where no worker does that: at most once a second, and when nothing could be taken.
+    Returns whether anything moved."""
+    balancer: SliceBalancer = ref.balancer or SliceBalancer(ref)
+    ref.balancer = balancer
+    return balancer.due_at <= monotonic() and (yield from balancer.balancing(len(every)))
 
 
 def commit_many(ref: QueueRef, given: Iterable[T], results: Iterable[Any] | None) -> Operation[list[bool]]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import redis
@@ -12,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobrunner import AsyncClient, Client, Item, RateLimit
+from jobrunner.broker.call import command
 from jobrunner.broker.calls.shards import ShardCounts
 from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_id
 from jobrunner.broker.shards import is_shard, shard_name, whole_queue
-from jobrunner.client.client import keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations.routing import Router
 from jobrunner.client.queue import Queue
@@ -297,47 +299,75 @@ def test_max_inflight_is_divided_and_never_exceeded_also_when_shards_are_added(c
     mail.push_many([Item(n, partition=f"k{n}") for n in range(100)])
     held = all_of(mail)
     assert Counter(lease.queue for lease in held) == {"mail": 3, "mail@1": 3, "mail@2": 2, "mail@3": 2}
-    with pytest.raises(InvalidOption, match="queue 'mail': 10 leases are held, more than its shards may have"):
-        mail.configure(partitions=8)
-    assert mail.settings().partitions == 4
-    mail.commit_many(held[:3])
-    assert len(all_of(mail)) == 3, "the slices are as before"
-    mail.pause()
-    for name in ("mail", "mail@1", "mail@2", "mail@3"):
-        for task_id in client.queue(name).ids("pending"):
-            client.queue(name).delete(task_id)
     mail.configure(partitions=8)
-    mail.resume()
-    mail.push_many(range(160))
-    assert len(all_of(mail)) <= 10
-    with pytest.raises(InvalidOption, match=r"max_inflight=5 on queue 'mail' with 8 shards: .* at least 8"):
-        mail.configure(max_inflight=5)
-    with pytest.raises(InvalidOption, match=r"max_inflight=10 on queue 'mail' with 11 shards"):
-        mail.configure(partitions=11)
+    assert all_of(mail) == []
+    mail.commit_many(held[:3])
+    assert len(all_of(mail)) == 3
+    with pytest.raises(InvalidOption, match=r"max_inflight=9 on queue 'mail': more leases .* nothing was changed"):
+        mail.configure(max_inflight=9)
+    assert mail.settings().max_inflight == 10
+    assert client.queue("mail@3").settings().max_inflight == 10
+    mail.commit_many(mail.reserve(9))
     mail.configure(max_inflight=None)
-    assert len(all_of(mail)) > 100
+    assert len(all_of(mail)) > 80
 
 
-def test_a_lower_limit_holds_at_once_and_a_limit_may_come_before_the_partitions(client: Client) -> None:
+def test_a_limit_may_come_before_the_partitions_and_be_lower_than_their_number(client: Client) -> None:
     queue = client.queue("limited")
     queue.configure(max_inflight=8)
     queue.push_many(range(100))
-    assert len(queue.reserve(5)) == 5
-    with pytest.raises(InvalidOption, match="5 leases are held"):
-        queue.configure(partitions=4)
-    assert len(all_of(queue)) == 3
-    queue.pause()
-    for task_id in queue.ids("pending"):
-        queue.delete(task_id)
+    held = queue.reserve(5)
     queue.configure(partitions=4)
-    queue.resume()
-    queue.push_many(range(200))
-    held = [queue.push(n) for n in range(40)] and all_of(queue)
+    held += all_of(queue)
     assert len(held) == 8
-    queue.configure(max_inflight=4)
-    queue.commit_many(held[:2])
-    assert len(all_of(queue)) <= 2
-    assert queue.counts()["pending"] <= 8
+    queue.commit_many(held[5:])
+    with pytest.raises(InvalidOption, match="max_inflight=4 on queue 'limited': more leases are held"):
+        queue.configure(max_inflight=4)
+    queue.commit_many(held[3:5])
+    queue.configure(max_inflight=4, partitions=16)
+    [queue.push(n) for n in range(160)]
+    queue.commit_many(held[:3] + all_of(queue))
+    queue.configure(max_inflight=3)
+    assert len(all_of(queue)) == 3
+
+
+def slices_of(client: Client, queue: str, count: int) -> list[bytes | None]:
+    keys = keys_of(client)
+    names = [keys.queue(shard_name(queue, number)).settings for number in range(count)]
+    return [broker_of(client).run(command("HGET", name, "slice_inflight", read=lambda raw: raw)) for name in names]
+
+
+def test_slices_go_with_the_limit_and_are_even_at_first(client: Client, mail: Queue) -> None:
+    mail.configure(max_inflight=7)
+    assert slices_of(client, "mail", 5) == [b"2", b"2", b"2", b"1", None]
+    mail.configure(partitions=5)
+    assert slices_of(client, "mail", 5) == [b"2", b"2", b"2", b"1", b"0"]
+    mail.configure(max_inflight=14)
+    assert slices_of(client, "mail", 5) == [b"3", b"3", b"3", b"3", b"2"]
+    mail.configure(max_inflight=2)
+    assert slices_of(client, "mail", 5) == [b"1", b"1", b"0", b"0", b"0"]
+    mail.configure(max_inflight=None)
+    assert slices_of(client, "mail", 5) == [None] * 5
+
+
+def test_a_reserve_gets_all_of_the_limit_for_the_only_busy_key(way: Any) -> None:
+    mail = way.queue("mail")
+    mail.configure(partitions=8, max_inflight=16)
+    mail.push_many([Item(n, partition="busy") for n in range(40)])
+    held = mail.reserve(20)
+    while len(held) < 16:
+        some = mail.reserve(20, wait=30)
+        assert some
+        held += some
+    assert mail.reserve(20) == []
+    mail.push_many([Item(n, partition=f"other{n}") for n in range(40)])
+    mail.commit_many(held)
+    seen: set[str] = set()
+    while len(seen) < 8:
+        some = mail.reserve(16, wait=30)
+        assert some, "every shard gets back what it needs"
+        seen |= {lease.queue for lease in some}
+        mail.commit_many(some)
 
 
 def test_the_rate_is_divided_and_a_new_shard_begins_without_tokens(client: Client, mail: Queue) -> None:

@@ -4,7 +4,7 @@
 local function read_config(now)
   local words = redis.call('HGETALL', settings)
   local read = {keepalive = DEFAULT_KEEPALIVE_MS, max_attempts = DEFAULT_MAX_ATTEMPTS, dead_ttl = DEFAULT_DEAD_TTL_MS,
-    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0, is_partitioned = false, at_most = 0,
+    dead_max = DEFAULT_DEAD_MAX, max_inflight = math.huge, key_inflight = 0, is_partitioned = false, at_most = 0,
     foreseen = false}
   if #words == 0 then return read end
   local set = {}
@@ -16,7 +16,9 @@ local function read_config(now)
   read.dead_ttl = number(set.dead_ttl_ms) or read.dead_ttl
   read.dead_max = number(set.dead_max) or read.dead_max
   -- A shard of a queue with `partitions` has a slice of these limits (client/operations/partitions.py).
-  read.max_inflight = number(set.slice_inflight or set.max_inflight) or 0
+  local most = number(set.slice_hold or set.slice_inflight)
+  if not most and (number(set.max_inflight) or 0) > 0 then most = number(set.max_inflight) end
+  read.max_inflight = most or math.huge
   read.max_tokens, read.interval = number(set.slice_tokens or set.max_tokens), number(set.interval_us)
   read.expires_in, read.dead_letter_queue = number(set.expires_in_ms), set.dead_letter_queue
   read.is_partitioned = (set.fair or set.key_inflight or set.key_tokens) and true or false

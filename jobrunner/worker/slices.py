@@ -1,0 +1,36 @@
+"""Lets the slices of limits follow the load, for the queues with partitions that a worker serves."""
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.slice_balancer import SliceBalancer
+from jobrunner.clock import monotonic
+from jobrunner.loop import Complaints, Loop
+from jobrunner.worker.shards import ServedShards
+
+_LONG_S = 3600.0
+
+
+class SliceLoop:
+    """Looks at the shards of each such queue about once a second, unless another worker does. A worker without any asks
+    nothing."""
+
+    def __init__(self, broker: Broker, keys: Keys, shards: ServedShards, complaints: Complaints | None = None) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._shards = shards
+        self._balancers: dict[str, SliceBalancer] = {}
+        self.loop = Loop("slices", self.step, complaints)
+        shards.on_limits = self.loop.wake
+
+    def step(self) -> float:
+        """Looks at those that are due; returns the seconds to the next. Raises ServerError."""
+        limited = self._shards.limited
+        for queue, count in limited.items():
+            if queue not in self._balancers:
+                self._balancers[queue] = SliceBalancer(QueueRef(self._keys, None, queue, 0))
+            if self._balancers[queue].due_at <= monotonic():
+                run_operation(self._broker, self._balancers[queue].balancing(count))
+        due_at = min((self._balancers[queue].due_at for queue in limited), default=monotonic() + _LONG_S)
+        return max(due_at - monotonic(), 0.0)
