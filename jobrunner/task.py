@@ -86,6 +86,8 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lasts: str
     ttl_ms: int
     on_clash: str
+    covers_key: bool = False
+    """Whether tasks with the same digest have the same partition key."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -180,7 +180,7 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
     """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
     options = definition.options
     key = None if options.partition_by is None else key_of(getattr(values, options.partition_by))
-    lock = None if options.unique is None else options.unique.lock(definition.name, values)
+    lock = None if options.unique is None else options.unique.lock(definition.name, values, options.partition_by)
     if chosen is NOW:
         return Task(
             id=new_id(_tag_of(options.queue)),

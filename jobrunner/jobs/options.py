@@ -58,13 +58,15 @@ class Unique:
                     f"job {job!r}: by={describe(name)} is none of its parameters {', '.join(parameters)}"
                 )
 
-    def lock(self, job: str, values: msgspec.Struct) -> Lock:
-        """The lock of a task of that job with these parameters."""
+    def lock(self, job: str, values: msgspec.Struct, partition_by: str | None = None) -> Lock:
+        """The lock of a task of that job with these parameters, one of which may be its partition key."""
         chosen = values.__struct_fields__ if self.by is None else self.by
         told = [job, {name: getattr(values, name) for name in chosen}]
         digest = hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:32]
         ttl_ms = max(round(seconds(self.ttl, option="ttl") * 1000), 1)
-        return Lock(digest=digest, lasts=self.until, ttl_ms=ttl_ms, on_clash=self.on_clash)
+        return Lock(
+            digest=digest, lasts=self.until, ttl_ms=ttl_ms, on_clash=self.on_clash, covers_key=partition_by in chosen
+        )
 
 
 def read_unique(given: Any) -> Unique | None:

@@ -77,7 +77,8 @@ class Router:
             self._place_bound(task)
 
     def place(self, tasks: Sequence[Task]) -> None:
-        """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task with a key."""
+        """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task
+        with a key whose lock does not cover that."""
         free = [task for task in tasks if task.key is None and task.lock is None and not task.sending]
         if len(free) < len(tasks):
             for task in tasks:
@@ -104,11 +105,11 @@ class Router:
     def _place_bound(self, task: Task) -> None:
         """Places a task that belongs to one shard; leaves one that may go anywhere."""
         if task.key is not None:
-            if task.lock is not None:
+            if task.lock is not None and not task.lock.covers_key:
                 raise InvalidOption(
-                    f"job {task.type!r} is unique and has a key (partition_by), and queue {self._queue!r} has "
-                    f"{self.counts.spread} partitions: tasks with different keys are in different slots, where no "
-                    "lock is shared; leave out unique or partition_by, or use a queue without partitions"
+                    f"job {task.type!r} is unique by parameters that its key (partition_by) is not among, and queue "
+                    f"{self._queue!r} has {self.counts.spread} partitions: tasks with different keys are in different "
+                    "slots, where no lock is shared; add the key to Unique(by=…), or use a queue without partitions"
                 )
             _put(task, _shard_of(task.key, self._keyed))
         elif task.lock is not None:

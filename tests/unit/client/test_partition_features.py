@@ -66,7 +66,7 @@ def _unique(client: Client, _: Queue) -> None:
     lock = Lock(digest="d", lasts="finished", ttl_ms=60_000, on_clash="existing")
     made = [Task(id=new_id("mail"), queue="mail", payload=b"{}", type="j", lock=lock) for _ in range(2)]
     assert len({client.enqueue(one).id for one in made}) == 1
-    with pytest.raises(InvalidOption, match="is unique and has a key"):
+    with pytest.raises(InvalidOption, match="is unique by parameters that its key"):
         client.enqueue(Task(id=new_id("mail"), queue="mail", payload=b"{}", type="j", lock=lock, key="k"))
 
 

@@ -12,7 +12,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobrunner import AsyncClient, Client, Item, RateLimit
+from jobrunner import AsyncClient, Client, Item, RateLimit, Unique, job
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.shards import ShardCounts
 from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_id
@@ -162,8 +162,23 @@ def test_unique_tasks_meet_in_one_shard_and_a_key_beside_the_lock_is_refused(cli
     again = [client.enqueue(unique(f"d{number}")) for number in range(10)]
     assert [handle.id for handle in first] == [handle.id for handle in again]
     assert len({shard_of(handle.id) for handle in first}) > 1
-    with pytest.raises(InvalidOption, match=r"job 'j' is unique and has a key .* 4 partitions"):
+    with pytest.raises(InvalidOption, match=r"job 'j' is unique by parameters that its key .* 4 partitions"):
         client.enqueue(unique("d", "k"))
+
+
+def test_a_unique_job_with_a_key_among_its_parameters_is_in_the_shard_of_the_key(current: Client) -> None:
+    mail = current.queue("mail")
+    mail.configure(partitions=8, max_inflight_per_partition=1)
+
+    @job(queue="mail", name="sync", partition_by="tenant", unique=Unique(by=["tenant", "table"]))
+    def sync(tenant: str, table: str, _note: str = "") -> None: ...
+
+    first = [sync.enqueue(f"t{n // 2}", f"table{n}") for n in range(20)]
+    again = [sync.enqueue(f"t{n // 2}", f"table{n}", "again") for n in range(20)]
+    assert [handle.id for handle in first] == [handle.id for handle in again]
+    assert len({shard_of(handle.id) for handle in first}) > 3
+    assert all(shard_of(one.id) == shard_of(other.id) for one, other in zip(first[::2], first[1::2], strict=True))
+    assert len(all_of(mail)) == 10, "one of each tenant"
 
 
 def test_reports_of_many_go_to_the_shard_of_each_lease_and_verdicts_keep_their_order(mail: Queue) -> None:
