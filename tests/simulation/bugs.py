@@ -39,8 +39,8 @@ BUGS = {
     "RECOVERED_AND_STILL_PENDING": Bug("  redis.call('ZREM', pending, unpack(expired))\n", "", 500, ""),
     "PRIORITY_IGNORED": Bug("  if priority == '' then return due end", "  do return due end", 500, "overtook"),
     "LIMIT_IGNORED": Bug(
-        "config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge", "math.huge", 500,
-        "whose max_inflight is",
+        "config.max_inflight < math.huge and config.max_inflight - redis.call('ZCARD', pending) or math.huge",
+        "math.huge", 500, "whose max_inflight is",
     ),
     "EPOCH_NOT_COMPARED": Bug("return read.epoch == epoch and ", "return ", 20000, "batch"),
     "BATCH_LEASE_END_NOT_COMPARED": Bug(

@@ -19,7 +19,9 @@ from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_
 from jobrunner.broker.shards import is_shard, shard_name, whole_queue
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.lease import Lease
+from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.routing import Router
+from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.client.queue import Queue
 from jobrunner.errors import (
     DuplicateTask,
@@ -383,6 +385,34 @@ def test_a_reserve_gets_all_of_the_limit_for_the_only_busy_key(way: Any) -> None
         assert some, "every shard gets back what it needs"
         seen |= {lease.queue for lease in some}
         mail.commit_many(some)
+
+
+def test_the_only_busy_key_gets_all_tokens_of_the_queue_and_none_twice(client: Client) -> None:
+    mail = client.queue("mail")
+    mail.configure(partitions=8, rate=RateLimit(16, per=3600))
+    mail.push_many([Item(n, partition="busy") for n in range(40)])
+    held = mail.reserve(20)
+    assert len(held) < 16
+    while len(held) < 16:
+        some = mail.reserve(20, wait=30)
+        assert some
+        held += some
+    assert mail.reserve(20) == []
+    assert mail.pop(5) == []
+
+
+@pytest.mark.parametrize("slice_", [0, 9])
+def test_slices_that_a_server_lost_are_there_again_after_three_looks(client: Client, mail: Queue, slice_: int) -> None:
+    mail.configure(max_inflight=8)
+    keys, broker = keys_of(client).queue("mail@1"), broker_of(client)
+    broker.run(command("HSET", keys.settings, "slice_inflight", slice_, read=int))
+    balancer = SliceBalancer(mail._ref)
+    for _ in range(2):
+        assert not run_operation(broker, balancer.balancing(4))
+        broker.run(command("UNLINK", keys_of(client).queue("mail").balanced, read=int))
+    assert slices_of(client, "mail", 4)[1] == b"%d" % slice_, "a look is not one step and may be wrong"
+    assert run_operation(broker, balancer.balancing(4))
+    assert sum(int(one or 0) for one in slices_of(client, "mail", 4)) == 8
 
 
 def test_the_rate_is_divided_and_a_new_shard_begins_without_tokens(client: Client, mail: Queue) -> None:
