@@ -121,6 +121,15 @@ def test_reschedule_is_a_debounce(mail, add, clock):
 
 
 @pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_a_task_that_is_put_elsewhere_wakes_a_worker(mail, add, on_clash):
+    add("a", delay_ms=HOUR_MS)
+    mail.wakes()
+    add("b", on_clash=on_clash)
+    assert mail.ids("waiting") == ["a"]
+    assert mail.wakes()
+
+
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
 def test_what_has_begun_is_left_alone(mail, add, on_clash):
     add("a", on_clash=on_clash)
     mail.reserve()

@@ -71,6 +71,21 @@ def test_a_brief_reading_leaves_out_the_counts_alone(mail, clock):
     assert (one.count, whole.count) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("field", "name"), [("task", "task"), ("first", "first_ms"), ("last", "last_ms"), ("dead", "dead")]
+)
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_field_that_a_group_lost_reads_as_nothing(mail, field, name, brief):
+    fail(mail, DECLINED, fate="dead")
+    hashes = [key for key in mail.raw.keys(b"*") if mail.raw.type(key) == b"hash"]
+    assert sum(mail.raw.hdel(key, field) for key in hashes if mail.raw.hexists(key, "definition")) == 1
+
+    (call,) = error_groups([mail.keys], brief=brief)
+    ((one,),) = [found.groups for found in mail.run(call)]
+    assert getattr(one, name) in ("", 0)
+    assert one.error_type == "CardDeclined"
+
+
 def test_a_refused_report_is_not_counted(mail):
     mail.enqueue("a")
     (held,) = mail.reserve()
@@ -143,8 +158,9 @@ def test_a_task_that_did_not_start_in_time_has_a_group(mail, clock):
     clock.advance(1000)
     mail.reserve()
 
-    (one,) = read(mail).values()
-    assert (one.job, one.message, one.count, one.dead) == ("Charge", "expired before it started", 1, 1)
+    ((error_type, one),) = read(mail).items()
+    assert (error_type, one.message) == ("", "expired before it started")
+    assert (one.job, one.count, one.dead) == ("Charge", 1, 1)
 
 
 def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail):

@@ -179,6 +179,17 @@ def test_the_queue_remembers_up_to_where_its_history_was_noted_and_trimmed(kept,
     assert passed(kept) == (clock.ms, first)
 
 
+def test_maintenance_that_trims_a_single_task_notes_it(kept, clock):
+    first = clock.ms
+    kept.commit(kept.lease("a"))
+    clock.advance(9000)
+    kept.commit(kept.lease("b"))
+    clock.advance(1000)
+    kept.run(queues.upkeep(kept.keys))
+    assert kept.ids("done") == ["b"]
+    assert passed(kept)[1] == first
+
+
 def test_an_index_that_expired_counts_as_trimmed_when_the_next_task_finishes(kept, clock):
     first = clock.ms
     kept.commit(kept.lease("a"))
