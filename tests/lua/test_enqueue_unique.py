@@ -110,6 +110,15 @@ def test_replace_gives_the_task_that_is_there_what_the_new_one_brought(mail, add
     assert mail.hash("b") == mail.hash("c") == {}
 
 
+def test_a_delayed_task_knows_when_it_was_due(mail, add, clock):
+    due = clock.ms + 1000
+    add("a", delay_ms=1000)
+    clock.advance(5000)
+
+    (held,) = mail.reserve()
+    assert held.due_ms == pytest.approx(due, abs=1)
+
+
 def test_reschedule_is_a_debounce(mail, add, clock):
     add("a", on_clash="reschedule", payload=b"first", delay_ms=1000)
     for _ in range(5):

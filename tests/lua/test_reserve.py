@@ -395,6 +395,16 @@ def test_a_damaged_length_of_a_lease_counts_as_none(mail, raw, damage):
     assert set(mail.scores("pending").values()) == {reservation.now_ms + 30_000}
 
 
+@pytest.mark.parametrize("length", [1, 31_536_000_000])
+def test_the_shortest_and_the_longest_lease_that_there_may_be(mail, raw, length):
+    mail.enqueue("a")
+    raw.hset(mail.keys.settings, "keepalive_ms", length)
+
+    reservation = mail.run(leases.reserve(mail.keys, 1, token="t"))
+
+    assert [attempt.keepalive_ms for attempt in reservation.attempts] == [length]
+
+
 @pytest.mark.parametrize("limits", [{"keepalive_ms": 30_000}, {"max_tokens": 100, "interval_ms": 1000}])
 def test_large_payloads_are_handed_out_a_mib_at_a_time(mail, limits):
     mail.configure(**limits)
