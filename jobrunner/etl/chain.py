@@ -16,6 +16,7 @@ from jobrunner.etl.graph import Graph
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.etl.station import StationFunction
 from jobrunner.etl.station_outcome import Link
+from jobrunner.etl.table_sink import TableAddress
 
 RUNNER = "jobrunner.spark.station.chained"
 
@@ -47,6 +48,11 @@ class StationChain:
     def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
         """The function of the sink that it is for its driver."""
         return import_module(RUNNER).run_chain(self, df, spark, batch)
+
+    @property
+    def addresses(self) -> tuple[TableAddress, ...]:
+        """The tables that its sinks are declared with."""
+        return tuple(one for station in self.spark.values() for one in getattr(station.function, "addresses", ()))
 
     @property
     def queues(self) -> list[str]:

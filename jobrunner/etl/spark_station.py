@@ -24,7 +24,6 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
-from jobrunner.etl.table_sink import TableSink
 from jobrunner.formatting import describe
 from jobrunner.jobs.registry import Driver, MakeDriver, Seen
 from jobrunner.retry import seconds
@@ -50,7 +49,8 @@ class SparkStation:
     origin: str
     """module:qualified name of the function."""
     function: Callable[..., Any] = field(repr=False)
-    """(df, spark) -> DataFrame; of a sink (df, spark, batch) -> None; of one into a table a TableSink."""
+    """(df, spark) -> DataFrame; of a sink (df, spark, batch) -> None; of one into a table a TableSink, of a chain a
+    StationChain: both name their tables in `addresses`."""
     link: Link = field(repr=False)
     """Where items may go: `targets` (full names), `waits(to)`, `max_hops`, `fan_out`, `is_sink`."""
     batch: int | Literal["auto"] = 10_000
@@ -111,8 +111,8 @@ def driver_of(declared: SparkStation) -> MakeDriver:
     jobrunner.spark."""
 
     def make(client: Client, seen: Seen) -> Driver:
-        if isinstance(declared.function, TableSink):
-            declared.function.address.check_installed()
+        for address in getattr(declared.function, "addresses", ()):
+            address.check_installed()
         if declared.settings:
             written = write_settings(declared.settings, declared.queue)
             broker_of(client).run(queues.configure(keys_of(client).queue(declared.queue), written))

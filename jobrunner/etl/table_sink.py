@@ -86,6 +86,11 @@ class TableSink:
     shape: Callable[..., Any] | None = field(default=None, repr=False)
     """(df, spark) -> DataFrame, the rows to write; None: the columns of the payload."""
 
+    @property
+    def addresses(self) -> tuple[TableAddress, ...]:
+        """The tables that it writes to, as a chain has them."""
+        return (self.address,)
+
     def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
         """The function of the sink, as the driver calls it."""
         return import_module(WRITER).write_sink(self, df, spark, batch)

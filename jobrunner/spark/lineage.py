@@ -95,15 +95,19 @@ class Lineage:
         }
 
     def _outputs(self) -> list[Event]:
-        """The queues that a station leads to, or the table of a sink that names one. What a function of your own writes
-        is not known."""
-        if table := getattr(self._station.function, "address", None):
-            kind, _, name = str(table).partition(":")
-            return [{"namespace": "file" if name.startswith("/") else kind, "name": name, "facets": {}}]
+        """The queues that a station leads to, or the tables that a sink, or those of a chain, name. What a function of
+        your own writes is not known."""
+        if tables := getattr(self._station.function, "addresses", ()):
+            return [_table(str(one)) for one in tables]
         return [self._queue(to) for to in self._station.targets]
 
     def _queue(self, name: str) -> Event:
         return {"namespace": self._server, "name": f"{self._prefix}:{name}", "facets": {}}
+
+
+def _table(address: str) -> Event:
+    kind, _, name = address.partition(":")
+    return {"namespace": "file" if name.startswith("/") else kind, "name": name, "facets": {}}
 
 
 def run_id(prefix: str, queue: str, batch: str, attempt: int) -> str:

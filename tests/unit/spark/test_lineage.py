@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 
 from jobrunner.errors import InvalidOption
 from jobrunner.etl import Pipeline
+from jobrunner.etl.pipeline import find_pipeline
 from jobrunner.jobs.batch_record import BatchRecord
 from jobrunner.spark.background_sender import BackgroundSender
 from jobrunner.spark.lineage import lineage_of
@@ -84,6 +85,22 @@ def test_a_batch_is_a_run_from_its_queue_to_its_targets(station, client, keys, r
     for facet in (start["job"]["facets"]["jobType"], end["inputs"][0]["inputFacets"]["inputStatistics"]):
         assert facet["_producer"]
         assert facet["_schemaURL"].startswith("https://openlineage.io/spec/facets/")
+
+
+def test_a_chain_names_the_tables_of_all_its_sinks(station, client, receiver):
+    made = find_pipeline("flights")
+    made.station("raw", to=("a", "b", "c"))(lambda item: None)
+    made.spark_sink("a", table="delta:/lake/a")
+    made.spark_sink("b", table="iceberg:lake.db.b")
+    made.spark_sink("c")(lambda df, spark, batch: None)
+    made.chain("raw")
+    lineage = lineage_of(made.spark_stations["flights/raw"], client, {"OPENLINEAGE_URL": receiver.url})
+    lineage.ended(record())
+    lineage.close()
+
+    ((_, _, end),) = receiver.got
+    tables = sorted((one["namespace"], one["name"]) for one in end["outputs"])
+    assert tables == [("file", "/lake/a"), ("iceberg", "lake.db.b")]
 
 
 @pytest.mark.parametrize(
