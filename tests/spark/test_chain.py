@@ -152,6 +152,19 @@ def test_two_rows_for_an_item_fail_the_batch_by_its_name(flights, attempt, spark
     assert not (tmp_path / "late").exists()
 
 
+def test_rows_without_an_item_fail_the_batch(flights, attempt, tmp_path):
+    """An outer join makes such."""
+    def more(df, spark):
+        return df.unionByName(df.withColumn("_id", F.lit(None).cast("string"))).withColumn("_to", F.lit("late"))
+
+    declare(flights, tmp_path, enrich=more)
+    flights.chain("raw", **CHAINED)
+    flights.push_many("raw", [{"n": n} for n in (6, 7, 8)])
+
+    assert "station 'flights/departed' returned 3 rows without _id, and a chain makes no new items" in attempt("raw")
+    assert not (tmp_path / "late").exists()
+
+
 @pytest.mark.parametrize(("asked", "said"), [
     (Retry("later"), r"station 'flights/raw' asked to try item \S+ again \(Retry: later\)"),
     (To("departed", delay=3), r"station 'flights/raw' returned a delay for item \S+: a chain has no queue to wait in"),
@@ -224,6 +237,29 @@ def test_stations_in_python_follow_each_other_and_columns_change_their_types(fli
 
     rows = stored(spark, tmp_path, "end")
     assert tuple(rows[ids[2]])[:5] == (ids[2], "2", '["1","flights/raw"]', "flights/second", None)
+    nothing_left(flights, audit)
+
+
+@pytest.mark.parametrize("schema", [None, "variant", "n int"])
+def test_payloads_of_a_station_without_columns_go_on_as_they_are(flights, drive, spark, audit, tmp_path, schema):
+    """As text, as variants, or as a column that is called like theirs."""
+    flights.station("raw", to="kept")(lambda item: None)
+
+    @flights.spark_station("kept", to="end", schema=schema)
+    def keep(df, spark):
+        return df.where("_id is not null")
+
+    @flights.spark_sink("end", schema="n int")
+    def end(df, spark, batch):
+        write_batch(df.select("_id", "n"), batch, str(tmp_path / "end"))
+
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(3)])
+
+    assert drive("raw") == 1
+
+    rows = stored(spark, tmp_path, "end")
+    assert {one: rows[one]["n"] for one in rows} == {one: n for n, one in enumerate(ids)}
     nothing_left(flights, audit)
 
 

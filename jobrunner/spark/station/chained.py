@@ -96,7 +96,7 @@ class _ChainRun:
         rows = self._with_own(rows)
         for target in station.targets:
             some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
-            self.visit(target, self._for_next(some, target))
+            self.visit(target, self._for_next(some, self._shapes[station.queue], target))
 
     def _keep(self, rows: DataFrame) -> DataFrame:
         rows = rows.persist()
@@ -104,8 +104,14 @@ class _ChainRun:
         return rows
 
     def _check_single(self, station: SparkStation, rows: DataFrame) -> None:
-        hashes = rows.select(F.xxhash64(ID).alias(ID)).toArrow()[ID].to_numpy()  # ids would be longer, a shuffle slower
-        found, counts = np.unique(hashes, return_counts=True)
+        hashed = F.when(F.col(ID).isNotNull(), F.xxhash64(ID)).alias(ID)  # ids would be longer, a shuffle slower
+        hashes = rows.select(hashed).toArrow()[ID]
+        if hashes.null_count:
+            raise PipelineError(
+                f"station {station.queue!r} returned {hashes.null_count} rows without _id, and a chain makes no new "
+                "items: leave them out, or take the station out of the chain and declare emits_new=True"
+            )
+        found, counts = np.unique(hashes.to_numpy(), return_counts=True)
         if len(found) == len(hashes):
             return
         twice = rows.where(F.xxhash64(ID).isin(found[counts > 1][:_LOOKED_AT].tolist())).groupBy(ID).count()
@@ -122,12 +128,12 @@ class _ChainRun:
         missing = [name for name in OWN if name not in rows.columns]
         return rows.join(self._members.select(ID, *missing), ID, "left") if missing else rows
 
-    def _for_next(self, rows: DataFrame, queue: str) -> DataFrame:
-        """The rows as the station of a queue declares its payload."""
-        payload = [name for name in rows.columns if not name.startswith("_")]
-        step, shape = self._chain.python.get(queue), self._shapes.get(queue, PayloadShape())
-        kinds = {field.name: field.dataType for field in rows.schema.fields}
-        if step is None and shape.columns is not None:
+    def _for_next(self, rows: DataFrame, returned: PayloadShape, queue: str) -> DataFrame:
+        """The rows of a station that sees payloads in a shape, as the station of a queue declares its own."""
+        shape = self._shapes.get(queue, PayloadShape())
+        kinds = {field.name: field.dataType for field in rows.schema.fields if not field.name.startswith("_")}
+        is_text = returned.columns is None and list(kinds) == [PAYLOAD]
+        if shape.columns is not None and not is_text:
             wanted = {field.name: field.dataType for field in shape.columns.fields}
             if all(name not in kinds or kinds[name] == kind for name, kind in wanted.items()):
                 columns = [
@@ -135,7 +141,7 @@ class _ChainRun:
                     for name, kind in wanted.items()
                 ]
                 return rows.select(*columns, *OWN)
-        text, _ = payload_text({name: kinds[name] for name in payload}, shape)
+        text, _ = payload_text(kinds, returned)
         return dress(rows.select(text.alias(PAYLOAD), *[name for name in OWN if name != "_headers"],
                                  F.to_json("_headers").alias("_headers")), shape)  # fmt: skip
 

@@ -112,7 +112,7 @@ class SinkRecords:
     def note(self) -> frozenset[str]:
         """Notes the attempt, and returns the members whose rows are in the sink already, under another batch or under
         this one: leave them out of the rows to write. Raises ServerError when the server cannot be asked."""
-        ids, digests = self._members.ids, self._members.digests
+        ids, digests = self._members.read()
         lease, now = self._lease, unix_ms()
         stem = f"{as_name(lease.id)}@{lease.epoch}-{len(ids)}-{now}-{self._scope}"
         self._own = own = BatchNote(stem, lease.id, len(ids), now)
