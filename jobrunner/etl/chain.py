@@ -52,7 +52,7 @@ class StationChain:
     @property
     def addresses(self) -> tuple[TableAddress, ...]:
         """The tables that its sinks are declared with."""
-        return tuple(one for station in self.spark.values() for one in getattr(station.function, "addresses", ()))
+        return tuple(one for station in self.spark.values() for one in station.tables)
 
     @property
     def queues(self) -> list[str]:
@@ -112,5 +112,5 @@ def _unfit(first: str, queue: str, why: str) -> PipelineError:
     short = first.partition("/")[2]
     return PipelineError(
         f"chain({short!r}): queue {queue.partition('/')[2]!r} cannot be a part of it: {why}; change that station, or "
-        "chain from a queue behind it"
+        "chain from a later queue"
     )

@@ -182,7 +182,7 @@ class Pipeline:
         lease: Duration = 60.0,
         quarantine: bool = False,
     ) -> None:
-        """Runs the station of `queue` and all stations behind it on Spark in one batch, without queues between them.
+        """Runs the station of `queue` and all stations after it on Spark in one batch, without queues between them.
 
         Items are read once and end once, so a pipeline costs little more than the same program without a queue. What
         the stations are is declared before; options are those of `spark_station`. An item that a station refuses is

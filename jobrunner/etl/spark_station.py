@@ -24,6 +24,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
+from jobrunner.etl.table_sink import TableAddress
 from jobrunner.formatting import describe
 from jobrunner.jobs.registry import Driver, MakeDriver, Seen
 from jobrunner.retry import seconds
@@ -85,6 +86,11 @@ class SparkStation:
         return self.link.is_sink
 
     @property
+    def tables(self) -> tuple[TableAddress, ...]:
+        """The tables that its function is declared with; what a function of the user's own writes to is not known."""
+        return getattr(self.function, "addresses", ())
+
+    @property
     def fan_out(self) -> bool:
         """Whether several rows of one item are several items."""
         return self.link.fan_out
@@ -111,7 +117,7 @@ def driver_of(declared: SparkStation) -> MakeDriver:
     jobrunner.spark."""
 
     def make(client: Client, seen: Seen) -> Driver:
-        for address in getattr(declared.function, "addresses", ()):
+        for address in declared.tables:
             address.check_installed()
         if declared.settings:
             written = write_settings(declared.settings, declared.queue)

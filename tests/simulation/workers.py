@@ -2,6 +2,7 @@
 from the random numbers of the world."""
 
 from collections.abc import Callable
+from functools import partial
 
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches, BatchLease
@@ -52,19 +53,28 @@ def producer(items: list[list[Item]], acknowledged: set[str]) -> Callable[[Actor
     def job(actor: Actor) -> None:
         queue, random = queue_of(actor, IN), actor.world.random
         for some in items:
-            began = actor.world.now
-            while actor.world.now - began < _REPEATS_S * 1000:
-                try:
-                    acknowledged.update(queue.push_many(some))
-                    break
-                except _UNKNOWN as error:
-                    actor.hears(error)
-                    actor.sleep(random.random())
-                except QueueFull:
-                    break
+            acknowledged.update(_until_known(actor, partial(queue.push_many, some)))
             actor.sleep(random.random() * 2)
 
     return job
+
+
+def _enqueue(actor: Actor, task: Task) -> list[str]:
+    return [placed(task, actor.broker.run(enqueue_call(KEYS, None, [task], 1 << 20)))[0]]
+
+
+def _until_known(actor: Actor, add: Callable[[], list[str]]) -> list[str]:
+    """The ids that a call replies, which is made again when nobody knows what became of it; none of a full queue."""
+    began = actor.world.now
+    while actor.world.now - began < _REPEATS_S * 1000:
+        try:
+            return add()
+        except _UNKNOWN as error:
+            actor.hears(error)
+            actor.sleep(actor.world.random.random())
+        except QueueFull:
+            break
+    return []
 
 
 def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], None]:
@@ -79,16 +89,7 @@ def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], Non
                 id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, priority=random.choice((None, 2)),
                 delay_ms=random.choice((0, 0, 1500)),
             )  # fmt: skip
-            began = actor.world.now
-            while actor.world.now - began < _REPEATS_S * 1000:
-                try:
-                    acknowledged.add(placed(task, actor.broker.run(enqueue_call(KEYS, None, [task], 1 << 20)))[0])
-                    break
-                except _UNKNOWN as error:
-                    actor.hears(error)
-                    actor.sleep(random.random())
-                except QueueFull:
-                    break
+            acknowledged.update(_until_known(actor, partial(_enqueue, actor, task)))
             actor.sleep(random.random() * 3)
 
     return job

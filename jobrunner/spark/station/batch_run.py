@@ -23,7 +23,6 @@ from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import PipelineError, ServerRefused, StationError
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.outcome import Steer
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.batch_members import BatchMembers
@@ -36,7 +35,7 @@ from jobrunner.spark.station.members import (
     shape_of,
     without_members,
 )
-from jobrunner.spark.station.output_rows import rows_of
+from jobrunner.spark.station.output_rows import check_sink, rows_of, steered
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import (
     ERRORS,
@@ -118,7 +117,7 @@ class BatchRun:
         if station.link.is_sink:
             self._call_sink(df, access)
             return
-        rows = rows_of(_steered(station.function(df, self._spark)), self._plan.rules, self._plan.shape)
+        rows = rows_of(steered(station.function(df, self._spark)), self._plan.rules, self._plan.shape)
         rules = replace(self._plan.rules, checks_payload=rows.checks_payload)
         staging = rows.frame.mapInArrow(Shipped(partial(stage_rows, place, rules)), STAGED)
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
@@ -142,7 +141,8 @@ class BatchRun:
     def _run_sink(self, df: DataFrame, batch: SinkBatch, access: BatchConnections, told: set[str]) -> None:
         with SetAside(access, self._plan.rules, self.staged, told) as aside:
             one = replace(batch, quarantine=aside.quarantine)
-            _check_sink(self._plan.station, _steered(self._plan.station.function(df, self._spark, one)))
+            station = self._plan.station
+            check_sink(station.queue, steered(station.function(df, self._spark, one)))
 
     def check(self) -> None:
         """Raises PipelineError for an item with several rows, or one without when none may be missing."""
@@ -255,21 +255,6 @@ def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
         batch_id = batch_id.rpartition(".")[0]
         found.append(batch_id)
     return tuple(found)
-
-
-def _steered(returned: Any) -> Any:
-    """Raises a steering value that the function returned: it may return or raise one."""
-    if isinstance(returned, Steer):
-        raise returned
-    return returned
-
-
-def _check_sink(station: SparkStation, returned: Any) -> None:
-    if isinstance(returned, DataFrame):
-        raise StationError(
-            f"sink {station.queue!r} returned a DataFrame, which Spark never evaluates: write it, or declare a "
-            "spark_station"
-        )
 
 
 def _without(ids: Sequence[str], others: Sequence[str]) -> list[str]:

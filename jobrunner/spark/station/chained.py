@@ -7,7 +7,6 @@ the reason, and no sink sees it. No item is there twice behind a station.
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,11 @@ from pyspark.sql.types import StructType
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.chain import PythonStep, StationChain
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.outcome import Steer
 from jobrunner.spark.row_errors import ERROR, ID
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.chained_items import DDL, ItemRows
-from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape, dress, shape_of
-from jobrunner.spark.station.output_rows import DELAY, TO, check_output, payload_text
+from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape, as_read, dress, shape_of
+from jobrunner.spark.station.output_rows import DELAY, TO, check_output, check_sink, payload_text, steered
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import rules_of
 
@@ -66,9 +64,7 @@ class _ChainRun:
             self._python(queue, df)
         elif station.is_sink:
             own = self._batch.of_sink(queue.partition("/")[2], is_kept=df is not self._members)
-            returned = _steered(station.function(df, self._spark, own))
-            if isinstance(returned, DataFrame):
-                raise StationError(f"sink {queue!r} returned a DataFrame, which Spark never evaluates: write it")
+            check_sink(queue, steered(station.function(df, self._spark, own)))
         else:
             self._frames(station, df)
 
@@ -76,15 +72,14 @@ class _ChainRun:
         """The stations in Python from this one on, in one pass over the items."""
         steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
         schemas = {name: shape.columns for name, shape in self._shapes.items()}
-        items = df.select(ID, PAYLOAD, "_type", "_attempts", "_enqueue_time", F.to_json("_headers").alias("_headers"))
-        made = items.mapInArrow(Shipped(partial(_run_items, queue, steps, schemas)), DDL)
+        made = as_read(df, F.col(PAYLOAD)).mapInArrow(Shipped(partial(_run_items, queue, steps, schemas)), DDL)
         rows = self._batch.quarantine(made)
         for name in self._chain.spark:
             if name in _reached_from(queue, self._chain):
                 self.visit(name, dress(rows.where(F.col(TO) == name), self._shapes[name]))
 
     def _frames(self, station: SparkStation, df: DataFrame) -> None:
-        returned = _steered(station.function(df, self._spark))
+        returned = steered(station.function(df, self._spark))
         rules = rules_of(station, payload_limit=0)
         rows, _ = check_output(returned, rules)
         if DELAY in returned.columns:
@@ -142,8 +137,7 @@ class _ChainRun:
                 ]
                 return rows.select(*columns, *OWN)
         text, _ = payload_text(kinds, returned)
-        return dress(rows.select(text.alias(PAYLOAD), *[name for name in OWN if name != "_headers"],
-                                 F.to_json("_headers").alias("_headers")), shape)  # fmt: skip
+        return dress(as_read(rows, text), shape)
 
 
 def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
@@ -180,9 +174,3 @@ def _run_items(
     rows = ItemRows(queue, steps, schemas)
     for batch in batches:
         yield rows.of(batch)
-
-
-def _steered(returned: Any) -> Any:
-    if isinstance(returned, Steer):
-        raise returned
-    return returned

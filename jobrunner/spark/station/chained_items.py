@@ -19,19 +19,15 @@ from jobrunner.client.item import read_payload
 from jobrunner.errors import ParameterError, StationError
 from jobrunner.etl.chain import PythonStep
 from jobrunner.etl.station import StationItem
-from jobrunner.etl.station_outcome import Drop
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import logger
-from jobrunner.outcome import Cancel, Fail, Moved, Steer
+from jobrunner.outcome import Fail, Moved, Retry, Snooze, Steer
 from jobrunner.spark.payloads import misfit, payload_check
 from jobrunner.spark.row_errors import CAUSED_BY_CODE, one_line
-from jobrunner.spark.station.members import COLUMNS
+from jobrunner.spark.station import members
 
-ROWS = COLUMNS.append(pa.field("_to", pa.string())).append(pa.field("_error", pa.string()))
-DDL = (
-    "_id string, payload string, _type string, _attempts int, _enqueue_time timestamp, _headers string, _to string, "
-    "_error string"
-)
+ROWS = members.COLUMNS.append(pa.field("_to", pa.string())).append(pa.field("_error", pa.string()))
+DDL = f"{members.DDL}, _to string, _error string"
 
 
 class ItemRows:
@@ -74,7 +70,7 @@ class ItemRows:
             except CAUSED_BY_CODE:
                 raise
             except _Asked as asked:
-                raise StationError(asked.text) from None
+                raise StationError(str(asked)) from None
             except Fail as failed:
                 return "", None, attempt.queue, str(failed)
             except Exception as error:
@@ -94,11 +90,7 @@ class ItemRows:
 
 
 class _Asked(Exception):
-    """What no row can answer: the batch fails."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    """A station asked for what a chain cannot do for one item: the batch fails."""
 
 
 def _outcome(step: PythonStep, attempt: Attempt) -> Moved | None:
@@ -110,8 +102,6 @@ def _outcome(step: PythonStep, attempt: Attempt) -> Moved | None:
         raise ParameterError(f"station {queue!r} cannot read the payload of item {attempt.id}: {error}") from error
     try:
         found = step.link.outcome(step.function(StationItem(payload, cast(JobRun, _ItemRun(attempt)))), attempt)
-    except (Drop, Cancel):
-        return None
     except Steer as steer:
         found = steer
     if isinstance(found, Moved):
@@ -120,12 +110,12 @@ def _outcome(step: PythonStep, attempt: Attempt) -> Moved | None:
         return found
     if isinstance(found, Fail):
         raise found
-    if isinstance(found, Steer) and not isinstance(found, Cancel):
+    if isinstance(found, (Retry, Snooze)):
         raise _Asked(
             f"station {queue!r} asked to try item {attempt.id} again ({type(found).__name__}: {found}), which a chain "
             "does with whole batches only: raise Fail for it, or take the station out of the chain"
         )
-    return None
+    return None  # dropped or cancelled
 
 
 def _move(attempt: Attempt, moved: Moved) -> None:

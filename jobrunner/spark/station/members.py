@@ -251,6 +251,12 @@ def _read_task(
                 yield read_members(access, start, size, check)
 
 
+def as_read(rows: DataFrame, payload: Column) -> DataFrame:
+    """Rows with a payload, in the columns of DDL: the opposite of `dress`."""
+    own = [F.col(name) for name in OWN if name not in ("_id", "_headers")]
+    return rows.select(F.col("_id"), payload.alias(PAYLOAD), *own, F.to_json("_headers").alias("_headers"))
+
+
 def dress(read: DataFrame, shape: PayloadShape) -> DataFrame:
     """Rows as a station sees them, made of the columns of DDL."""
     headers = F.from_json("_headers", "map<string,string>").alias("_headers")

@@ -11,6 +11,7 @@ from pyspark.sql import types as spark_types
 
 from jobrunner.errors import StationError
 from jobrunner.etl.graph import nearest
+from jobrunner.outcome import Steer
 from jobrunner.spark.columns import NUMBER, WHOLE
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape
@@ -33,6 +34,21 @@ class OutputRows:
     frame: DataFrame
     checks_payload: bool
     """Whether the payload is text of the user's own, which may be no JSON."""
+
+
+def steered(returned: Any) -> Any:
+    """Raises a steering value that the function returned: it may return or raise one."""
+    if isinstance(returned, Steer):
+        raise returned
+    return returned
+
+
+def check_sink(queue: str, returned: Any) -> None:
+    """Raises StationError when the function of a sink returned rows instead of writing them."""
+    if isinstance(returned, DataFrame):
+        raise StationError(
+            f"sink {queue!r} returned a DataFrame, which Spark never evaluates: write it, or declare a spark_station"
+        )
 
 
 def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
