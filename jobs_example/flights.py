@@ -11,10 +11,9 @@ does both, and more. The Parquet goes to the folder that the environment variabl
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
-from itertools import islice
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -116,14 +115,13 @@ def airlines(spark: SparkSession) -> DataFrame:
     return F.broadcast(_read(spark, "airlines").select("carrier", F.col("name").alias("airline")).cache())
 
 
-def push(rows: Iterable[Mapping[str, str]]) -> Iterator[list[str]]:
-    """Pushes rows of the flights' table, a thousand at a time; yields the ids of each thousand.
+def push(rows: Iterable[Mapping[str, str]], progress: Callable[[int], None] | None = None) -> int:
+    """Pushes rows of the flights' table, a thousand at a time, and returns how many; `progress` is told them by then.
 
     The id says which flight it is: pushed twice, it is the same item.
     """
     items = (Item(row, id=dataset.flight_id(row)) for row in rows)
-    while thousand := list(islice(items, 1000)):
-        yield flights.push_many("raw", thousand)
+    return flights.push_all("raw", items, progress=progress)
 
 
 def _read(spark: SparkSession, table: str) -> DataFrame:

@@ -160,6 +160,11 @@ class Broker:
         """The replies of the server as they are, an error as a value."""
         return self._replies(calls)
 
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether writes may be sent before those before them are replied to: to one server, which confirms none."""
+        return self._nodes is None and self._confirmation is None and not self._has_sentinels
+
     def nodes(self) -> "list[Broker]":
         """Itself; of a cluster a driver for each primary, for commands about no key in particular."""
         return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())

@@ -24,7 +24,7 @@ from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 
 _AT_ONCE = 1000
-"""Items of one batch of `push -`."""
+"""Lines between two looks of a person who watches `push -`."""
 _EXAMPLES = """\b
 Examples:
   jobrunner pipeline push orders/raw '{"id": 7}' -m myapp.orders
@@ -81,13 +81,16 @@ def _target(client: Client, name: str, short: str, modules: tuple[str, ...], *, 
 
 def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
     pushed = 0
-    lines = enumerate(sys.stdin.buffer, 1)
+
+    def note(count: int) -> None:
+        nonlocal pushed
+        pushed = count
+
     try:
         with _bar() as advance:
-            while numbered := list(islice(lines, _AT_ONCE)):
-                items = [Item(_read(line, f"line {number}"), **options) for number, line in numbered if line.strip()]
-                pushed += len(queue.push_many(items))
-                advance([line for _, line in numbered])
+            lines = enumerate(_lines(advance), 1)
+            items = (Item(_read(line, f"line {number}"), **options) for number, line in lines if line.strip())
+            queue.push_all(items, progress=note)
     except JobrunnerError:
         talk(f"of the lines before, {counted(pushed, 'item')} were pushed into {queue.name}")
         raise
@@ -95,6 +98,12 @@ def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) ->
         answer_json({"queue": queue.name, "pushed": pushed})
     else:
         echo(f"pushed {counted(pushed, 'item')} into {queue.name}")
+
+
+def _lines(advance: Callable[[list[bytes]], None]) -> Iterator[bytes]:
+    while some := list(islice(sys.stdin.buffer, _AT_ONCE)):
+        yield from some
+        advance(some)
 
 
 def _read(text: str | bytes, what: str) -> Any:

@@ -1,6 +1,6 @@
 """Queues as queues: push, reserve, report. For programs that want the queue and not the job class."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
-from jobrunner.client.operations.queue import OnClash
+from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import OutcomeUnknown
@@ -53,14 +53,44 @@ class Queue:
         as it was; with `on_clash="raise"` that raises DuplicateTask, and a callable is given a list of such ids. A full
         queue raises QueueFull, with `wait` when there was no room for so long.
         """
-        return self._enqueue([item_of(payload, options)], wait, on_clash)[0]
+        return self._enqueue(queue_operations.tasks_of(self._ref, [item_of(payload, options)]), wait, on_clash)[0]
 
     def push_many(self, payloads: Iterable[Any], *, wait: Duration = 0, on_clash: OnClash = "existing") -> list[str]:
         """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all.
 
         Items whose ids are there already are left as they were, as by `push`; `on_clash="raise"` adds none then.
         """
-        return self._enqueue(payloads, wait, on_clash)
+        return self._enqueue(queue_operations.tasks_of(self._ref, payloads), wait, on_clash)
+
+    def push_all(
+        self,
+        payloads: Iterable[Any],
+        *,
+        wait: Duration = 0,
+        on_clash: OnClash = "existing",
+        progress: Progress | None = None,
+    ) -> int:
+        """Adds any number of payloads or `Item`s in order, also from a generator, and returns how many there were.
+
+        Up to 1 000 with up to 1 MiB go at a time, all or none, and while the server adds them, the next are taken from
+        `payloads`. `progress` is called after each time with how many are in by then. When some are refused, the error
+        is raised, and at most the thousand behind them is added as well; with `wait`, middleware or a `durability`
+        that confirms, none is. Items whose ids are there already: as by `push_many`, for each thousand.
+        """
+        from jobrunner.client.push_all import push_all  # most programs push less
+
+        at_once = queue_operations.waits_for_reply(on_clash)
+        is_plain = self._middleware is None and not OBSERVERS and (self._buffer is None or at_once)
+        is_ahead = is_plain and not wait and on_clash != "raise"
+        return push_all(
+            self._broker,
+            self._ref,
+            payloads,
+            on_clash,
+            progress,
+            may_go_ahead=lambda tasks: is_ahead and not self._needs_placing(tasks),
+            push=lambda tasks: self._enqueue(tasks, wait, on_clash),
+        )
 
     def reserve(
         self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0, committing: Iterable[Lease] = ()
@@ -210,16 +240,15 @@ class Queue:
         """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
         return self._run(whole_queue.replay(self._ref, task_id))
 
-    def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
+    def purge(self, state: str, *, progress: Progress | None = None) -> int:
         """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.
 
         `progress` is called after each slice with how many are deleted by then.
         """
         return self._run(whole_queue.purge(self._ref, state, progress))
 
-    def _enqueue(self, payloads: Iterable[Any], wait: Duration, on_clash: OnClash) -> list[str]:
+    def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         at_once = queue_operations.waits_for_reply(on_clash)
-        made = queue_operations.tasks_of(self._ref, payloads)
         if self._buffer is None or at_once:
             is_new = self._placed(made)
             if self._middleware is None and not OBSERVERS:
@@ -233,11 +262,15 @@ class Queue:
     def _placed(self, tasks: Sequence[Task]) -> bool:
         """Has the tasks given their shards; returns whether their queue was registered for that."""
         routes = self._ref.routes
-        if routes is None or not tasks or not routes.are_needed(self.name):
+        if routes is None or not self._needs_placing(tasks):
             return False
         if len(tasks) == 1 and routes.placed_at_once(tasks[0]):
             return False
         return self._run(routes.placing(tasks))
+
+    def _needs_placing(self, tasks: Sequence[Task]) -> bool:
+        """Whether the tasks have to be given their shards, or their queue is to be registered or asked about."""
+        return bool(tasks) and self._ref.routes is not None and self._ref.routes.are_needed(self.name)
 
     def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash, is_new: bool) -> list[str]:
         try:

@@ -10,7 +10,7 @@ from jobrunner.broker.keys import check_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import current_client
 from jobrunner.client.item import item_of
-from jobrunner.client.operations.queue import OnClash
+from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.encryption.cipher import allow_forward
@@ -230,6 +230,19 @@ class Pipeline:
         """Adds payloads or `Item`s in order, all or none, and returns their ids; waits up to `wait` for capacity."""
         self._apply_once()
         return self.queue(queue).push_many(payloads, wait=wait, on_clash=on_clash)
+
+    def push_all(
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        wait: Duration = 0,
+        on_clash: OnClash = "existing",
+        progress: Progress | None = None,
+    ) -> int:
+        """Adds any number of payloads or `Item`s in order, a thousand at a time; see `Queue.push_all`."""
+        self._apply_once()
+        return self.queue(queue).push_all(payloads, wait=wait, on_clash=on_clash, progress=progress)
 
     def check(self) -> None:
         """Raises PipelineError when the stations do not fit together, and says what to do."""

@@ -1,6 +1,6 @@
 """The operations on a whole queue, shared by Queue and AsyncQueue: their calls and the results."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from jobrunner.broker.keys import QueueKeys, check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_task
 from jobrunner.client.item import Item, ItemRecord, Popped, check_verdict, item_record, read_headers, read_payload
 from jobrunner.client.operations import capacity
-from jobrunner.client.operations.enqueue import QueueRef, is_new
+from jobrunner.client.operations.enqueue import QueueRef, batches, is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings, write_settings
@@ -25,6 +25,8 @@ from jobrunner.task import Task, TaskRecord, TaskState
 
 OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]
 """The behaviour of a push whose id already exists."""
+Progress = Callable[[int], None]
+"""Told how many are done by then."""
 STATES = queues.STATES
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
@@ -39,6 +41,12 @@ def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
     return made
 
 
+def batches_of(ref: QueueRef, payloads: Iterable[Any]) -> Iterator[list[Task]]:
+    """The pushed items, validated, in slices that one push may hold well. Raises UsageError, PayloadTooLarge."""
+    made = (ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads)
+    return batches(made, ref.payload_limit, encryption=ref.encryption)
+
+
 def push_many(
     ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash, *, just_registered: bool = False
 ) -> Operation[list[str]]:
@@ -51,18 +59,25 @@ def push_many(
                 f"on_clash='raise' for ids in several partitions of queue {ref.name!r}: it adds all or none, and that "
                 "holds within one partition only; push these items one by one, or give on_clash a callable"
             )
-        calls = []
-        for keys, part in parts:
-            stored: Sequence[Task] = part
-            if ref.encryption is not None:
-                stored = [encrypted_task(ref.encryption, keys, task) for task in part]
-            calls.append((keys, tasks.enqueue(keys, stored, clash=clash)))
+        calls = [(keys, push_call(ref, keys, part, clash)) for keys, part in parts]
         said = yield from capacity.write([], calls, wait, just_registered=just_registered)
-        if callable(on_clash):
-            flags = zip(chain.from_iterable(part for _, part in parts), chain.from_iterable(said), strict=True)
-            if known := [task.id for task, flag in flags if not is_new(task, flag)]:
-                on_clash(known)
+        tell_clashes(chain.from_iterable(part for _, part in parts), chain.from_iterable(said), on_clash)
     return [task.id for task in pushed]
+
+
+def push_call(ref: QueueRef, keys: QueueKeys, pushed: Sequence[Task], clash: str = "existing") -> Call[list[bool]]:
+    """The call that adds tasks to the shard with these keys."""
+    if ref.encryption is not None:
+        pushed = [encrypted_task(ref.encryption, keys, task) for task in pushed]
+    return tasks.enqueue(keys, pushed, clash=clash)
+
+
+def tell_clashes(pushed: Iterable[Task], flags: Iterable[bool], on_clash: OnClash) -> None:
+    """Calls `on_clash`, if it can be called, with the ids that were there already, if any were."""
+    if callable(on_clash) and (
+        known := [task.id for task, flag in zip(pushed, flags, strict=True) if not is_new(task, flag)]
+    ):
+        on_clash(known)
 
 
 def _check_size(pushed: Sequence[Task]) -> None:
@@ -225,7 +240,7 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
     return []
 
 
-def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = None) -> Operation[int]:
+def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operation[int]:
     """Returns how many were deleted."""
     if state not in _PURGEABLE:
         raise InvalidOption(f"state {describe(state)} cannot be purged: choose one of {', '.join(_PURGEABLE)}")

@@ -1,7 +1,7 @@
 """Pushes the flights into the pipeline from a thread of its own, while stations already work on the first of them."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import takewhile
 from threading import Event, Thread
 from types import TracebackType
 from typing import Self
@@ -11,8 +11,6 @@ from jobrunner.etl import Pipeline
 from jobs_example import dataset
 from jobs_example.demos.flights.damage import Damage
 from jobs_example.demos.flights.published import Notes
-
-_AT_ONCE = 1000
 
 
 class Feed:
@@ -44,9 +42,10 @@ class Feed:
         return self._thread.is_alive()
 
     def _push(self) -> None:
-        items = self._items()
-        while (thousand := list(islice(items, _AT_ONCE))) and not self._over.is_set():
-            self.pushed += len(self._pipeline.push_many("raw", thousand))
+        def note(pushed: int) -> None:
+            self.pushed = pushed
+
+        self._pipeline.push_all("raw", takewhile(lambda _: not self._over.is_set(), self._items()), progress=note)
 
     def _items(self) -> Iterator[Item]:
         for row in dataset.raw_flights(self._month):

@@ -131,6 +131,26 @@ def test_a_push_of_many_delivers_each_once_and_says_which_were_new(consumer: Con
     assert queue.totals()["enqueued"] == 3
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_push_of_all_delivers_each_once_though_replies_to_slices_are_lost(
+    consumer: Consumer, producer: Client, own: bool
+) -> None:
+    queue = producer.queue("line/q")
+    queue.push_all(range(3))
+    consumer.take_all()
+    consumer.taken.clear()
+    consumer.proxy.lose_replies("enqueue", times=3, every=2)
+    clashes: list[str] = []
+
+    queue.push_all([Item(n, id=f"i{n}" if own else None) for n in range(6500)], on_clash=clashes.extend)
+    consumer.take_all()
+
+    assert consumer.proxy.lost["enqueue"] == 3
+    assert len(consumer.taken) == len(set(consumer.taken)) == 6500
+    assert clashes == []
+    assert queue.totals()["enqueued"] == 6503
+
+
 def test_a_job_runs_once_however_long_it_is_kept(consumer: Consumer, producer: Client, greet: Any) -> None:
     consumer.lose(times=2)
 

@@ -1,0 +1,125 @@
+"""Writes that follow each other, of which the next is made while the server carries out the one before.
+
+Invariant: rounds reach the server in the order in which they were given, and each is applied once. When the connection
+breaks, or the server wants a round again, all rounds without a reply are sent once more, one after the other, by the
+driver; so only repeatable calls are sent ahead.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from jobrunner.broker.broker import Broker, raise_if_loading
+from jobrunner.broker.call import BROKEN, Call, interpret, may_repeat, pack_calls, read_reply
+from jobrunner.broker.confirmed_writes import to_send_again
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+
+_AHEAD = 1
+"""Rounds that may be without a reply when another is sent. More would not make the server wait less."""
+
+
+class Round(NamedTuple):
+    """Calls that are sent together. `done` gets their values; `lost` is called when nobody knows what they did."""
+
+    calls: Sequence[Call[Any]]
+    done: Callable[[list[Any]], object]
+    lost: Callable[[], object]
+
+
+class CallStream:
+    """Its life: a block in which rounds are sent. The block ends when the last reply is there.
+
+    An error is raised by a later call than that which sent the round; the round behind it may have been applied then,
+    and its `done` is called as well. Calls that have to be confirmed, or that go to a cluster or to the primary that
+    sentinels name, wait for each other.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connection: Any = None
+        self._sent: deque[Round] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.drain()
+            elif isinstance(error, Exception):
+                with suppress(JobrunnerError):  # the first error is told
+                    self.drain()
+        finally:
+            self._give_back()
+
+    def send(self, one: Round) -> None:
+        """Sends a round, and waits for the replies to those before. Raises as `Broker.write`, for any of them."""
+        if not self._broker.sends_ahead or not may_repeat(one.calls):
+            self.drain()
+            self._write(one)
+            return
+        if self._connection is None:
+            self._broker.connect()
+            self._connection = self._broker.lend()
+        if self._connection is None:  # another thread took it
+            self._write(one)
+            return
+        self._sent.append(one)
+        try:
+            self._connection.send(pack_calls(one.calls, self._broker.now_ms()))
+        except BROKEN:
+            self._write_all_again()
+        while len(self._sent) > _AHEAD:
+            self._receive()
+
+    def drain(self) -> None:
+        """Waits for the replies to all that was sent. Raises as `send`."""
+        while self._sent:
+            self._receive()
+
+    def _receive(self) -> None:
+        if self._connection is None:  # a round before this one was refused when all were sent again
+            self._write(self._sent.popleft())
+            return
+        first = self._sent[0]
+        try:
+            replies = [read_reply(self._connection) for _ in first.calls]
+            raise_if_loading(replies)
+        except BROKEN:
+            self._write_all_again()
+            return
+        if to_send_again(first.calls, replies):
+            self._write_all_again()
+            return
+        self._sent.popleft()
+        first.done([interpret(call, reply) for call, reply in zip(first.calls, replies, strict=True)])
+
+    def _write_all_again(self) -> None:
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
+        while self._sent:
+            self._write(self._sent.popleft())
+
+    def _write(self, one: Round) -> None:
+        try:
+            values = self._broker.write(one.calls)
+        except (OutcomeUnknown, ServerUnavailable):
+            for lost in (one, *self._sent):
+                lost.lost()
+            self._sent.clear()
+            raise
+        one.done(values)
+
+    def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._sent:  # interrupted: replies may come that nobody reads
+            connection.disconnect()
+        else:
+            self._broker.take_back(connection)

@@ -1,0 +1,48 @@
+"""Pushes more than one call may hold: a slice after the other, of which the next is made while the server adds one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call_stream import CallStream, Round
+from jobrunner.client.operations.capacity import registering_again
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.queue import OnClash, Progress, batches_of, push_call, tell_clashes
+from jobrunner.client.outgoing import remember_unknown
+from jobrunner.task import Task
+
+
+def push_all(
+    broker: Broker,
+    ref: QueueRef,
+    payloads: Iterable[Any],
+    on_clash: OnClash,
+    progress: Progress | None,
+    *,
+    may_go_ahead: Callable[[Sequence[Task]], bool],
+    push: Callable[[Sequence[Task]], object],
+) -> int:
+    """Returns how many. Slices that may not go ahead are pushed by `push`, alone. Raises what a push raises."""
+    pushed = 0
+
+    def added(tasks: Sequence[Task], replies: Sequence[Any] = ()) -> None:
+        nonlocal pushed
+        if again := registering_again([ref.keys] * len(replies), replies):
+            broker.run_many(again)
+        for flags in replies:
+            tell_clashes(tasks, flags, on_clash)
+        pushed += len(tasks)
+        if progress is not None:
+            progress(pushed)
+
+    with CallStream(broker) as stream:
+        for tasks in batches_of(ref, payloads):
+            if may_go_ahead(tasks):
+                calls = [push_call(ref, ref.keys, tasks)]
+                stream.send(Round(calls, partial(added, tasks), partial(remember_unknown, tasks)))
+            else:
+                stream.drain()
+                push(tasks)
+                added(tasks)
+    return pushed
