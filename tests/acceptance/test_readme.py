@@ -20,6 +20,7 @@ def copy_out(page: str, folder: Path) -> None:
         (folder / name).write_text(text)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("page", "printed"),
     [("README.md", ["sent to ada@example.org", "3"]), ("docs/start/first-job.md", ["sent to ada@example.org"])],

@@ -205,6 +205,7 @@ def test_every_item_is_processed_at_least_once_whatever_becomes_of_its_consumers
     assert audit("q") == states()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("processes", "total"), [(4, 2_000), pytest.param(8, 10_000, marks=pytest.mark.slow)])
 def test_what_is_popped_never_comes_back(
     queue: Queue, clock: Clock, start: Start, audit: Audit, processes: int, total: int
@@ -607,6 +608,7 @@ def test_a_move_that_is_cut_off_neither_loses_nor_doubles(
     assert b.totals()["moved_in"] == b.totals()["succeeded"] == number + 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("moves", "kills"), [(400, 6), pytest.param(5000, 60, marks=pytest.mark.slow)])
 def test_a_move_is_one_step_whoever_is_killed(
     client: Client, start: Start, server: Server, keys: Keys, audit: Audit, moves: int, kills: int

@@ -154,6 +154,7 @@ def test_a_list_is_one_item_and_only_a_fan_out_makes_several(line: Pipeline, run
     assert audit("p/fan") == states()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("moves", "kills"), [(1000, 4), pytest.param(5000, 20, marks=pytest.mark.slow)])
 def test_an_item_is_in_one_queue_whichever_worker_is_killed(
     current: Client, start: Start, server: Server, keys: Keys, audit: Audit, moves: int, kills: int

@@ -406,6 +406,7 @@ def test_the_queue_pushes_nothing_to_a_worker_that_does_not_ask(queue: Queue, cl
     assert audit("q") == states(waiting=24, pending=1)
 
 
+@pytest.mark.processes
 def test_an_idle_worker_is_cheap(fleet: Fleet, raw: redis.Redis) -> None:
     """MOAB-17: at most 12 calls about its queue while it polls ten times, and less than 2 % of a CPU.
 
@@ -813,6 +814,7 @@ def _run_to_its_end(fleet: Fleet, workers: dict[str, WorkerProcess], client: Cli
     assert workers["hang"].summary()["released"] == 1
 
 
+@pytest.mark.processes
 def test_killed_workers_and_lost_replies_cost_no_task(
     fleet: Fleet, client: Client, fault_proxy: FaultProxy, audit: Audit
 ) -> None:

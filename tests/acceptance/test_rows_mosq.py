@@ -808,6 +808,7 @@ def _are_ticks(made: list[float], start: float, every: float) -> bool:
     return on_grid and all(earlier + 0.5 < later for earlier, later in itertools.pairwise(steps))
 
 
+@pytest.mark.processes
 def test_each_tick_of_a_periodic_job_is_one_run(
     fleet: Fleet, work: Work, declare: Callable[..., None], ledger: Ledger, raw: redis.Redis, keys: Keys
 ) -> None:

@@ -189,6 +189,7 @@ def complaints(command: list[str], folder: Path, kept: Path) -> str:
     return run.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "command",
     [["mypy", "--strict", "--no-error-summary", "--follow-imports=silent", "--cache-dir={kept}"],

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HANGS = """
 import time, pytest
 
@@ -21,6 +23,7 @@ def test_beside_it():
 """
 
 
+@pytest.mark.processes
 def test_a_test_that_survives_its_timeout_ends_the_process_with_its_stack(tmp_path: Path) -> None:
     (tmp_path / "test_hanging.py").write_text(HANGS)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 30\n")

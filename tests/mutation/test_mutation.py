@@ -141,6 +141,7 @@ def test_each_judged_survivor_is_a_mutant_of_today() -> None:
     assert [where for where in read_judgements() if where not in known] == []
 
 
+@pytest.mark.processes
 def test_the_command_kills_what_a_test_notices_and_lists_what_none_does(tmp_path: Path) -> None:
     test = "tests/lua/test_await_capacity.py::test_taking_tasks_hints_while_somebody_waits_and_not_else"
     words = ["--script", "await_capacity", "--tests", test, "--folder", str(tmp_path), "--json"]

@@ -138,6 +138,7 @@ def test_a_killed_user_leaves_the_server_for_some_seconds_to_who_comes_then(
     assert lives(second.pid)
 
 
+@pytest.mark.processes
 def test_users_that_come_while_others_are_killed_always_have_a_server(folder: Path, user: Callable[..., User]) -> None:
     for _ in range(5):
         first = user()
