@@ -132,7 +132,7 @@ def _bar() -> Iterator[Callable[[list[bytes]], None]]:
     def tell(lines: list[bytes]) -> None:
         nonlocal total
         total += len(lines)
-        echo(f"\rPushing  {total} lines", nl=False, err=True)
+        click.echo(f"\rPushing  {total:,} lines", nl=False, err=True)  # `echo` would show the control character
 
     yield tell
     echo("", err=True)

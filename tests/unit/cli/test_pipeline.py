@@ -1,6 +1,9 @@
 """`jobrunner pipeline`, but for `run` with processes, which tests/acceptance has."""
 
 import io
+import os
+import pty
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -193,6 +196,22 @@ def test_push_reads_lines_from_stdin(cli: Any, client: Client, monkeypatch: pyte
 
     assert cli("pipeline", "push", "orders/raw", "-", "--create").out == "pushed 2,500 items into orders/raw\n"
     assert client.queue("orders/raw").counts()["waiting"] == 2500
+
+
+@pytest.mark.processes
+def test_who_watches_a_push_from_another_program_sees_one_line_that_counts(client: Client, server: Any) -> None:
+    ours, terminal = pty.openpty()
+    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix}
+    words = ["pipeline", "push", "orders/raw", "-", "--create"]
+    subprocess.run(
+        [sys.executable, "-m", "jobrunner", *words],
+        env=os.environ | told, input=b"1\n" * 2500, stdout=subprocess.DEVNULL, stderr=terminal, timeout=60, check=True,
+    )  # fmt: skip
+    os.close(terminal)
+    with os.fdopen(ours, "rb", buffering=0) as seen:
+        said = seen.read(4096).decode()
+
+    assert said == "".join(f"\rPushing  {n} lines" for n in ("1,000", "2,000", "2,500")) + "\r\n"
 
 
 def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
