@@ -3,8 +3,8 @@
 All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
 script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
 share the pipeline's name, which makes a move between them one atomic step. The shards of a queue with `partitions` have
-a tag each (see shards.py). What belongs to no queue and is named together has a tag that no queue can have, `{/}` or
-`{/stats}`; every other key is alone in its slot.
+a tag each, those of a pipeline a tag for each number (see shards.py). What belongs to no queue and is named together
+has a tag that no queue can have, `{/}` or `{/stats}`; every other key is alone in its slot.
 
 ==================================== ====== ====================================================================
 key                                  type   content
@@ -21,6 +21,7 @@ key                                  type   content
                                               `recheck`, `parked`: what a change of limits per key left to do;
                                               `shards`, `key_shards`, `shard`, `slice_…`: of a queue with partitions
                                               (lua/lib/slices.lua)
+``P:{tag}:shards``                   hash   of a pipeline: `partitions`, `shards`, `key_shards` of all its queues
 ``P:{tag}:Q:declared``               hash   the settings that programs declare, and who changed which by hand (see
                                             lua/queue_declare.lua)
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/token_bucket.lua)
@@ -108,14 +109,14 @@ from functools import lru_cache
 
 import msgspec
 
-from jobrunner.broker.shards import SHARD_SUFFIX, is_shard, whole_queue
+from jobrunner.broker.shards import SHARD_SUFFIX, is_shard, tag_of, whole_queue
 from jobrunner.errors import InvalidName
 from jobrunner.formatting import describe
 
 _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PLAIN_QUEUE = r"(?!task(?::|@|\Z))[A-Za-z0-9_.:-]{1,128}"
-_QUEUE = re.compile(rf"[A-Za-z0-9_.:-]{{1,128}}/{_PLAIN_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
+_QUEUE = re.compile(rf"[A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?/{_PLAIN_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
 _MADE_ID = re.compile(rf"[0-9a-f]{{28}}-([A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?)")
 
 
@@ -154,10 +155,11 @@ def split_queue(name: object) -> tuple[str, str]:
 
 
 def split_any_queue(name: object) -> tuple[str, str]:
-    """The same also of a shard (`mail@3`, see shards.py), whose name no user can choose: it is its own tag."""
+    """The same also of a shard (see shards.py), whose name no user can choose: `mail@3` is its own tag, that of
+    `orders@3/raw` is `orders@3`."""
     if isinstance(name, str) and is_shard(name):
         split_queue(whole_queue(name))
-        return name, name
+        return tag_of(name), name.rpartition("/")[2]
     return split_queue(name)
 
 
@@ -191,6 +193,8 @@ class QueueKeys(msgspec.Struct, frozen=True):
     done: bytes
     leases: bytes
     settings: bytes
+    shard_counts: bytes
+    """The hash that says how many shards there are: the settings, or for a pipeline a hash of all its queues."""
     declared: bytes
     bucket: bytes
     transfers: bytes
@@ -293,6 +297,7 @@ class Keys:
             done=own + b"done",
             leases=own + b"leases",
             settings=own + b"settings",
+            shard_counts=base + b"shards" if "/" in name else own + b"settings",
             declared=own + b"declared",
             bucket=own + b"bucket",
             transfers=own + b"transfers",

@@ -1,31 +1,54 @@
 """Names of shards. A queue with `partitions` is held by several queues, its shards, each with a hash tag of its own.
 
-The first shard is the queue itself, the others are called `mail@1`, `mail@2`, … `@` is in no name that a user may
-choose, so a shard is never taken for another queue. docs/queues.md says what shards are for, decision 51 why.
+The first shard is the queue itself, the others are called `mail@1`, `mail@2`, … A pipeline is partitioned as a whole:
+the shards of its queues that have equal numbers, `orders@1/raw` and `orders@1/clean`, share the tag `orders@1`, so a
+move between them is one step. `@` is in no name that a user may choose, so a shard is never taken for another queue.
+docs/queues.md says what shards are for, decisions 51 and 54 why.
 """
 
 import re
 
 MOST_SHARDS = 1000
 SHARD_SUFFIX = "(?:@[1-9][0-9]{0,2})"
-_SHARD = re.compile(r"([^/@]{1,128})@[1-9][0-9]{0,2}")
+_SHARD = re.compile(rf"[^/@]{{1,128}}{SHARD_SUFFIX}(?:/[^/@]{{1,128}})?")
 
 
 def shard_name(queue: str, number: int) -> str:
     """The name of one shard of a queue, counted from 0."""
-    return f"{queue}@{number}" if number else queue
+    return _numbered(queue, f"@{number}") if number else queue
 
 
 def whole_queue(name: str) -> str:
-    """The queue that a shard is of; the name itself for any other queue."""
-    return name.partition("@")[0]
+    """The queue that a shard is of, or the hash tag of its first shard for a tag; the name itself for any other."""
+    if "@" not in name:
+        return name
+    pipeline, _, rest = name.partition("@")
+    _, slash, queue = rest.partition("/")
+    return pipeline + slash + queue
 
 
 def is_shard(name: str) -> bool:
-    """Whether that is a shard other than the first."""
+    """Whether that is a shard other than the first, or its hash tag."""
     return _SHARD.fullmatch(name) is not None
 
 
 def shard_names(queue: str, count: int) -> list[str]:
     """The names of the first shards of a queue."""
     return [shard_name(queue, number) for number in range(count)]
+
+
+def tag_of(name: str) -> str:
+    """The hash tag of a queue or shard, by its full name, which must be valid."""
+    return name.partition("/")[0]
+
+
+def in_partition_of(place: str, queue: str) -> str:
+    """The shard of a queue that has the number of `place`, a shard or its hash tag. Those of one pipeline share a
+    slot."""
+    _, at, number = tag_of(place).partition("@")
+    return _numbered(queue, at + number) if at else queue
+
+
+def _numbered(queue: str, suffix: str) -> str:
+    tag, slash, own = queue.partition("/")
+    return f"{tag}{suffix}{slash}{own}"

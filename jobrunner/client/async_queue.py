@@ -9,7 +9,6 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import AsyncLease
-from jobrunner.client.operations import lease as lease_operations
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
@@ -146,7 +145,7 @@ class AsyncQueue:
         max_hops: int = 0,
     ) -> list[bool]:
         """As Queue.move_many."""
-        steps = lease_operations.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
+        steps = shard_leases.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
         return await self._run(steps)
 
     async def pop(self, n: int = 1) -> list[Popped]:
@@ -189,7 +188,7 @@ class AsyncQueue:
 
     async def settings(self) -> QueueSettings:
         """As Queue.settings."""
-        return await self._run(queue_operations.settings(self._ref))
+        return await self._run(partitions.settings_of(self._ref))
 
     async def origins(self) -> dict[str, SettingOrigin]:
         """As Queue.origins."""

@@ -9,7 +9,6 @@ from jobrunner.broker.broker import Broker
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import Lease
-from jobrunner.client.operations import lease as lease_operations
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
@@ -145,7 +144,7 @@ class Queue:
         `headers` are added to those of each item; `delay`, `priority` and `max_hops` are of all. A move is refused with
         TargetFull or TooManyHops as well. Raises PipelineError as `Lease.move`, and nothing was moved then.
         """
-        steps = lease_operations.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
+        steps = shard_leases.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
         return self._run(steps)
 
     def pop(self, n: int = 1) -> list[Popped]:
@@ -203,7 +202,7 @@ class Queue:
 
     def settings(self) -> QueueSettings:
         """The settings in force."""
-        return self._run(queue_operations.settings(self._ref))
+        return self._run(partitions.settings_of(self._ref))
 
     def origins(self) -> dict[str, SettingOrigin]:
         """Where the settings come from that are declared, or were changed by hand, by the name of the setting."""

@@ -268,6 +268,12 @@ def are_registered(keys: Keys, names: Sequence[str]) -> Call[list[bool]]:
     return command("SMISMEMBER", keys.queues, *names, read=lambda reply: [found == 1 for found in reply])
 
 
+def seem_registered(keys: Keys, names: Sequence[str]) -> Call[list[bool]]:
+    """The same; False for a user who may not look."""
+    call = are_registered(keys, names)
+    return replace(call, read=lambda reply: call.read(reply or [0] * len(names)), may_fail=True)
+
+
 def some_registered(keys: Keys, most: int = 1000) -> Call[list[str]]:
     """Names of queues that were used; all of them unless there are more."""
     return command("SRANDMEMBER", keys.queues, most, read=lambda reply: list(filter(is_queue, map(text, reply))))

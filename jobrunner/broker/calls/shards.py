@@ -1,13 +1,15 @@
-"""Calls about the shards of a queue with `partitions`."""
+"""Calls about the shards of a queue with `partitions`, or of a pipeline."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from jobrunner.broker.call import Call, command, whole
-from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.shards import MOST_SHARDS, shard_names
+from jobrunner.broker.call import Call, ScriptCommand, command, whole
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.shards import MOST_SHARDS, shard_names, tag_of
 
 
 class ShardCounts(msgspec.Struct, frozen=True):
@@ -29,7 +31,7 @@ class ShardCounts(msgspec.Struct, frozen=True):
 
 
 FIELDS = ("partitions", "shards", "key_shards")
-"""The fields of the settings of the queue itself that say so."""
+"""The fields that say so: of the settings of the queue itself, or of the hash of a pipeline."""
 _SLICES = ("slice_inflight", "slice_tokens")
 SHARD_FIELD = "shard"
 """The field of the settings of each shard, the first one among them, that has its number."""
@@ -37,7 +39,9 @@ WITHOUT = ShardCounts()
 
 
 def shard_counts(keys: QueueKeys) -> Call[ShardCounts]:
-    """How many shards a queue has; 1 for a user who may not read its settings."""
+    """How many shards a queue has; 1 for a user who may not read its settings. Those of a pipeline are equally many."""
+    if keys.shard_counts is not keys.settings:
+        return replace(_of_pipeline.on(keys, partitions="", shards="", key_shards="", known=""), may_fail=True)
     return command("HMGET", keys.settings, *FIELDS, *_SLICES, read=_read, may_fail=True)
 
 
@@ -49,9 +53,26 @@ def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
     return ShardCounts(min(spread, served), served, min(keyed, served), is_limited)
 
 
+def set_pipeline_counts(keys: QueueKeys, known: ShardCounts, new: ShardCounts) -> Call[ShardCounts]:
+    """Sets the numbers of a pipeline, by any of its queues, if they are still those known. Reply: what they are now."""
+    return _of_pipeline.on(
+        keys, partitions=new.spread, shards=new.served, key_shards=new.keyed,
+        known=f"{known.spread} {known.served} {known.keyed}",
+    )  # fmt: skip
+
+
 def written_counts(counts: ShardCounts) -> dict[str, Any]:
     """The fields of the settings of the queue itself."""
     return dict(zip(FIELDS, (counts.spread if counts.spread > 1 else "", counts.served, counts.keyed), strict=True))
+
+
+def making_shards(keys: Keys, names: Sequence[str]) -> list[Call[Any]]:
+    """Registers shards other than the first and gives them their numbers, so that an empty one is not forgotten."""
+    numbering = [queues.configure(keys.queue(name), {SHARD_FIELD: tag_of(name).partition("@")[2]}) for name in names]
+    return [*queues.register(keys, list(names)), *numbering] if names else []
+
+
+_of_pipeline = ScriptCommand("pipeline_shards", _read)
 
 
 def backlog(keys: QueueKeys) -> Call[int]:

@@ -224,7 +224,7 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
     """One task with its state, or None. `queue` is needed for an id of the user's own; an id that names a shard of
     it is looked for there. `awaited`: publish its end."""
     tag = tag_of_id(task_id)
-    if queue is not None and (tag is None or not is_shard(tag) or whole_queue(tag) != queue):
+    if queue is not None and (tag is None or not is_shard(tag) or whole_queue(tag) != keys.queue(queue).tag):
         tag = keys.queue(queue).tag
     assert tag is not None, "the client asks for the queue of an id of the user's own"
     base = keys.tag_base(tag)

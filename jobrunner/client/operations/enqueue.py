@@ -9,7 +9,7 @@ from typing import Any
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
-from jobrunner.broker.shards import is_shard, shard_names, whole_queue
+from jobrunner.broker.shards import in_partition_of, is_shard, shard_names, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
@@ -71,13 +71,16 @@ class QueueRef:
         return [self.shard(name) for name in shard_names(self.name, count)]
 
     def neighbour(self, name: str) -> QueueKeys:
-        """The keys of another queue of the same pipeline, by short or full name. Raises UsageError for any other."""
+        """The keys of another queue of the same pipeline, by short or full name: of the shard in the same partition.
+        Raises UsageError for any other."""
         if not isinstance(name, str):
             raise InvalidName(f"queue name {describe(name)} is not allowed: give a text")
         full = name if "/" in name or "/" not in self.name else f"{self.keys.tag}/{name}"
-        keys = self.all_keys.queue(full)
+        keys = self.all_keys.queue(full if "@" in full else in_partition_of(self.name, full))
         if keys.tag != self.keys.tag:
-            raise UsageError(f"queue {full!r} is not of pipeline {self.keys.tag!r}: a move is atomic within one only")
+            raise UsageError(
+                f"queue {full!r} is not of pipeline {whole_queue(self.keys.tag)!r}: a move is atomic within one only"
+            )
         return keys
 
     def task(self, item: Item) -> Task:

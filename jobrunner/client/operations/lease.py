@@ -14,6 +14,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.encryption import decrypted_payload, encrypted_payload
 from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import reserved as reports
@@ -96,7 +97,7 @@ def move(
 ) -> Operation[bool]:
     """Returns False when the item is gone. Raises PipelineError for a target that a published pipeline has not."""
     payloads = None if payload is msgspec.UNSET else [payload]
-    (call,) = yield from _moves(ref, [held], queue, payloads, headers, delay, priority, max_hops)
+    (call,) = yield from moves(ref, [held], queue, payloads, headers, delay, priority, max_hops)
     return check_verdict((yield from ask(call))[0], held.id, max_hops=max_hops) != "gone"
 
 
@@ -112,14 +113,19 @@ def move_many(
 ) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(ref, given)
-    said = None if payloads is None else list(payloads)
-    if said is not None and len(said) != len(held):
-        raise InvalidOption(f"{len(said)} payloads are given for {len(held)} leases; give one for each, or None")
-    calls = yield from _moves(ref, held, queue, said, headers, delay, priority, max_hops)
+    calls = yield from moves(ref, held, queue, payloads_for(held, payloads), headers, delay, priority, max_hops)
     return reports.verdicts(held, (yield calls))
 
 
-def _moves(
+def payloads_for(held: Sequence[object], payloads: Iterable[Any] | None) -> list[Any] | None:
+    """One payload for each lease, or None. Raises InvalidOption."""
+    found = None if payloads is None else list(payloads)
+    if found is not None and len(found) != len(held):
+        raise InvalidOption(f"{len(found)} payloads are given for {len(held)} leases; give one for each, or None")
+    return found
+
+
+def moves(
     ref: QueueRef,
     held: Sequence[ReservedItem],
     queue: str,
@@ -129,7 +135,7 @@ def _moves(
     priority: int | None,
     max_hops: int,
 ) -> Operation[Calls]:
-    """Checks everything before anything is sent."""
+    """Returns the calls that move these; checks everything before anything is sent. Raises as `move_many`."""
     if not held:
         return []
     to, chosen = ref.neighbour(queue), check_priority(priority)
@@ -157,16 +163,21 @@ def _moved_fields(
 
 
 def _check_target(ref: QueueRef, target: str) -> Operation[None]:
-    """Once for each target: in a pipeline whose queues are known, an item would wait for ever in any other."""
+    """Once for each target: in a pipeline whose queues are known, an item would wait for ever in any other. One that is
+    new is registered, as by a push."""
     if target == ref.name or target in ref.targets:
         return
-    known, is_used = yield [queues.declared(ref.all_keys, ref.keys.tag), queues.is_registered(ref.all_keys, target)]
-    if known and not is_used and target not in known:
+    pipeline, whole = whole_queue(ref.keys.tag), whole_queue(target)
+    names = [whole] if whole == target else [whole, target]
+    known, found = yield [queues.declared(ref.all_keys, pipeline), queues.seem_registered(ref.all_keys, names)]
+    if known and not found[0] and whole not in known:
         short = [name.partition("/")[2] for name in known]
         name = target.partition("/")[2]
         raise PipelineError(
-            f"pipeline {ref.keys.tag!r} has no queue {name!r}; {nearest(name, short)} The item stays where it is"
+            f"pipeline {pipeline!r} has no queue {name!r}; {nearest(name, short)} The item stays where it is"
         )
+    if not all(found):
+        yield queues.register_if_room(ref.all_keys, names)
     ref.targets.add(target)
 
 

@@ -6,17 +6,19 @@ workers serve every shard there ever was.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
+from typing import Any
 from zlib import crc32
 
 from msgspec.structs import force_setattr
 
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import WITHOUT, ShardCounts, backlog, shard_counts
+from jobrunner.broker.calls.shards import WITHOUT, ShardCounts, backlog, making_shards, shard_counts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, tag_of_id
-from jobrunner.broker.shards import shard_names, whole_queue
+from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_queue
 from jobrunner.client.operations.operation import EachReply, Operation
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError
@@ -44,6 +46,8 @@ class Router:
 
     def __init__(self, keys: Keys, queue: str, counts: ShardCounts, node_of: Callable[[bytes], object]) -> None:
         self.counts = counts
+        self.shards = counts.names(queue)[1:]
+        """All but the first, also those that new tasks no longer go to."""
         self._queue = queue
         self._names = shard_names(queue, counts.spread)
         self._keyed = shard_names(queue, counts.keyed)
@@ -97,7 +101,7 @@ class Router:
         self._sent += count
         if number:
             name = self._names[number]
-            end = "-" + name
+            end = "-" + self._keys[number].tag
             for task in tasks:
                 force_setattr(task, "id", task.id[:_TIME_AND_PROCESS] + end)
                 force_setattr(task, "queue", name)
@@ -116,7 +120,8 @@ class Router:
             _put(task, _shard_of(task.lock.digest, self._keyed))
         elif task.sending:
             own = tag_of_id(task.id)
-            _put(task, own if own is not None and whole_queue(own) == self._queue else _shard_of(task.id, self._keyed))
+            is_own = own is not None and whole_queue(own) == self._keys[0].tag
+            _put(task, in_partition_of(own or "", self._queue) if is_own else _shard_of(task.id, self._keyed))
 
     def _take(self, backlogs: Sequence[float]) -> None:
         nodes: dict[object, list[tuple[float, float, int]]] = {}
@@ -170,6 +175,8 @@ class Routes:
             self.registered.update(new)
             for name, counts in zip(stale, replies[len(registering) :], strict=True):
                 self._note(name, counts)
+            if making := self._making(names):
+                yield making
         for name in names & self.routers.keys():
             router = self.routers[name]
             if router.is_due:
@@ -186,11 +193,13 @@ class Routes:
         return WITHOUT if router is None else router.counts
 
     def forget(self, queue: str) -> None:
-        """The shards of this queue were changed here, or it was deleted."""
-        for name in {queue, *(name for name in self.registered if whole_queue(name) == queue)}:
-            self._known_until.pop(name, None)
-            self.registered.discard(name)
-        self.routers.pop(queue, None)
+        """The shards of this queue, or of its whole pipeline, were changed here, or it was deleted."""
+        pipeline = tag_of(queue) if "/" in queue else None
+        for name in {queue, *self.registered, *self._known_until}:
+            if whole_queue(name) == queue or whole_queue(tag_of(name)) == pipeline:
+                self._known_until.pop(name, None)
+                self.registered.discard(name)
+                self.routers.pop(name, None)
 
     def _note(self, queue: str, counts: ShardCounts) -> None:
         self._known_until[queue] = monotonic() + KNOWN_FOR_S
@@ -198,9 +207,18 @@ class Routes:
             self.routers.pop(queue, None)
         elif queue not in self.routers or self.routers[queue].counts != counts:
             self.routers[queue] = Router(self._keys, queue, counts, self._node_of)
-            shards = counts.names(queue)[1:]
+            shards = self.routers[queue].shards
             self._known_until.update(dict.fromkeys(shards, _NEVER))
-            self.registered.update(shards)  # when they were made
+            if "/" not in queue:
+                self.registered.update(shards)  # when they were made
+
+    def _making(self, names: Iterable[str]) -> list[Call[Any]]:
+        """Registers the shards of queues of pipelines: one that was not there when its pipeline was partitioned has
+        none yet."""
+        of_pipelines = [self.routers[name].shards for name in names if "/" in name and name in self.routers]
+        shards = [name for shards in of_pipelines for name in shards if name not in self.registered]
+        self.registered.update(shards)
+        return making_shards(self._keys, shards)
 
     def _node_of(self, key: bytes) -> object:
         cluster = self._endpoint.cluster
@@ -215,5 +233,5 @@ def _put(task: Task, name: str) -> None:
     """A task is changed in place: sent again after an error, it goes to the same shard under the same id."""
     if task.queue != name:
         if not task.sending:
-            force_setattr(task, "id", f"{task.id[:_TIME_AND_PROCESS]}-{name}")
+            force_setattr(task, "id", f"{task.id[:_TIME_AND_PROCESS]}-{tag_of(name)}")
         force_setattr(task, "queue", name)

@@ -4,7 +4,7 @@ A queue without partitions gets the operations of operations/lease.py as they ar
 minute (`Routes.counting`), so that no reserve asks for it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item import Popped
 from jobrunner.client.operations import lease as one
 from jobrunner.client.operations import queue as queue_operations
+from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint
 from jobrunner.client.operations.reserved import ReservedItem
@@ -156,6 +157,32 @@ def extend_many(ref: QueueRef, given: Iterable[T]) -> Operation[list[bool]]:
     return (yield from _by_shard(ref, held, lambda shard, places: one.extend_many(shard, _at(held, places))))
 
 
+def move_many(
+    ref: QueueRef,
+    given: Iterable[T],
+    queue: str,
+    payloads: Iterable[Any] | None,
+    headers: Mapping[str, str] | None,
+    delay: Duration,
+    priority: int | None,
+    max_hops: int,
+) -> Operation[list[bool]]:
+    """Returns one bool per lease, False for an item that no longer exists. Every item stays in its partition."""
+    held = list(given)
+    if _are_of(ref, held):
+        return (yield from one.move_many(ref, held, queue, payloads, headers, delay, priority, max_hops))
+    said = one.payloads_for(held, payloads)
+    calls: Calls = []
+    order: list[int] = []
+    for name, places in _places(ref, held).items():
+        shard, own = ref.shard(name), None if said is None else _at(said, places)
+        some = reports.own(shard, _at(held, places))
+        calls += yield from one.moves(shard, some, queue, own, headers, delay, priority, max_hops)
+        order += places
+    words = [word for answer in (yield calls) for word in answer]
+    return reports.verdicts(held, [[word for _, word in sorted(zip(order, words, strict=True))]])
+
+
 def _shards(ref: QueueRef) -> Operation[list[QueueRef]]:
     if ref.routes is None:
         return [ref]
@@ -177,16 +204,21 @@ def _at(items: Sequence[Any], places: Iterable[int]) -> list[Any]:
     return [items[place] for place in places]
 
 
-def _by_shard(
-    ref: QueueRef, held: Sequence[ReservedItem], report: Callable[[QueueRef, list[int]], Operation[list[bool]]]
-) -> Operation[list[bool]]:
-    """Reports on leases shard by shard; the verdicts are in the order of the leases."""
+def _places(ref: QueueRef, held: Sequence[object]) -> dict[str, list[int]]:
+    """The places of leases by their shard; what is no lease, or of another queue, is refused by the queue itself."""
     places: dict[str, list[int]] = {}
     for place, item in enumerate(held):
         name = item.queue if isinstance(item, ReservedItem) and _is_of_other(ref, item.queue) else ref.name
         places.setdefault(name, []).append(place)
+    return places
+
+
+def _by_shard(
+    ref: QueueRef, held: Sequence[ReservedItem], report: Callable[[QueueRef, list[int]], Operation[list[bool]]]
+) -> Operation[list[bool]]:
+    """Reports on leases shard by shard; the verdicts are in the order of the leases."""
     found: list[bool | LeaseError] = [False] * len(held)
-    for name, some in places.items():
+    for name, some in _places(ref, held).items():
         verdicts: Sequence[bool | LeaseError]
         try:
             verdicts = yield from report(ref.shard(name), some)

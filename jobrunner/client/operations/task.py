@@ -9,7 +9,7 @@ import msgspec
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text, tag_of_id
-from jobrunner.broker.shards import is_shard, whole_queue
+from jobrunner.broker.shards import in_partition_of, is_shard, tag_of, whole_queue
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import InThread, Operation, TaskEndHint, ask
@@ -73,7 +73,7 @@ def _shown(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None
 def _is_in_shard_of(queue: str, task_id: str) -> bool:
     """Whether the id says that the task is in a shard of this queue other than the first."""
     tag = tag_of_id(task_id)
-    return tag is not None and is_shard(tag) and whole_queue(tag) == queue
+    return tag is not None and is_shard(tag) and whole_queue(tag) == tag_of(queue)
 
 
 def opened(encryption: PayloadEncryption | None, record: TaskRecord) -> Operation[TaskRecord]:
@@ -177,4 +177,5 @@ def _own_queue(at: TaskRef) -> Operation[QueueKeys]:
         return at.keys.queue(record.queue)
     if at.queue is None:
         raise gone(at.id)
-    return at.keys.queue(tag_of_id(at.id) or at.queue if _is_in_shard_of(at.queue, at.id) else at.queue)
+    is_in_shard = _is_in_shard_of(at.queue, at.id)
+    return at.keys.queue(in_partition_of(tag_of_id(at.id) or "", at.queue) if is_in_shard else at.queue)

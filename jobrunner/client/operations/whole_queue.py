@@ -13,7 +13,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import check_id, tag_of_id
-from jobrunner.broker.shards import whole_queue
+from jobrunner.broker.shards import in_partition_of, whole_queue
 from jobrunner.client.item import ItemRecord
 from jobrunner.client.operations import dead_and_history, delete_queue
 from jobrunner.client.operations import queue as one
@@ -61,7 +61,8 @@ def of_each(ref: QueueRef, make: Callable[[QueueRef], Call[T]]) -> Operation[lis
 def shard_of(ref: QueueRef, task_id: str) -> QueueRef:
     """The shard that the id of a task says; the queue itself for an id of the user's own. Raises InvalidName."""
     tag = tag_of_id(check_id(task_id))
-    return ref.shard(tag) if tag is not None and whole_queue(tag) == ref.name and ref.routes is not None else ref
+    is_own = tag is not None and whole_queue(tag) == ref.keys.tag and ref.routes is not None
+    return ref.shard(in_partition_of(tag, ref.name)) if tag is not None and is_own else ref
 
 
 def shard_with(ref: QueueRef, task_id: str) -> Operation[QueueRef]:

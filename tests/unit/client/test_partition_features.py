@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner import Client, Item, RateLimit, queue
+from jobrunner import Client, Item, RateLimit, Worker, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.jobs.registry import register_driver
 from jobrunner.task import Lock, Task, new_id
 
 pytestmark = pytest.mark.timeout(60)
@@ -128,17 +129,22 @@ def _limits(_: Client, mail: Queue) -> None:
 def _refused_settings(_: Client, mail: Queue) -> None:
     with pytest.raises(InvalidOption, match="max_size=5 with partitions=4"):
         mail.configure(max_size=5)
-    with pytest.raises(InvalidOption):
-        mail.configure(dead_letter_queue="mail")
 
 
-def _refused_pipelines(client: Client, mail: Queue) -> None:
-    with pytest.raises(InvalidOption, match="belongs to a pipeline"):
-        client.queue("shop/raw").configure(partitions=N)
-    mail.push_many(range(64))
-    lease = next(one for one in iter(lambda: mail.reserve(1)[0], None) if one.queue != "mail")
-    with pytest.raises(UsageError):
-        lease.move("mail")
+def _pipelines(client: Client, _: Queue) -> None:
+    shop = client.queue("shop/raw")
+    shop.configure(partitions=N, max_attempts=1, dead_letter_queue="shop/failed")
+    shop.push_many(range(64))
+    while taken := shop.reserve(16):
+        shop.move_many(taken[:8], "clean")
+        shop.rollback_many(taken[8:])
+    assert client.queue("shop/clean").counts()["waiting"] + client.queue("shop/failed").counts()["waiting"] == 64
+
+
+def _refused_batches(client: Client, mail: Queue) -> None:
+    register_driver("mail", lambda *_: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(InvalidOption, match="has 4 partitions and is read in batches"):
+        Worker(queues=["mail"], client=client).run(burst=True)
 
 
 def _refused_declaration(_: Client, __: Queue) -> None:
@@ -161,8 +167,9 @@ TRIED: dict[str, Callable[[Client, Queue], None] | str] = {
     "`max_per_worker`, drain": _ELSEWHERE,
     "encryption, payload store": _push,
     "`max_inflight`, `rate`": _limits,
-    "`max_size`, `dead": _refused_settings,
-    "batches: stations": _refused_pipelines,
+    "`max_size`": _refused_settings,
+    "pipelines, `move`": _pipelines,
+    "batches: stations": _refused_batches,
     "other settings declared": _ELSEWHERE,
     "declaring `partitions`": _refused_declaration,
 }
