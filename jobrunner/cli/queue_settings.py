@@ -95,7 +95,8 @@ def setting_text(value: Any) -> str:
     "--rate-per-partition", type=rate, metavar="N/TIME", help="Most tasks of one partition handed out in an interval."
 )
 @click.option("--fair/--no-fair", default=None, help="Whether partitions are served in rotation.")
-@click.option("--partitions", type=at_most, metavar="N", help="Over how many slots of a cluster the queue is spread.")
+@click.option("--partitions", type=at_most, metavar="N",
+              help="Over how many slots of a cluster the queue, or its whole pipeline, is spread.")  # fmt: skip
 @click.option("--history", type=kept_for, metavar="S", help="How long finished tasks are kept: 12h, 7d.")
 @click.option("--history-max", type=at_most, metavar="N", help="Most finished tasks that are kept.")
 @with_create

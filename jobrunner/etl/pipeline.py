@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
 from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import check_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import current_client
 from jobrunner.client.item import item_of
 from jobrunner.client.operations.queue import OnClash, Progress
-from jobrunner.client.queue import Queue
+from jobrunner.client.queue import Queue, align_shards
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
@@ -253,7 +254,8 @@ class Pipeline:
         return draw(self.graph, form)
 
     def apply(self, client: Client | None = None) -> None:
-        """Checks the pipeline, then writes its graph and the settings that its queues were given, in one round trip."""
+        """Checks the pipeline, then writes its graph and the settings that its queues were given, in one round trip; a
+        pipeline with partitions takes a few more, for the settings of each shard."""
         self.check()
         client = client or self.client
         names = [node.queue for node in self.graph.nodes]
@@ -263,7 +265,10 @@ class Pipeline:
             if settings
         ]
         keys = keys_of(client)
-        broker_of(client).run_many([*queues.register(keys, names), publish(keys, self.graph), *calls])
+        written = [*queues.register(keys, names), publish(keys, self.graph), *calls]
+        *_, counts = broker_of(client).run_many([*written, shard_counts(keys.queue(names[0]))])
+        for name in names if counts.served > 1 else ():
+            align_shards(client.queue(name))
 
     def _apply_once(self) -> None:
         client = self.client

@@ -1,15 +1,18 @@
 """Where the items of a pipeline are, how fast they move, and how long the open items will take. Reads only.
 
-A reading is one round trip with a fixed number of commands for each queue, however many items it has, and a second one
-for the last batches of stations on Spark, if there are any. Rates are the growth of the queues' totals. The time left
-is the number of open items divided by the rate at which it falls; it is unknown while that number does not fall.
+A reading is one round trip with a fixed number of commands for each queue and partition, however many items it has, and
+a second one for the last batches of stations on Spark, if there are any. Rates are the growth of the queues' totals.
+The time left is the number of open items divided by the rate at which it falls; it is unknown while that number does
+not fall.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.broker.shards import shard_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.etl.graph import Graph, QueueNode
@@ -79,11 +82,12 @@ class Progress:
     def __init__(self, client: Client, graph: Graph) -> None:
         self._client = client
         self._graph = graph
+        self._counts = _WholeCounts(client, [node.queue for node in graph.nodes])
         self._growth = Growth()
 
     def look(self) -> PipelineView:
         """Reads the state; the first reading has no rates. Raises ServerError."""
-        now = self._counts()
+        now = self._counts.read()
         self._growth.add(monotonic(), {name: found.totals for name, found in now.items()})
         nodes, stopped = self._graph.in_order(), self._stopped()
         stations = tuple(self._station(node, now, stopped.get(node.queue, "")) for node in nodes)
@@ -96,12 +100,6 @@ class Progress:
             dropped=_total(stations, "dropped"),
             rate=self._rate([node.queue for node in nodes], now, ["enqueued"], ENDED),
         )
-
-    def _counts(self) -> Counts:
-        names = [node.queue for node in self._graph.nodes]
-        keys = keys_of(self._client)
-        found = broker_of(self._client).run_many([queues.counts(keys.queue(name)) for name in names])
-        return dict(zip(names, found, strict=True))
 
     def _stopped(self) -> dict[str, str]:
         names = [node.queue for node in self._graph.nodes if node.batches]
@@ -144,24 +142,47 @@ class Emptied:
     """
 
     def __init__(self, client: Client, graph: Graph, *, also_scheduled: bool) -> None:
-        self._client = client
-        self._keys = [keys_of(client).queue(node.queue) for node in graph.nodes if node.is_served]
+        self._counts = _WholeCounts(client, [node.queue for node in graph.nodes if node.is_served])
         self._also_scheduled = also_scheduled
         self._before: list[Mapping[str, int]] | None = None
 
     def __call__(self) -> bool:
         """Counts once. Raises ServerError."""
-        found = broker_of(self._client).run_many([queues.counts(keys) for keys in self._keys])
+        found = list(self._counts.read().values())
         if any(self._left(one) for one in found):
             self._before = None
             return False
-        totals = [one.totals for one in found]
+        totals: list[Mapping[str, int]] = [one.totals for one in found]
         is_same, self._before = totals == self._before, totals
         return is_same
 
     def _left(self, found: QueueCounts) -> int:
         waiting = 0 if found.paused else found.waiting
         return waiting + found.pending + (found.scheduled if self._also_scheduled else 0)
+
+
+class _WholeCounts:
+    """The counts of queues of one pipeline, over all its partitions: one round trip, and another one when it has got
+    more partitions."""
+
+    def __init__(self, client: Client, names: Sequence[str]) -> None:
+        self._client = client
+        self._names = names
+        self._partitions = 1
+
+    def read(self) -> Counts:
+        """Raises ServerError."""
+        found: dict[str, QueueCounts] = {}
+        keys, read = keys_of(self._client), 0
+        while self._names and read < self._partitions:
+            shards = [(name, shard_name(name, number)) for number in range(read, self._partitions)
+                      for name in self._names]  # fmt: skip
+            calls = [queues.counts(keys.queue(shard)) for _, shard in shards]
+            now, *replies = broker_of(self._client).run_many([shard_counts(keys.queue(self._names[0])), *calls])
+            for (name, _), counts in zip(shards, replies, strict=True):
+                found[name] = queues.together(found[name], counts) if name in found else counts
+            read, self._partitions = self._partitions, max(now.served, self._partitions)
+        return found
 
 
 def _total(stations: Iterable[StationView], name: str) -> int:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption, ParameterError, PipelineError
@@ -163,8 +164,8 @@ class StationItem:
 
     @property
     def queue(self) -> str:
-        """Full name of the queue that it was taken from."""
-        return self._run.attempt.queue
+        """Full name of the queue that it was taken from, whatever its partition."""
+        return whole_queue(self._run.attempt.queue)
 
     @property
     def attempt(self) -> int:

@@ -1,7 +1,8 @@
 """From the return value of a station's function to the outcome of the attempt.
 
 Invariants: a payload is passed on unchanged, whatever its truth value; an item goes only to queues that its station
-declares; and an invalid return value makes the item dead with the reason, instead of guessing.
+declares, within its partition of the pipeline; and an invalid return value makes the item dead with the reason,
+instead of guessing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.shards import in_partition_of
 from jobrunner.client.current import current_client
 from jobrunner.client.item import read_headers, write_headers, write_payload
 from jobrunner.errors import PipelineError, UsageError
@@ -146,10 +148,11 @@ class Link:
 
     def _moved(self, to: To, attempt: Attempt) -> Moved:
         queue = self._target(to.queue)
+        here = in_partition_of(attempt.queue, queue)
         payload, encoding = self._written(to.payload, attempt)
         headers = None if to.headers is None else write_headers({**read_headers(attempt.headers), **to.headers})
         return Moved(
-            queue=queue,
+            queue=here,
             payload=payload,
             encoding=encoding,
             headers=headers,
@@ -165,7 +168,8 @@ class Link:
             return self._moved(self._only(returned), attempt)
         queue = self.targets[0]
         payload, encoding = self._written(UNSET if returned is None else returned, attempt)
-        return Moved(queue=queue, payload=payload, encoding=encoding, max_hops=self.max_hops, waits=self.waits(queue))
+        here = queue if "@" not in attempt.queue else in_partition_of(attempt.queue, queue)
+        return Moved(queue=here, payload=payload, encoding=encoding, max_hops=self.max_hops, waits=self.waits(queue))
 
     def _written(self, payload: Any, attempt: Attempt) -> tuple[bytes | None, str]:
         """A payload as stored, and its encoding; None where the item keeps the one that it has."""

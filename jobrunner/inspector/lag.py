@@ -12,13 +12,14 @@ that waits and was never timed is 1.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import SAMPLED
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.records import WorkerRecord
 from jobrunner.inspector.batches import batches_of
@@ -30,6 +31,7 @@ from jobrunner.jobs.batch_record import BatchRecord
 OVER = timedelta(minutes=5)
 """The time over which rates are measured."""
 WITHIN_S = 60.0
+_DEPTH = " - depth"
 """The target: what waits shall be gone within this time."""
 
 
@@ -79,11 +81,13 @@ def lags_of(
     for (queue, _, what), by in added_up(window.figures).items():
         sums.setdefault(queue, StatsTotal()).add(what, by)
     batches = batches_of(client, [view.name for view in views])
-    before = next((hash_ for hash_ in window.hashes if SAMPLED in hash_), {})
+    sampled = next((hash_ for hash_ in window.hashes if SAMPLED in hash_), {})
+    depths, sampled_s = _depths(sampled), (now_ms - whole(sampled.get(SAMPLED, "0"))) / 1000 if sampled else 0.0
     return [
         _lag(
             view, sums.get(view.name, StatsTotal()), batches[view.name], elapsed_s,
-            growth_per_s=_growth_per_s(view, before, now_ms), slots=_slots(view.name, workers), within_s=within_s,
+            growth_per_s=(view.waiting - depths[view.name]) / sampled_s if sampled_s >= 1 else 0.0,
+            slots=_slots(view.name, workers), within_s=within_s,
         )
         for view in views
         if not view.problem
@@ -151,9 +155,10 @@ def _slots(queue: str, workers: Sequence[WorkerRecord]) -> int:
     return max(round(sum(found) / len(found)), 1) if found else 1
 
 
-def _growth_per_s(view: QueueView, before: Mapping[str, str], now_ms: float) -> float:
-    """By how much more waits now than at the first sample of the window, which the leader takes once a minute."""
-    if (elapsed_s := (now_ms - whole(before.get(SAMPLED, "0"))) / 1000) < 1 or not before:
-        return 0.0
-    depth = before.get(stats_calls.field_of(view.name, "-", "depth"), "0").split()
-    return (view.waiting - whole(depth[0])) / elapsed_s
+def _depths(sample: Mapping[str, str]) -> Counter[str]:
+    """How many items waited in each queue, all its shards together, at a sample. The leader takes one a minute."""
+    found: Counter[str] = Counter()
+    for field, value in sample.items():
+        if field.endswith(_DEPTH):
+            found[whole_queue(field.removesuffix(_DEPTH))] += whole((value.split() or ["0"])[0])
+    return found

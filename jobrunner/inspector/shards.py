@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from jobrunner.broker.calls.queues import together
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.calls.stats import QueueSummary
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
@@ -16,6 +17,11 @@ def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
         return run_operation(broker_of(client), queue_names(keys_of(client)))
     counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in names])
     return [shard for name, of_queue in zip(names, counts, strict=True) for shard in of_queue.names(name)]
+
+
+def pipeline_of(queue: str) -> str:
+    """The name of the pipeline that a queue, or a shard of it, is of; "" for a queue of its own."""
+    return whole_queue(queue).rpartition("/")[0]
 
 
 def merged(first: QueueSummary | str, other: QueueSummary | str) -> QueueSummary | str:

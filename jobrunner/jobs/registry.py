@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
 from jobrunner.jobs.batch_record import BatchRecord
@@ -249,7 +250,9 @@ def forget_station(queue: str) -> None:
 
 def definition_for(attempt: Attempt) -> Definition | None:
     """The station of an attempt's queue, else the job of its type; None when neither is known."""
-    return _stations.get(attempt.queue) or _definitions.get(attempt.type)
+    if _stations and (found := _stations.get(whole_queue(attempt.queue))) is not None:
+        return found
+    return _definitions.get(attempt.type)
 
 
 def timeout_of(attempt: Attempt, definition: Definition) -> float | None:

@@ -130,6 +130,23 @@ def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:
     ]
 
 
+def align_stations(client: Client, names: Iterable[str]) -> None:
+    """Gives the shards of these queues the settings of their stations, where their pipeline has partitions. A queue
+    that is refused is logged and does not keep the worker from starting. Raises ServerError."""
+    keys, of_pipelines = keys_of(client), [name for name in names if "/" in name]
+    found = broker_of(client).run_many([shard_counts(keys.queue(name)) for name in of_pipelines])
+    for name, counts in zip(of_pipelines, found, strict=True):
+        if counts.served > 1:
+            _align(client, name)
+
+
+def _align(client: Client, name: str, **more: object) -> None:
+    try:
+        align_shards(client.queue(name))
+    except (JobrunnerError, InvalidOption) as error:
+        _log.warning("declared settings do not fit a queue with partitions", queue=name, error=str(error), **more)
+
+
 def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
     """How many tasks this worker holds of single queues: those `given` to it, else as declared (`max_per_worker`).
     Raises InvalidOption for a queue that its fetch loop does not serve."""
@@ -157,11 +174,7 @@ def publish_declared(client: Client, heartbeat_s: float) -> None:
         elif changed:
             _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
     for one in declared:
-        try:
-            align_shards(client.queue(one.name))
-        except (JobrunnerError, InvalidOption) as error:
-            _log.warning("declared settings do not fit a queue with partitions", queue=one.name, error=str(error),
-                         place=one.place)  # fmt: skip
+        _align(client, one.name, place=one.place)
 
 
 def longest_poll_s(poll_s: float) -> float:

@@ -30,6 +30,7 @@ from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import (
+    align_stations,
     check_middleware,
     configuring,
     log_declared,
@@ -209,6 +210,7 @@ class Worker:
             warn_of_unknown(weights, self.client)
             check_middleware(weights, self.client)
             broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
+            align_stations(self.client, weights)
             publish_declared(self.client, self.settings.heartbeat)
             assembly = Assembly(
                 self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks

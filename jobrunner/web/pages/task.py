@@ -14,6 +14,7 @@ from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
+from jobrunner.inspector.shards import pipeline_of
 from jobrunner.logs import short_traceback
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
@@ -63,7 +64,7 @@ def _task(context: Context) -> tuple[str, Values]:
         "holder": holder,
         "payload": record.placeholder or shown(context, _decoded(record.payload, record)),
         "flow": flow_id_of(record),
-        "pipeline": record.queue.partition("/")[0] if "/" in record.queue else "",
+        "pipeline": pipeline_of(record.queue),
         "editable": editable(context, record),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),

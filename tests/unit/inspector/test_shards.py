@@ -7,7 +7,9 @@ import pytest
 from jobrunner import Client, Item
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.clock import unix_ms
 from jobrunner.coordinator.records import DeathEvents, StatsSampler
+from jobrunner.inspector.lag import read_lags
 from jobrunner.inspector.search import Filter, search
 from jobrunner.inspector.snapshot import overview, queue_views
 from jobrunner.inspector.stats import by_queue
@@ -80,3 +82,25 @@ def test_the_command_line_names_the_whole_queue(spread: Client, cli: Any) -> Non
     assert cli("tasks", "cancel", "own-3", "--queue", "mail").code == 0
     assert cli("queues", "purge", "mail", "--state", "waiting", "--yes").code == 0
     assert spread.queue("mail").counts()["waiting"] == 0
+
+
+def test_a_queue_of_a_pipeline_with_partitions_is_one_queue_too(client: Client) -> None:
+    queue = client.queue("shop/raw")
+    queue.configure(partitions=4, max_attempts=1)
+    queue.push_many(range(80))
+    assert [(view.name, view.waiting) for view in overview(client).queues] == [("shop/raw", 80)]
+    assert len(list_tasks(client, "shop/raw", "waiting", limit=200)) == 80
+    found = search(client, Filter(queue="shop/raw"), limit=200)
+    assert {row.queue for row in found.tasks} == {"shop/raw", "shop@1/raw", "shop@2/raw", "shop@3/raw"}
+    assert search(client, Filter(), limit=200).total == 80
+
+
+def test_the_lag_of_a_station_is_that_of_all_its_partitions(client: Client) -> None:
+    queue = client.queue("shop/raw")
+    queue.configure(partitions=4)
+    queue.push_many(range(64))
+    sampler = StatsSampler(broker_of(client), keys_of(client))
+    sampler.take(ScanReply(holding=["shop/raw", "shop@1/raw", "shop@2/raw", "shop@3/raw"]))
+    sampler.step(unix_ms() - 30_000)
+    (lag,) = read_lags(client, "shop")
+    assert (lag.queue, lag.waiting, lag.arrivals_per_s) == ("shop/raw", 64, 0.0)
