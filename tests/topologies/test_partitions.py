@@ -11,6 +11,8 @@ from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
+from jobrunner.etl import Pipeline
+from jobrunner.etl.station import StationItem
 from tests.support.waiting import wait_for
 from tests.topologies.servers import Node, Spread
 
@@ -82,3 +84,42 @@ def test_nothing_is_lost_or_done_twice_while_slots_move_under_load(client: Clien
     assert set(ran) == set(range(len(sent)))
     assert set(ran.values()) == {1}
     assert queue.totals()["enqueued"] == queue.totals()["succeeded"] == len(sent)
+
+
+def test_a_pipeline_is_on_all_nodes_and_its_items_end_once_while_slots_move(client: Client, spread: Spread) -> None:
+    line, seen = Pipeline("line", client), Counter[tuple[str, int]]()
+
+    @line.station("raw", to="clean")
+    def parse(item: StationItem) -> int:
+        seen["raw", item.payload] += 1
+        return int(item.payload)
+
+    @line.station("clean", to="end", fan_out=True)
+    def split(item: StationItem) -> list[int]:
+        seen["clean", item.payload] += 1
+        return [2 * item.payload, 2 * item.payload + 1]
+
+    @line.sink("end")
+    def store(item: StationItem) -> None:
+        seen["end", item.payload] += 1
+
+    queues = {name: line.queue(name) for name in ("raw", "clean", "end")}
+    queues["raw"].configure(partitions=8)
+    names = [f"line@{n}/raw" if n else "line/raw" for n in range(8)]
+    assert len({node_of(client, spread, name).port for name in names}) == 3
+    worker = Worker(queues=[f"line/{name}" for name in queues], client=client, concurrency=4)
+    worker.start()
+    sent = 0
+    try:
+        for name in names[:4]:
+            sent += len(line.push_many("raw", range(sent, sent + 500)))
+            slot = slot_of(keys_of(client).queue(name).waiting)
+            spread.move(slot, next(one for one in spread.primaries() if one is not spread.owner(slot)))
+        wait_for(lambda: queues["end"].totals().get("succeeded", 0) >= 2 * sent, timeout_s=90)
+    finally:
+        worker.stop()
+    assert set(seen.values()) == {1}
+    assert Counter(station for station, _ in seen) == {"raw": sent, "clean": sent, "end": 2 * sent}
+    assert queues["raw"].totals()["moved_out"] == queues["clean"].totals()["moved_in"] == sent
+    for queue in queues.values():
+        assert not any(queue.counts()[state] for state in ("waiting", "scheduled", "pending", "dead"))
