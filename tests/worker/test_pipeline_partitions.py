@@ -147,6 +147,25 @@ def test_settings_of_stations_reach_all_partitions_and_limits_hold_for_them_toge
     assert most == [3]
 
 
+def test_a_station_waits_for_capacity_partition_by_partition(current: Client, start: Callable[..., Any]) -> None:
+    full = Pipeline("full", current)
+    full.station("raw", to="end")(lambda item: None)
+    full.declare("end", max_size=2 * N)
+    full.queue("raw").configure(partitions=N)
+    full.push_many("raw", range(100))
+    start(queues=["full/raw"], concurrency=4)
+    end, taken, sizes = full.queue("end"), [], [0]
+    wait_for(lambda: end.counts()["waiting"] == 2 * N)
+    while len(taken) < 100:
+        wait_for(lambda: end.counts()["waiting"] > 0)
+        sizes.append(end.counts()["waiting"])
+        leases = end.reserve(3)
+        taken += [lease.payload for lease in leases]
+        end.commit_many(leases)
+    assert sorted(taken) == list(range(100))
+    assert max(sizes) == 2 * N
+
+
 _PROGRAM = """
 import os, time
 from jobrunner.etl import Pipeline

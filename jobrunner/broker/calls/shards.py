@@ -24,15 +24,27 @@ class ShardCounts(msgspec.Struct, frozen=True):
 
     is_limited: bool = False
     """Whether its shards have slices of `max_inflight` or `rate`."""
+    max_size: int = 0
+    """The bound that its shards have parts of; 0: none."""
 
     def names(self, queue: str) -> list[str]:
         """The names of all shards that may hold anything."""
         return shard_names(queue, self.served)
 
+    def parts(self, max_size: int | None) -> list[int | None]:
+        """The part of a bound that each shard has; None without a bound. Shards that new tasks no longer go to have
+        none to fill."""
+        if not max_size:
+            return [None] * self.served
+        less, more = divmod(max_size, self.spread)
+        return [less + (number < more) if number < self.spread else 0 for number in range(self.served)]
+
 
 FIELDS = ("partitions", "shards", "key_shards")
 """The fields that say so: of the settings of the queue itself, or of the hash of a pipeline."""
-_SLICES = ("slice_inflight", "slice_tokens")
+SIZE_FIELD = "slice_size"
+"""The field of the settings of each shard that has its part of `max_size`."""
+_SLICES = (SIZE_FIELD, "max_size", "slice_inflight", "slice_tokens")
 SHARD_FIELD = "shard"
 """The field of the settings of each shard, the first one among them, that has its number."""
 WITHOUT = ShardCounts()
@@ -49,8 +61,9 @@ def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
     if reply is None or reply[1] is None:
         return WITHOUT
     spread, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply[:3])
-    is_limited = served > 1 and any(raw is not None for raw in reply[3:])
-    return ShardCounts(min(spread, served), served, min(keyed, served), is_limited)
+    max_size = whole(reply[4]) if served > 1 and reply[3] is not None else 0
+    is_limited = served > 1 and any(raw is not None for raw in reply[5:])
+    return ShardCounts(min(spread, served), served, min(keyed, served), is_limited, max_size)
 
 
 def set_pipeline_counts(keys: QueueKeys, known: ShardCounts, new: ShardCounts) -> Call[ShardCounts]:

@@ -192,8 +192,9 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
 
 def full(queue: str, more: int) -> QueueFull:
     """The error for tasks beyond the capacity of a queue."""
+    reached = "its part of max_size" if is_shard(queue) else "its max_size"
     return QueueFull(
-        f"queue {queue!r} has no room for {more} more: its max_size is reached and nothing was added; try again later, "
+        f"queue {queue!r} has no room for {more} more: {reached} is reached and nothing was added; try again later, "
         "or raise max_size",
         wanted=more,
     )

@@ -5,7 +5,7 @@ local now_ms, partitions, shards, key_shards, known = unpack(ARGV)
 -- KEYS  shard_counts: hash of the pipeline · settings: hash of that queue
 -- ARGV  now_ms: unused · partitions, shards, key_shards: the new numbers; shards '' = change nothing · known: the
 --       numbers that the new ones were computed from, with blanks between them
--- reply {partitions, shards, key_shards, slice_inflight, slice_tokens}: the fields, or nil
+-- reply {partitions, shards, key_shards, slice_size, max_size, slice_inflight, slice_tokens}: the fields, or nil
 
 local function read() return redis.call('HMGET', shard_counts, 'partitions', 'shards', 'key_shards') end
 
@@ -14,5 +14,5 @@ if shards ~= '' and table.concat({found[1] or '1', found[2] or '1', found[3] or 
   redis.call('HSET', shard_counts, 'partitions', partitions, 'shards', shards, 'key_shards', key_shards)
   found = read()
 end
-local slices = redis.call('HMGET', settings, 'slice_inflight', 'slice_tokens')
-return {found[1], found[2], found[3], slices[1], slices[2]}
+local slices = redis.call('HMGET', settings, 'slice_size', 'max_size', 'slice_inflight', 'slice_tokens')
+return {found[1], found[2], found[3], unpack(slices)}

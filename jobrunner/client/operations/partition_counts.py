@@ -12,6 +12,7 @@ from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, set_pipeline
 from jobrunner.broker.shards import in_partition_of, tag_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.shard_sizes import lower_sizes, settle_sizes
 from jobrunner.client.operations.slices import Divided, begin_division, divide, limits_of
 from jobrunner.client.settings_hash import read_settings, stored_settings
 from jobrunner.errors import InvalidOption, UsageError
@@ -24,11 +25,10 @@ _MOVED_IN_ONE_STEP = "dead_letter_queue"
 
 def check_fits(queue: str, settings: QueueSettings, partitions: int) -> None:
     """Raises InvalidOption for settings that a queue with so many partitions cannot have."""
-    if partitions > 1 and settings.max_size:
+    if partitions > 1 and settings.max_size and settings.max_size < partitions:
         raise InvalidOption(
-            f"max_size={settings.max_size} with partitions={partitions} on queue {queue!r}: each partition would need "
-            "a part of it, and a producer is refused while others have room; leave out one of the two (None takes a "
-            "setting away)"
+            f"max_size={settings.max_size} with partitions={partitions} on queue {queue!r}: each partition has a part "
+            "of it, so it must be at least their number; give a larger max_size, or fewer partitions"
         )
 
 
@@ -73,14 +73,20 @@ def partition_pipeline(ref: QueueRef, wanted: int, settings: QueueSettings) -> O
         before: ShardCounts = yield from ask(shard_counts(ref.keys))
         yield [*queues.register_if_room(ref.all_keys, [ref.name])]
         refs = [ref if name == ref.name else _of(ref, name) for name in (yield from _queues_of_pipeline(ref))]
+        sizes: dict[QueueRef, int | None] = {}
         for one in refs:
-            stored = yield from ask(queues.settings(one.keys))
-            check_fits(one.name, settings if one is ref else read_settings(stored), wanted)
+            own = settings if one is ref else read_settings((yield from ask(queues.settings(one.keys))))
+            check_fits(one.name, own, wanted)
+            sizes[one] = own.max_size
         after = yield from changed_counts(refs, before, wanted)
+        for one in refs:
+            yield from lower_sizes(one, after, sizes[one])
         for one in refs if after.served > before.served else ():
             yield from _make_shards(one, before.served, after.served)
         now: ShardCounts = yield from ask(set_pipeline_counts(ref.keys, before, after))
         if (now.spread, now.served, now.keyed) == (after.spread, after.served, after.keyed):
+            for one in refs:
+                yield from settle_sizes(one)
             if ref.routes is not None:
                 ref.routes.forget(ref.name)
             return

@@ -25,6 +25,7 @@ from jobrunner.client.operations.partition_counts import (
     of_shard,
     partition_pipeline,
 )
+from jobrunner.client.operations.shard_sizes import lower_sizes, settle_sizes
 from jobrunner.client.operations.slices import Divided, Limits, begin_division, divide, found_wrong, limits_of
 from jobrunner.client.settings_hash import read_settings, stored_settings, write_settings
 from jobrunner.errors import InvalidOption
@@ -63,6 +64,7 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
         generation = yield from begin_division(ref)
         if (yield from _configured(ref, written, generation, is_count_given="partitions" in options)):
             yield from one.configure(ref, options, by=by)
+            yield from settle_sizes(ref)
             ref.routes.forget(ref.name)
             return
     raise changed_by_others(ref.name)
@@ -84,6 +86,7 @@ def _configured(
     is_pipeline = "/" in ref.name
     if not is_pipeline and (settings.partitions != before.spread or is_count_given):
         after = yield from changed_counts([ref], before, settings.partitions)
+    yield from lower_sizes(ref, after, settings.max_size)
     own: dict[str, Any] = {name: value for name, value in written.items() if name != "partitions"}
     new: dict[str, Any] = {**stored_settings(stored), "paused": stored.get("paused", b""), **own, "partitions": ""}
 
@@ -105,6 +108,7 @@ def _configured(
     )  # fmt: skip
     if ended is Divided.REFUSED:
         yield from _taken_back(ref, before, limits_of(old), {name: stored.get(name, b"") for name in own})
+        yield from settle_sizes(ref)
         raise InvalidOption(
             f"max_inflight={settings.max_inflight} on queue {ref.name!r}: more leases are held than that; pause the "
             "queue, configure it when they have ended, and resume it; nothing was changed"
@@ -132,6 +136,8 @@ def align(ref: QueueRef) -> Operation[None]:
     with partitions cannot have."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
     check_fits(ref.name, read_settings(stored), counts.spread)
+    if counts.served > 1:
+        yield from settle_sizes(ref)
     if "/" in ref.name and counts.served > 1:
         yield making_shards(ref.all_keys, counts.names(ref.name)[1:])
     for _ in range(TRIES if counts.served > 1 else 0):

@@ -26,6 +26,8 @@ from jobrunner.task import Task
 
 KNOWN_FOR_S = 60.0
 _MEASURED_FOR_S = 1.0
+_MEASURED_IF_BOUNDED_S = 0.1
+"""With `max_size` a shard that is fuller than it seems refuses a task that others would take."""
 _UNMEASURED = 64
 """So many tasks are spread without a look at the backlogs, so that a slow producer does not ask for each task."""
 _CALLS, _LEAST, _MOST = 4, 16, 250
@@ -41,7 +43,7 @@ class Router:
 
     Tasks with equal keys, equal locks or equal ids go to one shard, always the same. Any other goes to the shard with
     the least backlog on the node with the least backlog, so that nodes get equal shares, however many shards each has;
-    a node that does not answer gets none of these.
+    a node that does not answer gets none of these. In a queue with `max_size` it is the shard with most room.
     """
 
     def __init__(self, keys: Keys, queue: str, counts: ShardCounts, node_of: Callable[[bytes], object]) -> None:
@@ -63,7 +65,8 @@ class Router:
     @property
     def is_due(self) -> bool:
         """Whether the backlogs are to be measured before the next task is placed."""
-        return self._sent >= _UNMEASURED and monotonic() >= self._measured_at + _MEASURED_FOR_S
+        measured_for_s = _MEASURED_IF_BOUNDED_S if self.counts.max_size else _MEASURED_FOR_S
+        return self._sent >= _UNMEASURED and monotonic() >= self._measured_at + measured_for_s
 
     def measuring(self) -> Operation[None]:
         """Measures the backlogs. A node that is away is left out until the next measure."""
@@ -87,7 +90,7 @@ class Router:
         if len(free) < len(tasks):
             for task in tasks:
                 self._place_bound(task)
-        size = min(max(len(free) // _CALLS, _LEAST), _MOST)
+        size = 1 if self.counts.max_size else min(max(len(free) // _CALLS, _LEAST), _MOST)
         for first in range(0, len(free), size):
             self._place_free(free[first : first + size])
 
@@ -125,8 +128,11 @@ class Router:
 
     def _take(self, backlogs: Sequence[float]) -> None:
         nodes: dict[object, list[tuple[float, float, int]]] = {}
+        parts = self.counts.parts(self.counts.max_size)
         for number, (keys, waiting) in enumerate(zip(self._keys, backlogs, strict=True)):
-            nodes.setdefault(self._node_of(keys.waiting), []).append((waiting, random.random(), number))
+            part = parts[number]
+            node = self._node_of(keys.waiting) if part is None else None
+            nodes.setdefault(node, []).append((waiting - (part or 0), random.random(), number))
         self._nodes = [(sum(one[0] for one in shards), random.random(), shards) for shards in nodes.values()]
         heapify(self._nodes)
         for shards in nodes.values():

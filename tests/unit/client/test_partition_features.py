@@ -10,7 +10,7 @@ import pytest
 from jobrunner import Client, Item, RateLimit, Worker, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.queue import Queue
-from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.errors import InvalidOption, QueueFull, UsageError
 from jobrunner.jobs.registry import register_driver
 from jobrunner.task import Lock, Task, new_id
 
@@ -126,9 +126,12 @@ def _limits(_: Client, mail: Queue) -> None:
         mail.configure(max_inflight=3)
 
 
-def _refused_settings(_: Client, mail: Queue) -> None:
-    with pytest.raises(InvalidOption, match="max_size=5 with partitions=4"):
-        mail.configure(max_size=5)
+def _max_size(_: Client, mail: Queue) -> None:
+    mail.configure(max_size=50)
+    mail.push_many(range(40))
+    with pytest.raises(QueueFull):
+        mail.push_many(range(11))
+    assert mail.counts()["waiting"] <= 50
 
 
 def _pipelines(client: Client, _: Queue) -> None:
@@ -167,7 +170,7 @@ TRIED: dict[str, Callable[[Client, Queue], None] | str] = {
     "`max_per_worker`, drain": _ELSEWHERE,
     "encryption, payload store": _push,
     "`max_inflight`, `rate`": _limits,
-    "`max_size`": _refused_settings,
+    "`max_size`": _max_size,
     "pipelines, `move`": _pipelines,
     "batches: stations": _refused_batches,
     "other settings declared": _ELSEWHERE,

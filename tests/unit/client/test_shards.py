@@ -283,11 +283,11 @@ def test_a_count_that_shrinks_while_items_wait_is_refused_and_nothing_is_lost(cl
 def test_settings_that_cannot_be_spread_are_refused_whatever_comes_first(
     client: Client, mail: Queue, name: str, other: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=r"max_size=5 with partitions=4 on queue 'mail'"):
-        mail.configure(max_size=5)
+    with pytest.raises(InvalidOption, match=r"max_size=2 with partitions=4 on queue 'mail'"):
+        mail.configure(max_size=2)
     limited = client.queue(name)
-    limited.configure(max_size=5)
-    with pytest.raises(InvalidOption, match=rf"max_size=5 with partitions=3 on queue '{name}'"):
+    limited.configure(max_size=2)
+    with pytest.raises(InvalidOption, match=rf"max_size=2 with partitions=3 on queue '{name}'"):
         client.queue(other).configure(partitions=3)
     assert client.queue(other).settings().partitions == 1
     limited.configure(partitions=3, max_size=None)

@@ -42,9 +42,9 @@ local capacity_wanted
 local partitioning
 local function capacity_left(settings, waiting, scheduled)
   local set = redis.call('HMGET', settings, 'max_size', 'capacity_wanted', 'fair', 'key_inflight', 'key_tokens',
-    'rotation_seq')
+    'rotation_seq', 'slice_size')
   partitioning = (set[3] or set[4] or set[5]) and {inflight = set[4], tokens = set[5], rotation_seq = set[6]} or false
-  local most = set[1] and number(set[1])
+  local most = set[1] and number(set[7] or set[1])  -- a shard has a part (client/operations/shard_sizes.py)
   capacity_wanted = most and number(set[2])
   return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
 end
