@@ -18,7 +18,7 @@ from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
 from jobrunner.etl.chain import PythonStep, chain_of
 from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish
-from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, settle_batches
+from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, settle_batches, shard_driver_of
 from jobrunner.etl.station import (
     QueueOptions,
     StationFunction,
@@ -205,7 +205,7 @@ class Pipeline:
         forget_station(own)
         self.graph.mark_chained(made.queues)
         self.spark_stations[own] = declared
-        register_driver(own, driver_of(declared), origin=node.origin)
+        register_driver(own, driver_of(declared), origin=node.origin, of_shard=shard_driver_of(declared))
 
     @property
     def client(self) -> Client:
@@ -320,7 +320,7 @@ class Pipeline:
         kind = "spark sink" if link.is_sink else "spark station"
         self._add(link.queue, kind, link.targets, settings, origin, batches_of(declared))
         self.spark_stations[link.queue] = declared
-        register_driver(link.queue, driver_of(declared), origin=origin)
+        register_driver(link.queue, driver_of(declared), origin=origin, of_shard=shard_driver_of(declared))
 
     def _add(
         self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str,

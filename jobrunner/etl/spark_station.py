@@ -14,12 +14,13 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from jobrunner.broker.calls import queues
+from jobrunner.broker.shards import in_partition_of, whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption
@@ -126,6 +127,22 @@ def driver_of(declared: SparkStation) -> MakeDriver:
         return driver
 
     return make
+
+
+def shard_driver_of(declared: SparkStation) -> Callable[[str], MakeDriver]:
+    """Returns a function from a shard of the station's queue to what makes its driver. A partition is a pipeline of its
+    own, so the station is the same one there; settings reach the shard with those of the whole queue."""
+    return lambda shard: driver_of(_in_partition(declared, shard))
+
+
+def _in_partition(declared: SparkStation, shard: str) -> SparkStation:
+    link = declared.link
+    here = replace(
+        link, queue=shard, targets=tuple(in_partition_of(shard, to) for to in link.targets),
+        waits=lambda to: link.waits(whole_queue(to)),
+        above=lambda: tuple(in_partition_of(shard, name) for name in link.above()),
+    )  # fmt: skip
+    return replace(declared, queue=shard, link=here, settings={})
 
 
 def settle_batches(

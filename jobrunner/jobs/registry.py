@@ -157,7 +157,7 @@ _ON_TYPES = (
     'for udf("int"), and make sessions and DataFrames in functions'
 )
 _stations: dict[str, StationDefinition] = {}
-_drivers: dict[str, tuple[str, MakeDriver]] = {}
+_drivers: dict[str, tuple[str, MakeDriver, Callable[[str], MakeDriver] | None]] = {}
 
 
 def register(definition: JobDefinition) -> None:
@@ -226,15 +226,21 @@ def all_stations() -> list[StationDefinition]:
     return [_stations[queue] for queue in sorted(_stations)]
 
 
-def register_driver(queue: str, factory: MakeDriver, *, origin: str = "") -> None:
-    """Adds what drives a queue; `origin` is the module:qualified name of its function. Raises as register_station."""
+def register_driver(
+    queue: str, factory: MakeDriver, *, origin: str = "", of_shard: Callable[[str], MakeDriver] | None = None
+) -> None:
+    """Adds what drives a queue; `origin` is the module:qualified name of its function. `of_shard` returns the factory
+    for another shard of the queue; without it the queue can have no partitions. Raises as register_station."""
     _check_free(queue, origin)
-    _drivers[queue] = (origin, factory)
+    _drivers[queue] = (origin, factory, of_shard)
 
 
 def driver_of(queue: str) -> MakeDriver | None:
-    """The factory of the driver of a queue, or None."""
-    return _drivers[queue][1] if queue in _drivers else None
+    """The factory of the driver of a queue or shard, or None."""
+    if queue in _drivers:
+        return _drivers[queue][1]
+    of_shard = _drivers[whole][2] if (whole := whole_queue(queue)) in _drivers else None
+    return None if of_shard is None else of_shard(queue)
 
 
 def driven_queues() -> list[str]:

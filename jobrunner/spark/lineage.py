@@ -19,6 +19,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.errors import InvalidOption
@@ -80,7 +81,7 @@ class Lineage:
         self._sender.close(_FLUSH_S)
 
     def _event(self, kind: str, at: datetime, batch: str, attempt: int) -> Event:
-        queue = self._station.queue
+        queue = whole_queue(self._station.queue)
         named = {"processingType": "BATCH", "integration": "JOBRUNNER", "jobType": "STATION"}
         job_type = _facet("2-0-3", "JobTypeJobFacet", **named)
         return {
@@ -102,7 +103,7 @@ class Lineage:
         return [self._queue(to) for to in self._station.targets]
 
     def _queue(self, name: str) -> Event:
-        return {"namespace": self._server, "name": f"{self._prefix}:{name}", "facets": {}}
+        return {"namespace": self._server, "name": f"{self._prefix}:{whole_queue(name)}", "facets": {}}
 
 
 def _table(address: str) -> Event:

@@ -97,7 +97,7 @@ class WorkerParts:
     @property
     def all_queues(self) -> list[str]:
         """The same with all shards."""
-        return [*self.tasks.rotation.queues, *self.drivers.queues]
+        return [*self.tasks.rotation.queues, *self.drivers.shards.weights]
 
     @property
     def in_hand(self) -> int:
@@ -189,7 +189,8 @@ class Assembly:
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact, settings.release)
         heartbeat = Heartbeat(
-            self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat, shards
+            self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat,
+            (shards, drivers.shards),
         )
         gates = Gates([gate_of(given) for given in settings.gates], commands.set_gate)
         loops = (

@@ -52,7 +52,7 @@ class EmptyQueues:
         if self._until is RunUntil.DRAINED:
             left += sum(found.scheduled for found in counted)
         if left:  # batches of other workers, whose driver may be down for days, keep no burst worker alive
-            others = [name for name in parts.all_queues if name not in parts.drivers.queues]
+            others = [name for name in parts.all_queues if name not in parts.drivers.shards.weights]
             left -= sum(run_many([queue_calls.held_by_batches(keys.queue(name)) for name in others]))
         return left
 

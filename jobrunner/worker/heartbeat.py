@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -218,7 +219,7 @@ class Heartbeat:
 
     def __init__(
         self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, registration: Registration,
-        commands: Commands, heartbeat_s: float, shards: ServedShards,
+        commands: Commands, heartbeat_s: float, shards: Sequence[ServedShards],
     ) -> None:  # fmt: skip
         self._broker = broker
         self._shards = shards
@@ -250,9 +251,11 @@ class Heartbeat:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
             if self._registration.redact:
                 calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
-        asking = self._shards.asking()
-        _, commands, *said = self._broker.run_many([*calls, *asking])
-        self._shards.take(said[len(said) - len(asking) :])
+        asking = [shards.asking() for shards in self._shards]
+        _, commands, *said = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        replies = iter(said[len(said) - sum(map(len, asking)) :])
+        for shards, some in zip(self._shards, asking, strict=True):
+            shards.take(list(islice(replies, len(some))))
         is_changed = self._commands.obey(commands)
         self._has_started = True
         return 0.0 if is_changed else self._heartbeat_s

@@ -6,8 +6,9 @@ from functools import partial
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.broker.calls.shards import WITHOUT, shard_counts
 from jobrunner.broker.keys import Keys, split_queue
+from jobrunner.broker.shards import shard_name, whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.queue import align_shards
 from jobrunner.client.settings_hash import settings_named, write_settings
@@ -26,6 +27,7 @@ from jobrunner.jobs.registry import (
     station_of,
 )
 from jobrunner.logs import SafeLogger
+from jobrunner.worker.shards import ServedShards
 
 _log = SafeLogger("jobrunner.worker")
 _drivers_log = SafeLogger("jobrunner.drivers")
@@ -196,25 +198,45 @@ class BatchDrivers:
         self._seen = seen
         self.queues = [queue for queue in queues if driver_of(queue) is not None]
         self._running: dict[str, Driver] = {}
+        self.shards = ServedShards(keys_of(client), dict.fromkeys(self.queues, 1), [WITHOUT] * len(self.queues))
+        """A batch is filled from one slot, so every shard has a driver of its own."""
 
     def check(self, broker: Broker, keys: Keys) -> None:
-        """Raises InvalidOption for a queue with partitions: a batch is filled from one slot."""
+        """Asks for the shards of the queues. Raises InvalidOption for a queue with partitions whose driver cannot serve
+        them."""
         found = broker.run_many([shard_counts(keys.queue(queue)) for queue in self.queues])
         for queue, counts in zip(self.queues, found, strict=True):
-            if counts.spread > 1:
+            if counts.spread > 1 and driver_of(shard_name(queue, 1)) is None:
                 raise InvalidOption(
                     f"queue {queue!r} has {counts.spread} partitions and is read in batches, which are filled from one "
                     f"slot: set it back with configure(partitions=1), or let jobs read it one task at a time"
                 )
+        self.shards = ServedShards(keys, dict.fromkeys(self.queues, 1), found)
+        self.shards.on_change = self._serve_more
 
     def start(self) -> None:
         """Starts them one by one. Raises what a driver raises."""
-        for queue in self.queues:
-            make = driver_of(queue)
-            assert make is not None, "a driver was forgotten while its worker started"
-            driver = make(self._client, partial(self._seen, queue))
-            driver.start()
-            self._running[queue] = driver
+        for shard in self.shards.weights:
+            self._start(shard)
+            if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
+                _align(self._client, shard)  # the first driver wrote what its station declares
+
+    def _start(self, shard: str) -> None:
+        make = driver_of(shard)
+        assert make is not None, "a driver was forgotten while its worker started"
+        driver = make(self._client, partial(self._seen, whole_queue(shard)))
+        driver.start()
+        self._running[shard] = driver
+
+    def _serve_more(self) -> None:
+        self.shards.has_changed = False
+        for shard in self.shards.weights:
+            if shard not in self._running and self._running:
+                try:
+                    self._start(shard)
+                except Exception:
+                    _drivers_log.exception("a partition has no driver: it is served when the worker starts again",
+                                           queue=shard)  # fmt: skip
 
     def be_quiet(self, quiet: bool) -> None:
         """Lets none of them take anything new, or all of them again."""
@@ -250,7 +272,8 @@ class BatchDrivers:
     @property
     def running(self) -> list[tuple[str, CurrentBatch]]:
         """The batches they work for, with their queues."""
-        return [(queue, batch) for queue, driver in list(self._running.items()) for batch in driver.running]
+        found = list(self._running.items())
+        return [(whole_queue(shard), batch) for shard, driver in found for batch in driver.running]
 
     @property
     def failure(self) -> DriverFailed | None:

@@ -30,9 +30,9 @@ BATCHES, PLAIN = "driven/batches", "driven/plain"
 class ByTens:
     """Takes up to ten items at a time and commits them, on a thread of its own."""
 
-    def __init__(self, client: Client, seen: Any) -> None:
+    def __init__(self, client: Client, seen: Any, queue: str = BATCHES) -> None:
         self.seen = seen
-        self._queue = client.queue(BATCHES)
+        self._queue = client.queue(queue)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self.calls: list[str] = []
@@ -297,3 +297,30 @@ def test_a_burst_worker_does_not_wait_for_the_batches_of_a_driver_that_is_down(c
 
     assert done.is_set()
     assert batched.counts()["pending"] == 5
+
+
+def test_every_partition_of_a_pipeline_has_a_driver_also_those_that_are_added(current: Client, start: Any) -> None:
+    made: dict[str, ByTens] = {}
+
+    def make_for(shard: str) -> Any:
+        def make(client: Client, seen: Any) -> ByTens:
+            made[shard] = ByTens(client, seen, shard)
+            return made[shard]
+
+        return make
+
+    register_driver(BATCHES, make_for(BATCHES), origin="test:driver", of_shard=make_for)
+    queue = current.queue(BATCHES)
+    queue.configure(partitions=2)
+    worker = start(queues=[BATCHES], heartbeat=0.2)
+    queue.push_many(range(100))
+    wait_for(lambda: queue.totals().get("succeeded") == 100)
+    tag, _, name = BATCHES.partition("/")
+    assert set(made) == {BATCHES, f"{tag}@1/{name}"}
+    queue.configure(partitions=4)
+    [queue.push(number) for number in range(40)]
+    wait_for(lambda: queue.totals().get("succeeded") == 140, timeout_s=20)
+    assert set(made) == {BATCHES, *(f"{tag}@{number}/{name}" for number in range(1, 4))}
+    worker.stop()
+    assert {driver.calls[-1] for driver in made.values()} == {"stop"}
+    forget_station(BATCHES)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from jobrunner.broker.shards import whole_queue
 from jobrunner.errors import PayloadTooLarge, PipelineError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
@@ -54,9 +55,10 @@ class RowRules:
 def rules_of(station: SparkStation, *, payload_limit: int) -> RowRules:
     """The rules of a declared station."""
     short = {name: name.partition("/")[2] for name in station.targets}
+    whole = {whole_queue(name): own for name, own in short.items()}
     return RowRules(
         station=station.queue,
-        targets=short | {name: name for name in short.values()},
+        targets=short | whole | {name: name for name in short.values()},
         never_full=frozenset(short[name] for name in station.targets if not station.link.waits(name)),
         fan_out=station.fan_out,
         emits_new=station.emits_new,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner import Client, Item, RateLimit, Worker, queue
+from jobrunner import Client, Item, RateLimit, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, QueueFull, UsageError
-from jobrunner.jobs.registry import register_driver
 from jobrunner.task import Lock, Task, new_id
 
 pytestmark = pytest.mark.timeout(60)
@@ -144,12 +143,6 @@ def _pipelines(client: Client, _: Queue) -> None:
     assert client.queue("shop/clean").counts()["waiting"] + client.queue("shop/failed").counts()["waiting"] == 64
 
 
-def _refused_batches(client: Client, mail: Queue) -> None:
-    register_driver("mail", lambda *_: None)  # type: ignore[arg-type,return-value]
-    with pytest.raises(InvalidOption, match="has 4 partitions and is read in batches"):
-        Worker(queues=["mail"], client=client).run(burst=True)
-
-
 def _refused_declaration(_: Client, __: Queue) -> None:
     with pytest.raises(InvalidOption, match="is set on the server and not declared"):
         queue("declared", partitions=N)
@@ -172,7 +165,7 @@ TRIED: dict[str, Callable[[Client, Queue], None] | str] = {
     "`max_inflight`, `rate`": _limits,
     "`max_size`": _max_size,
     "pipelines, `move`": _pipelines,
-    "batches: stations": _refused_batches,
+    "stations on Spark": "tests/spark/test_pipeline_partitions.py",
     "other settings declared": _ELSEWHERE,
     "declaring `partitions`": _refused_declaration,
 }
