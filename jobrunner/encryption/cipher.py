@@ -226,7 +226,13 @@ def _owner(context: EncryptionContext) -> _ResultOwner:
 
 
 def _is_forwarded(origin: str, queue: str) -> bool:
-    """Whether this program says that what dies in `origin` may come to `queue`, over others too."""
+    """Whether this program says that what dies in `origin` may come to `queue`, over others too. It says so of whole
+    queues, `orders/raw`; an item stays in its partition, `orders@3/raw`."""
+    (partition, _, origin), (other, _, queue) = origin.partition("/"), queue.partition("/")
+    if partition != other:
+        return False
+    pipeline = partition.partition("@")[0]
+    origin, queue = f"{pipeline}/{origin}", f"{pipeline}/{queue}"
     reached, left = {origin}, [origin]
     while left:
         for to in _forwards.get(left.pop(), ()):

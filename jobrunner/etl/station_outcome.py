@@ -148,11 +148,10 @@ class Link:
 
     def _moved(self, to: To, attempt: Attempt) -> Moved:
         queue = self._target(to.queue)
-        here = in_partition_of(attempt.queue, queue)
         payload, encoding = self._written(to.payload, attempt)
         headers = None if to.headers is None else write_headers({**read_headers(attempt.headers), **to.headers})
         return Moved(
-            queue=here,
+            queue=_beside(attempt, queue),
             payload=payload,
             encoding=encoding,
             headers=headers,
@@ -168,8 +167,10 @@ class Link:
             return self._moved(self._only(returned), attempt)
         queue = self.targets[0]
         payload, encoding = self._written(UNSET if returned is None else returned, attempt)
-        here = queue if "@" not in attempt.queue else in_partition_of(attempt.queue, queue)
-        return Moved(queue=here, payload=payload, encoding=encoding, max_hops=self.max_hops, waits=self.waits(queue))
+        return Moved(
+            queue=_beside(attempt, queue), payload=payload, encoding=encoding, max_hops=self.max_hops,
+            waits=self.waits(queue),
+        )  # fmt: skip
 
     def _written(self, payload: Any, attempt: Attempt) -> tuple[bytes | None, str]:
         """A payload as stored, and its encoding; None where the item keeps the one that it has."""
@@ -190,3 +191,8 @@ class Link:
 
     def _short(self) -> str:
         return self.queue.partition("/")[2]
+
+
+def _beside(attempt: Attempt, queue: str) -> str:
+    """A queue of the pipeline in the partition of an item."""
+    return in_partition_of(attempt.queue, queue) if "@" in attempt.queue else queue

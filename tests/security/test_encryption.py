@@ -489,6 +489,20 @@ def test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_
         _ = moved.payload
 
 
+def test_payloads_open_in_every_partition_of_a_pipeline_also_where_its_dead_go(encrypting: Client) -> None:
+    first = encrypting.queue("parted/first")
+    first.configure(partitions=4, max_attempts=1, dead_letter_queue="parted/dead")
+    first.push_many(range(64))
+    while taken := first.reserve(10):
+        first.move_many(taken[:5], "next")
+        first.rollback_many(taken[5:])
+
+    for name in ("next", "dead"):
+        leases = encrypting.queue(f"parted/{name}").reserve(64)
+        assert len({lease.queue for lease in leases}) > 1
+        assert all(isinstance(lease.payload, int) for lease in leases)
+
+
 def test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open(
     encrypting: Client, raw: redis.Redis
 ) -> None:

@@ -80,8 +80,11 @@ def written_counts(counts: ShardCounts) -> dict[str, Any]:
 
 
 def making_shards(keys: Keys, names: Sequence[str]) -> list[Call[Any]]:
-    """Registers shards other than the first and gives them their numbers, so that an empty one is not forgotten."""
-    numbering = [queues.configure(keys.queue(name), {SHARD_FIELD: tag_of(name).partition("@")[2]}) for name in names]
+    """Registers shards and gives them their numbers, so that an empty one is not forgotten."""
+    numbers = [tag_of(name).partition("@")[2] or "0" for name in names]
+    numbering = [
+        queues.configure(keys.queue(name), {SHARD_FIELD: number}) for name, number in zip(names, numbers, strict=True)
+    ]
     return [*queues.register(keys, list(names)), *numbering] if names else []
 
 

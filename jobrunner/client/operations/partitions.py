@@ -139,7 +139,7 @@ def align(ref: QueueRef) -> Operation[None]:
     if counts.served > 1:
         yield from settle_sizes(ref)
     if "/" in ref.name and counts.served > 1:
-        yield making_shards(ref.all_keys, counts.names(ref.name)[1:])
+        yield making_shards(ref.all_keys, counts.names(ref.name))
     for _ in range(TRIES if counts.served > 1 else 0):
         generation = yield from begin_division(ref)
         if (yield from _aligned(ref, generation)):

@@ -1,5 +1,8 @@
 """The page of a station on Spark: its lag, its settings, its last batches."""
 
+import html
+import re
+
 import pytest
 
 from jobrunner.broker.calls import batch_log
@@ -82,3 +85,20 @@ def test_a_station_in_python_and_one_without_batches_say_so(browse, flights):
 @pytest.mark.parametrize("path", ["flights/in_time", "flights/none", "none/clean"])
 def test_what_no_station_serves_has_no_page(browse, flights, path):
     assert browse().get(f"/pipelines/{path}").status_code == 404
+
+
+def test_a_pipeline_with_partitions_is_shown_as_a_whole_and_its_items_are_found(browse, client, flights):
+    flights.queue("clean").configure(partitions=3)
+    ids = flights.push_many("clean", [{"n": n} for n in range(60)])
+    shown = browse().get("/pipelines/flights", headers=JSON).json()
+    assert shown["line"]["waiting"] == 61
+    assert "flights@1" not in browse().get("/pipelines").text
+    assert browse().get("/pipelines/flights/clean").status_code == 200
+    (item,) = [one for one in ids if one.endswith("-flights@2")][:1]
+    page = browse().get(f"/tasks/{item}")
+    assert page.status_code == 200
+    assert 'href="/pipelines/flights"' in page.text
+    listed = browse().get("/queues/flights/clean")
+    assert (listed.status_code, client.queue("flights/clean").counts()["waiting"]) == (200, 61)
+    for link in set(re.findall(r'href="(/(?:queues|tasks|pipelines)[^"#]*)"', page.text)):
+        assert browse().get(html.unescape(link)).status_code == 200, link
