@@ -1,7 +1,7 @@
 local shard_counts, settings = unpack(KEYS)
 local now_ms, partitions, shards, key_shards, known = unpack(ARGV)
 -- pipeline_shards: how many shards each queue of a pipeline has, and whether one of its queues has slices of limits.
---       Sets the numbers first where that is asked for, unless somebody changed them meanwhile.
+--       With `shards` it sets the numbers first, if they are still `known`.
 -- KEYS  shard_counts: hash of the pipeline · settings: hash of that queue
 -- ARGV  now_ms: unused · partitions, shards, key_shards: the new numbers; shards '' = change nothing · known: the
 --       numbers that the new ones were computed from, with blanks between them

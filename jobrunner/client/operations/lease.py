@@ -163,8 +163,8 @@ def _moved_fields(
 
 
 def _check_target(ref: QueueRef, target: str) -> Operation[None]:
-    """Once for each target: in a pipeline whose queues are known, an item would wait for ever in any other. One that is
-    new is registered, as by a push."""
+    """Once for each target: in a pipeline whose queues are known, an item would wait for ever in any other. A new
+    target is registered, as by a push."""
     if target == ref.name or target in ref.targets:
         return
     pipeline, whole = whole_queue(ref.keys.tag), whole_queue(target)

@@ -219,7 +219,7 @@ class Routes:
                 self.registered.update(shards)  # when they were made
 
     def _making(self, names: Iterable[str]) -> list[Call[Any]]:
-        """Registers the shards of queues of pipelines: one that was not there when its pipeline was partitioned has
+        """Registers the shards of queues of pipelines: a queue that is newer than the partitions of its pipeline has
         none yet."""
         of_pipelines = [self.routers[name].shards for name in names if "/" in name and name in self.routers]
         shards = [name for shards in of_pipelines for name in shards if name not in self.registered]

@@ -205,7 +205,7 @@ def _at(items: Sequence[Any], places: Iterable[int]) -> list[Any]:
 
 
 def _places(ref: QueueRef, held: Sequence[object]) -> dict[str, list[int]]:
-    """The places of leases by their shard; what is no lease, or of another queue, is refused by the queue itself."""
+    """The places of leases by their shard. Those of other queues are left to the queue itself, which refuses them."""
     places: dict[str, list[int]] = {}
     for place, item in enumerate(held):
         name = item.queue if isinstance(item, ReservedItem) and _is_of_other(ref, item.queue) else ref.name

@@ -19,7 +19,7 @@ NAMES = pytest.mark.parametrize("name", ["mail", "shop/raw"])
 
 
 def parts(client: Client, name: str, count: int = 4) -> list[int | None]:
-    """What each shard takes; None for no bound."""
+    """The bound of each shard; None without one."""
     calls: list[Call[Any]] = []
     for number in range(count):
         keys = keys_of(client).queue(shard_name(name, number))
