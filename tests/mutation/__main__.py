@@ -2,8 +2,9 @@
 
 Results are kept in a folder, and the next run goes on with what has none. The order is random, so the results of a run
 that was ended are those of a random sample. `--sample N --seed S` tries so many, `--script NAME` the mutants of one
-file, `--again` the survivors once more, after tests were added. Exit code: 0 the score is at least 95 %, 1 not, 2
-misuse.
+file, `--again` the survivors and the late kills once more, after tests were added. Each kill is made sure of: the test
+must pass without the mutant. A kill is late when only the limit of a test's time ended it, or the tests' process ended;
+these are listed with the survivors. Exit code: 0 the score is at least 95 %, 1 not, 2 misuse.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> int:
     wanted = _wanted(options)
     if not options.report:
         known = results.read()
-        again = {key for key, one in known.items() if options.again and one.status == "survived"}
+        again = {key for key, one in known.items() if options.again and (one.status == "survived" or one.is_late)}
         _run_all([one for one in wanted if one.key not in known or one.key in again], results, options)
     known, judgements = results.read(), read_judgements()
     found = [known[one.key] for one in wanted if one.key in known]
@@ -123,7 +124,8 @@ def _suspect(todo: dict[str, Mutant], suspects: set[str], results: Results, code
     if key not in suspects:
         suspects.add(key)
         return False
-    results.add(Result.of_mutant(todo.pop(key), "killed", test="-", reason=f"the process of the tests ended: {code}"))
+    reason = f"the process of the tests ended: {code}"
+    results.add(Result.of_mutant(todo.pop(key), "killed", by="process", reason=reason))
     return True
 
 
@@ -134,7 +136,7 @@ def _say_progress(count: int, left: int, took_s: float) -> None:
 
 
 def _print(found: list[Result], judgements: dict[tuple[str, str, str], Judgement], wanted: int) -> None:
-    print(f"{'file':32}{'mutants':>9}{'killed':>8}{'survived':>10}{'equivalent':>12}{'score':>9}")
+    print(f"{'file':32}{'mutants':>9}{'killed':>8}{'late':>6}{'survived':>10}{'equivalent':>12}{'score':>9}")
     for file in sorted({one.file for one in found}):
         _print_row(_name(file), [one for one in found if one.file == file], judgements)
     _print_row("all", found, judgements)
@@ -149,12 +151,14 @@ def _print(found: list[Result], judgements: dict[tuple[str, str, str], Judgement
             print(f"\n{one.file}:{one.line}{partly}\n  - {one.before}\n  + {one.after}")
             if judged:
                 print(f"  {judged.verdict}: {judged.reason}")
+        elif one.is_late:
+            print(f"\n{one.file}:{one.line} late: {one.reason}, {one.test}\n  - {one.before}\n  + {one.after}")
 
 
 def _print_row(name: str, found: list[Result], judgements: dict[tuple[str, str, str], Judgement]) -> None:
     score = Score.of(found, judgements)
     counted = score.killed + score.survived + score.equivalent
-    print(f"{name:32}{counted:9}{score.killed:8}{score.survived:10}{score.equivalent:12}{score.share:9.1%}")
+    print(f"{name:32}{counted:9}{score.killed:8}{score.late:6}{score.survived:10}{score.equivalent:12}{score.share:9.1%}")
 
 
 def _as_json(found: list[Result], judgements: dict[tuple[str, str, str], Judgement], wanted: int) -> dict[str, object]:
@@ -178,7 +182,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--script", action="append", metavar="NAME", help="as enqueue or lib/history; may be repeated")
     parser.add_argument("--sample", type=int, metavar="N", help="try so many, drawn at random (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the order (default: 0)")
-    parser.add_argument("--again", action="store_true", help="run survivors again")
+    parser.add_argument("--again", action="store_true", help="run survivors and late kills again")
     parser.add_argument("--report", action="store_true", help="run nothing, print what is known")
     parser.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests each (default: 60)")
     parser.add_argument("--tests", action="append", metavar="PATH", help="tests to run instead of the usual ones")

@@ -20,8 +20,9 @@ VERDICTS = ("equivalent", "accepted")
 class Result:
     """One mutant: killed, survived, or invalid when no server compiles it.
 
-    `test` and `reason`: the first test that failed, and how. `tests` of `of`: how many of the tests that run the line a
-    survivor was tried against.
+    `test` and `reason`: the first test that failed, and how. `by`: what killed it: test, time (a test ran into its
+    limit) or process (that of the tests ended). `tests` of `of`: how many of the tests that run the line a survivor was
+    tried against.
     """
 
     key: str
@@ -35,16 +36,22 @@ class Result:
     tests: int = 0
     of: int = 0
     took_s: float = 0.0
+    by: str = ""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was killed by the limit of time, or with the process of the tests, and by no failed assertion."""
+        return self.status == "killed" and self.by != "test"
 
     @classmethod
     def of_mutant(
-        cls, mutant: Mutant, status: str, *, test: str = "", reason: str = "", tests: int = 0, of: int = 0,
-        took_s: float = 0.0,
+        cls, mutant: Mutant, status: str, *, test: str = "", by: str = "", reason: str = "", tests: int = 0,
+        of: int = 0, took_s: float = 0.0,
     ) -> Self:  # fmt: skip
         """The result of a mutant."""
         return cls(
             mutant.key, mutant.file, mutant.line, mutant.before, mutant.after, status, test, reason, tests, of,
-            round(took_s, 2),
+            round(took_s, 2), by,
         )  # fmt: skip
 
 
@@ -122,23 +129,26 @@ def judgement_of(result: Result, judgements: dict[tuple[str, str, str], Judgemen
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of a group of mutants. Invalid ones count nowhere."""
+    """Of a group of mutants. Invalid ones count nowhere. `late` of the killed ones were so by no failed assertion: a
+    test ran into its limit of time, or the process of the tests ended."""
 
     killed: int
     survived: int
     equivalent: int
+    late: int = 0
 
     @classmethod
     def of(cls, results: Iterable[Result], judgements: dict[tuple[str, str, str], Judgement]) -> Self:
         """Counts results."""
-        killed = survived = equivalent = 0
+        killed = survived = equivalent = late = 0
         for one in results:
             judged = judgement_of(one, judgements)
             killed += one.status == "killed"
+            late += one.is_late
             is_equivalent = judged is not None and judged.verdict == "equivalent"
             survived += one.status == "survived" and not is_equivalent
             equivalent += one.status == "survived" and is_equivalent
-        return cls(killed, survived, equivalent)
+        return cls(killed, survived, equivalent, late)
 
     @property
     def share(self) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pytest
 import redis
@@ -27,15 +27,14 @@ from tests.mutation.installed import install, lua_files, own_text, statement_num
 from tests.mutation.lua_syntax import parse
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.results import PLAN, Result, Results
+from tests.mutation.traces import Traces
 from tests.simulation.checks import NAMES
-from tests.simulation.server import SimulatedServer
-from tests.support.server import Server
+from tests.support.registries import as_before
 
 _STALE_THREADS = 12
 _SLOW_S = 4.0
 _LIMIT_S, _LIMIT_TIMES, _LONGEST_S = 4.0, 12, 60.0
 _PYTEST = "/_pytest/"
-_TRACE = re.compile(rb"jr_trace (\d+)")
 _NOT_AT_ALL = ("test_a_seeded_bug_is_found", "test_the_command_", "tests/simulation/test_server")
 """Tests that start processes, which read the scripts from disk, or compare two servers that both have the mutant."""
 _READ_THE_TEXT = ("batch_fill.lua", "/test_split_batches.py")
@@ -46,57 +45,11 @@ class TookTooLong(BaseException):
     """A test ran into the time limit."""
 
 
-class _Traces:
-    """The numbers of statements that servers logged since the last call of `take`."""
+class Failure(NamedTuple):
+    """How a test failed: `by` is test or time (the limit ended it), `reason` the first line."""
 
-    def __init__(self) -> None:
-        self._read: dict[Path, int] = {}
-        self._numbers: set[int] = set()
-        self.servers: list[Server] = []
-        start, remove = Server.start, Server.remove
-
-        def started(server: Server) -> None:
-            if server not in self.servers:
-                self.servers.append(server)
-            start(server)
-
-        def removed(server: Server) -> None:
-            self._read_log(server)
-            self.servers.remove(server)
-            remove(server)
-
-        def logged(_: SimulatedServer, message: bytes) -> None:
-            self._numbers.update(map(int, _TRACE.findall(message)))
-
-        Server.start, Server.remove = started, removed  # type: ignore[method-assign, assignment]
-        SimulatedServer.log = logged  # type: ignore[method-assign, assignment]
-
-    def take(self) -> list[int]:
-        for server in self.servers:
-            self._read_log(server)
-        taken, self._numbers = self._numbers, set()
-        return sorted(taken)
-
-    def restart(self) -> None:
-        """Ends what runs on the servers."""
-        for server in self.servers:
-            server.kill()
-            server.start()
-
-    def restart_busy(self) -> None:
-        """Restarts when a server still runs a script without end, of a mutant before: it would refuse the next one, and
-        every call of the tests."""
-        if any(is_busy(server) for server in self.servers):
-            self.restart()
-
-    def _read_log(self, server: Server) -> None:
-        path = server.folder / "log"
-        if path.exists():
-            with path.open("rb") as log:
-                log.seek(self._read.get(path, 0))
-                text = log.read()
-                self._read[path] = log.tell()
-            self._numbers.update(map(int, _TRACE.findall(text)))
+    by: str
+    reason: str
 
 
 class Runner:
@@ -106,9 +59,11 @@ class Runner:
         self._stderr = stderr
         self._plan = json.loads(Path(os.environ[PLAN]).read_text("utf-8"))
         self._results = Results(Path(self._plan["folder"]))
-        self._traces = _Traces()
+        self._traces = Traces()
         self._usual_s: dict[str, float] = {}
         self._is_broken = False
+        self._unfit: set[str] = set()
+        """Tests that failed when they ran once more without a mutant."""
         self._kills: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for result in self._results.read().values():
             if result.test:
@@ -151,7 +106,7 @@ class Runner:
             if self._is_broken:
                 break
             if failure:
-                self._say(f"fails without a mutant, so it is left out: {test}: {failure}\n")
+                self._say_left_out(test, failure)
             else:
                 self._results.add_coverage(test, took, numbers)
             if n % 50 == 0:
@@ -194,16 +149,36 @@ class Runner:
         for item in order:
             if spent > self._plan["budget_s"] or self._is_broken:
                 break
+            if item.nodeid in self._unfit:
+                continue
             before, usual_s = time.perf_counter(), self._usual_s[item.nodeid]
             tried, spent = tried + 1, spent + usual_s
-            failure = self._fails(item, min(_LIMIT_S + _LIMIT_TIMES * usual_s, _LONGEST_S))
+            failure = self._fails(item, self._limit_s(item))
             self._usual_s[item.nodeid] = min(usual_s, time.perf_counter() - before)
-            if failure:
+            if failure and self._passes_without(item):
                 self._kills[mutant.file][item.nodeid] += 1
                 took_s = time.perf_counter() - began
-                return Result.of_mutant(mutant, "killed", test=item.nodeid, reason=failure, took_s=took_s)
+                return Result.of_mutant(
+                    mutant, "killed", test=item.nodeid, by=failure.by, reason=failure.reason, took_s=took_s
+                )
+            if failure:
+                _install({mutant.file: mutant.mutated})
         took_s = time.perf_counter() - began
         return Result.of_mutant(mutant, "survived", tests=tried, of=len(order), took_s=took_s)
+
+    def _limit_s(self, item: pytest.Item) -> float:
+        return min(_LIMIT_S + _LIMIT_TIMES * self._usual_s[item.nodeid], _LONGEST_S)
+
+    def _passes_without(self, item: pytest.Item) -> bool:
+        """Whether a test that failed passes without the mutant. One that leaves something behind fails from its second
+        run on, and would seem to kill whatever runs then: it is left out."""
+        self._traces.restart_busy()
+        _install({})
+        failure = self._failure(item, self._limit_s(item))
+        if failure and not self._is_broken:
+            self._unfit.add(item.nodeid)
+            self._say_left_out(item.nodeid, failure)
+        return not failure
 
     def _refusal(self, changed: Sequence[Script]) -> str:
         """What the server says to the text of the first changed script; empty when it compiles."""
@@ -217,8 +192,8 @@ class Runner:
                     return str(error)
         return ""
 
-    def _fails(self, item: pytest.Item, limit_s: float) -> str:
-        """Runs a test; the first line of its failure, or empty. A slow failure counts when it comes again: the machine
+    def _fails(self, item: pytest.Item, limit_s: float) -> Failure | None:
+        """Runs a test; how it failed, or None. A slow failure counts when it comes again: the machine
         may have stood still, and no test waits so long for what a mutant does."""
         began = time.monotonic()
         failure = self._failure(item, limit_s)
@@ -226,21 +201,23 @@ class Runner:
             return self._failure(item, limit_s)
         return failure
 
-    def _failure(self, item: pytest.Item, limit_s: float) -> str:
+    def _failure(self, item: pytest.Item, limit_s: float) -> Failure | None:
         # Pytest keeps what the next item needs as well: the fixtures of the session, such as the server, and no more.
+        # Those of the module end with each test, and may remove its jobs, which are declared once: when it is imported.
         following: Any = SimpleNamespace(listchain=lambda: [item.session])
-        with self._limited(limit_s):
+        with as_before(), self._limited(limit_s):
             reports = runtestprotocol(item, log=False, nextitem=following)
         failed = [report for report in reports if report.failed]
         if not failed:
-            return ""
+            return None
         crash = getattr(failed[0].longrepr, "reprcrash", None)
         if crash is None:
-            return str(failed[0].longrepr)[:200]
-        if _PYTEST in crash.path and "TookTooLong" not in crash.message:
+            return Failure("test", str(failed[0].longrepr)[:200])
+        is_late = TookTooLong.__name__ in crash.message
+        if _PYTEST in crash.path and not is_late:
             self._is_broken = True  # a fixture was not torn down, and every test that follows would fail
-            return ""
-        return str(crash.message)[:200].split("\n")[0]
+            return None
+        return Failure("time" if is_late else "test", str(crash.message)[:200].split("\n")[0])
 
     @contextmanager
     def _limited(self, limit_s: float) -> Iterator[None]:
@@ -261,19 +238,12 @@ class Runner:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGALRM, before)
 
+    def _say_left_out(self, test: str, failure: Failure) -> None:
+        self._say(f"fails without a mutant, so it is left out: {test}: {failure.reason}\n")
+
     def _say(self, text: str) -> None:
         self._stderr.write(text)
         self._stderr.flush()
-
-
-def is_busy(server: Server) -> bool:
-    """Whether a server answers nothing because of a script that runs."""
-    with server.connect() as connection:
-        try:
-            connection.ping()
-        except redis.RedisError as error:
-            return str(error).startswith("BUSY")
-    return False
 
 
 def reads(test: str, mutant: Mutant) -> bool:

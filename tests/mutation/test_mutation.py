@@ -13,7 +13,7 @@ from tests.mutation.installed import install, lua_files, own_text, traced
 from tests.mutation.lua_syntax import NotLua, parse
 from tests.mutation.mutants import mutants_of
 from tests.mutation.results import Judgement, Result, Score, read_judgements
-from tests.mutation.runner import is_busy
+from tests.mutation.traces import is_busy
 from tests.support.server import Server
 
 TINY = """local function give(count)
@@ -23,12 +23,28 @@ end
 """
 
 
+PASSES_ONCE = """
+from jobrunner.broker.call import resp_args
+from jobrunner.broker.calls.queues import await_capacity
+from tests.simulation.server import SimulatedServer
+from tests.simulation.workers import KEYS
+
+runs = []
+
+def test_it():
+    SimulatedServer().ask(*resp_args(await_capacity(KEYS.queue("q"), lasts_ms=1), b"1"), now_ms=1)
+    runs.append(1)
+    assert len(runs) < 3
+"""
+"""A test that fails from its third run on, whatever the scripts do: it is run once to be traced, once with a mutant."""
+
+
 def changes(text: str) -> set[tuple[str, str]]:
     return {(one.before, one.after) for one in mutants_of("tiny.lua", text)}
 
 
-def result(status: str, after: str = "x") -> Result:
-    return Result("key", "tiny.lua", 1, "y", after, status)
+def result(status: str, after: str = "x", by: str = "") -> Result:
+    return Result("key", "tiny.lua", 1, "y", after, status, by=by)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +133,10 @@ def test_traced_scripts_report_each_statement_once() -> None:
 def test_a_score_leaves_out_what_no_caller_can_notice_and_what_does_not_compile() -> None:
     verdicts = {"same": "equivalent", "bad": "accepted"}
     judged = {("tiny.lua", "y", after): Judgement(verdict, "why") for after, verdict in verdicts.items()}
-    found = [result("killed")] * 18 + [result("survived", "same"), result("survived", "bad"), result("invalid")]
+    killed = [result("killed", by="test")] * 17 + [result("killed", by="time")]
+    found = [*killed, result("survived", "same"), result("survived", "bad"), result("invalid")]
     score = Score.of([*found, result("survived")], judged)
-    assert score == Score(killed=18, survived=2, equivalent=1)
+    assert score == Score(killed=18, survived=2, equivalent=1, late=1)
     assert score.share == 0.9
     low, high = score.interval()
     assert 0.69 < low < 0.9 < high < 0.98
@@ -144,11 +161,16 @@ def test_each_judged_survivor_is_a_mutant_of_today() -> None:
 @pytest.mark.processes
 def test_the_command_kills_what_a_test_notices_and_lists_what_none_does(tmp_path: Path) -> None:
     test = "tests/lua/test_await_capacity.py::test_taking_tasks_hints_while_somebody_waits_and_not_else"
-    words = ["--script", "await_capacity", "--tests", test, "--folder", str(tmp_path), "--json"]
+    once = tmp_path / "test_once.py"
+    once.write_text(PASSES_ONCE)
+    words = ["--script", "await_capacity", "--tests", test, "--tests", str(once), "--folder", str(tmp_path), "--json"]
     said = subprocess.run([sys.executable, "-m", "tests.mutation", *words], capture_output=True, text=True, check=False)
     found = json.loads(said.stdout)
     status = {one["after"]: one["status"] for one in found["mutants"]}
     assert status["do end"] == "killed", "without the note, no producer is woken"
+    assert {one["by"] for one in found["mutants"] if one["status"] == "killed"} == {"test"}
+    assert "fails without a mutant, so it is left out: " in said.stderr
+    assert "::test_it: assert 3 < 3" in said.stderr
     unlimited = "return capacity == math.huge and 1 or math.max(capacity, 0)"
     assert status[unlimited] == "survived", "the queue of the test has a limit"
     assert said.returncode == 1, "below 95 %"

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_numbers_that_json_does_not_have_are_refused(way: Any, value: Any) -> No
 def test_a_job_whose_result_is_too_large_is_dead_with_the_reason_and_runs_once(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str
 ) -> None:
-    module = f"large_results_{executor}"  # each is imported once
+    module = f"large_results_{executor}"
     (tmp_path / f"{module}.py").write_text(
         "from pathlib import Path\n"
         "from jobrunner import job\n"
@@ -69,6 +70,7 @@ def test_a_job_whose_result_is_too_large_is_dead_with_the_reason_and_runs_once(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, module, raising=False)  # of an earlier run, which forgot its jobs
     trace = tmp_path / "trace"
     with Client(client.settings.url, client.settings.prefix, result_limit=1000) as limited:
         use(limited)
