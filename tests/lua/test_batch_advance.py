@@ -261,6 +261,16 @@ def test_new_items_of_a_write_share_a_priority(line):
     assert (target.hash("new")["priority"], target.hash("own")["priority"]) == (b"2", b"0")
 
 
+def test_new_items_of_a_write_are_handed_out_with_what_else_they_share(line):
+    source, target = line("o/a"), line("o/b")
+    shared = {"priority": 2, "type": "T", "max_attempts": 7}
+    source.run(batches.begin(source.keys, "b", lease_ms=1000, shared=shared))
+    decide(source, [(one, "b", b"1", '{"new":1}') for one in ("new", "next")])
+    advance(source)
+
+    assert [one.max_attempts for one in target.reserve(2)] == [7, 7]
+
+
 @pytest.mark.parametrize("is_there_before", [False, True])
 def test_a_new_item_whose_id_exists_is_skipped_and_counted(ends, is_there_before):
     source, target = ends

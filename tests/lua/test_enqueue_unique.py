@@ -39,6 +39,11 @@ def test_the_same_call_again_is_no_clash(mail, add):
     assert mail.totals() == {"enqueued": 1}
 
 
+def test_a_call_whose_task_stays_known_leaves_no_note(mail, add):
+    assert add("a", is_kept=True) == ("new", "a")
+    assert not mail.raw.keys(mail.keys.base + b"sent:*")
+
+
 @pytest.mark.parametrize("way", ["commit", "dead", "cancel", "delete", "purge", "expiry of its lease", "pop"])
 def test_the_lock_is_free_when_the_task_has_ended_in_any_way(mail, add, clock, way):
     mail.configure(keepalive_ms=1000)

@@ -158,6 +158,17 @@ def test_a_clock_that_steps_back_neither_fills_nor_drains(mail, clock, step_ms):
     assert len(mail.reserve(9)) == 1
 
 
+def test_an_empty_bucket_fills_on_after_a_clock_stepped_back(mail, clock):
+    """Nothing is handed out that would write the bucket, so the refusal notes from when on tokens flow."""
+    limit(mail, max_tokens=10, interval_us=10_000_000)
+    fill(mail, 40)
+    assert len(mail.reserve(40)) == 10
+    clock.advance(-5000)
+    assert mail.reserve(9) == []
+    clock.advance(2000)
+    assert len(mail.reserve(9)) == 2
+
+
 @pytest.mark.parametrize("field", ["level", "at", "interval"])
 @pytest.mark.parametrize("damage", [None, "x"])
 def test_a_damaged_bucket_is_full(mail, field, damage):
@@ -211,6 +222,14 @@ def test_a_pause_with_an_end_ends(mail, clock):
     clock.advance(0.001)
     assert not mail.run(queues.counts(mail.keys)).paused
     assert len(mail.reserve()) == 1
+
+
+def test_a_paused_queue_is_not_looked_at_again_when_its_bucket_has_a_token(mail, clock):
+    limit(mail, max_tokens=1, interval_us=1_000_000)
+    fill(mail, 3)
+    mail.reserve()
+    limit(mail, paused="+5000")
+    assert mail.ask().next_event_ms == clock.ms + 5000
 
 
 def test_a_full_queue_refuses_the_whole_batch(mail, clock):
