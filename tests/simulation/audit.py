@@ -66,13 +66,13 @@ def _of_queue(contents: Contents, queue: QueueKeys, sets: Mapping[str, list[byte
 
 def _strays(contents: Contents, queues: list[QueueKeys]) -> Iterator[str]:
     dead = {queue.tasks + task_id for queue in queues for task_id in _members(contents, queue.dead)}
-    own = tuple(queue.waiting[: -len(b"waiting")] for queue in queues)
+    own, bases = tuple(queue.waiting[: -len(b"waiting")] for queue in queues), tuple(queue.base for queue in queues)
     for key, (_, left_ms, _) in contents.items():
         if key.startswith(own):
-            rest = key.removeprefix(own[0] if key.startswith(own[0]) else own[1]).decode()
+            rest = key.removeprefix(next(prefix for prefix in own if key.startswith(prefix))).decode()
             if rest in ("batches", "finishing") or not (rest in OWN or rest.startswith(OWN_OF_KEYS)):
                 yield f"{key.decode()} is left over"
-        elif left_ms == -1 and key not in dead and key.startswith(queues[0].base):
+        elif left_ms == -1 and key not in dead and key.startswith(bases):
             yield f"{key.decode()} is left over, and stays for ever"
 
 

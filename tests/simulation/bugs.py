@@ -52,6 +52,17 @@ BUGS = {
     ),
     "FAILED_BATCH_STAYS_LEASED": Bug("'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)",
                                      "'failures', failures, 'expiries', expiries, 'error', error_text)", 20000, ""),
+    "ARRIVALS_COUNTED": Bug(
+        "  if before and (before ~= 'dead' or outcome == 'dead') then return false end\n", "  before = nil\n",
+        2000, "too early",
+    ),
+    "END_NOT_POSTED": Bug(
+        "if onward ~= '' then rarely_1().post(onward, shown, result) end", "", 2000, "was never enqueued"
+    ),
+    "DEATH_NOT_POSTED": Bug("  post(task[1], 'dead', '')\n", "", 2000, "was never enqueued"),
+    "SOME_ARE_ALL": Bug("verdict = succeeded == total and", "verdict = succeeded > 0 and", 500, "too early"),
+    "FIRED_JOINS_TAKE_ARRIVALS": Bug("if not (state[4] or state[7]) then\n", "if true then\n", 5000, "error"),
+    "SLICE_AND_POSITION_APART": Bug("    redis.call('HSET', joining, 'gathered', at)\n", "", 20000, ""),
 }  # fmt: skip
 
 

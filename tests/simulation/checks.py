@@ -1,7 +1,8 @@
 """Judges a run while it happens, from the commands that the server carried out.
 
 `Observer` holds what must be true of each reply, whoever hears of it: a lost reply counts as well. It is the life of a
-lease in a few lines, and knows nothing of scripts but their arguments and replies. Unique tasks are judged in locks.py.
+lease in a few lines, and knows nothing of scripts but their arguments and replies. Unique tasks are judged in locks.py,
+flows in flows.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import jobrunner.broker
+from jobrunner.broker.keys import Keys
 from jobrunner.broker.scripts import load
+from tests.simulation.flows import SeenFlows, join_arrive, join_collect, join_prepare
 from tests.simulation.locks import enqueue_unique
 from tests.simulation.seen import Seen, Violation
 
@@ -24,7 +27,7 @@ class Observer:
 
     ask: Callable[..., Any]
     now: Callable[[], float]
-    describe: Callable[[Any, str, list[bytes], Any], None] | None = None
+    describe: Callable[[Any, str, list[bytes], list[bytes], Any], None] | None = None
     most_inflight: dict[bytes, int] = field(default_factory=dict)
     tasks: dict[bytes, Seen] = field(default_factory=dict)
     epochs: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
@@ -33,6 +36,7 @@ class Observer:
     """The epoch under which a batch was decided."""
     locks: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
     """The task that took the lock of unique tasks last, and the end of the lock."""
+    flows: SeenFlows = field(default_factory=lambda: SeenFlows(Keys("s")))
     calls: int = 0
     ended_batches: set[bytes] = field(default_factory=set)
 
@@ -47,7 +51,7 @@ class Observer:
         keys = int(command[2])
         args = command[4 + keys :]
         if self.describe is not None:
-            self.describe(who, name, args, reply)
+            self.describe(who, name, command[3 : 3 + keys], args, reply)
         judge = JUDGES.get(name)
         if judge is not None:
             judge(self, command[3 : 3 + keys], args, reply)
@@ -122,7 +126,7 @@ class Observer:
             for n in range(at + 7, at + 7 + 2 * count, 2):
                 position += 1
                 if seen := self._report(args[n], args[n + 1], queue, position not in refused, "commit"):
-                    seen.outcome, seen.ends = args[at + 2].decode(), 0.0
+                    seen.outcome, seen.result, seen.ends = args[at + 2].decode(), args[at + 3], 0.0
             at += 7 + 2 * count
 
     def _reports(
@@ -253,5 +257,6 @@ JUDGES: dict[str, Callable[..., None]] = {
     "reserve": Observer.reserve, "commit": Observer.commit, "fail": Observer.fail,
     "release": Observer.release, "extend": Observer.extend, "move": Observer.move, "batch_fill": Observer.fill,
     "batch_claim": Observer.claim, "batch_fail": Observer.fail_batch, "batch_renew": Observer.renew,
-    "batch_stage": Observer.stage, "batch_decide": Observer.decide,
+    "batch_stage": Observer.stage, "batch_decide": Observer.decide, "join_prepare": join_prepare,
+    "join_arrive": join_arrive, "join_collect": join_collect,
 }  # fmt: skip

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobrunner.client.item import Item
-from tests.simulation import workers
+from jobrunner.errors import JobrunnerError
+from tests.simulation import flow_actors, workers
 from tests.simulation.audit import problems
 from tests.simulation.checks import Observer, Violation
 from tests.simulation.scheduler import World
 from tests.simulation.server import SimulatedServer
 from tests.simulation.trace import Trace
 from tests.simulation.virtual_time import VirtualTime
-from tests.simulation.workers import IN, KEYS, OUT
+from tests.simulation.workers import IN, KEYS, NEXT, OUT, QUEUES
 
 _CHAOS_MS = 30_000.0
 _MOST_EVENTS = 5000
-QUEUES = (KEYS.queue(IN), KEYS.queue(OUT))
 
 
 @dataclass
@@ -45,9 +45,11 @@ def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bo
             raise Violation(f"the run did not end within {_MOST_EVENTS} events")
         drain(world)
         found = problems(server.contents(world.now, without_tasks=True), QUEUES, observer.tasks, acknowledged)
-        outcome.problem = next(found, "")
+        outcome.problem = next(itertools.chain(found, observer.flows.problems(observer)), "")
     except Violation as violation:
         outcome.problem = str(violation)
+    except JobrunnerError as error:  # of an actor, which hears what it has to expect
+        outcome.problem = f"the product raised {type(error).__name__}: {error}"
     finally:
         world.end()
         outcome.calls = observer.calls
@@ -76,9 +78,16 @@ def begin(world: World, observer: Observer) -> set[str]:
     if chance() < 0.03:
         for name in ("a", "b"):
             world.start(f"leader {name}", workers.leader(choice((2, 4)), name), in_s=chance() * 4)
-    if world.seed % 4 == 3:  # the other seeds are the runs that they were before there were unique tasks
-        _begin_unique(world, acknowledged)
+    _begin_more(world, observer, acknowledged)
     return acknowledged
+
+
+def _begin_more(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """Starts what a share of the seeds has besides. All other seeds stay the runs that they were without it."""
+    if world.seed % 4 == 3:
+        _begin_unique(world, acknowledged)
+    if world.seed % 16 == 5:
+        _begin_flows(world, observer)
 
 
 def _begin_unique(world: World, acknowledged: set[str]) -> None:
@@ -86,6 +95,19 @@ def _begin_unique(world: World, acknowledged: set[str]) -> None:
     for number in range(choice((1, 2))):
         job = workers.unique_producer(choice((1, 2, 3)), acknowledged)
         world.start(f"unique producer {number + 1}", job, in_s=chance() * 3)
+
+
+def _begin_flows(world: World, observer: Observer) -> None:
+    chance, choice = world.random.random, world.random.choice
+    world.server.ask("HSET", KEYS.queue(NEXT).settings, "max_attempts", choice((1, 1, 2, 5)), now_ms=world.now)
+    for number in range(choice((1, 1, 2))):
+        job = flow_actors.flow_sender(observer.flows.add, is_large=chance() < 0.06)
+        world.start(f"flow sender {number + 1}", job, in_s=chance() * 2)
+    careful = choice((0.5, 0.9))
+    for number in range(choice((1, 2))):
+        world.start(f"step worker {number + 1}", flow_actors.step_worker(choice((2, 3)), careful), in_s=chance() * 3)
+    for number in range(choice((0, 1, 2))):
+        world.start(f"relay {number + 1}", flow_actors.relayer(choice((2, 4))), in_s=chance() * 3)
 
 
 def _configure(world: World, observer: Observer) -> None:

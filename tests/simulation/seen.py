@@ -18,6 +18,7 @@ class Seen:
     ends: float = 0.0
     outcome: str = ""
     """How it ended; empty while it has not."""
+    result: bytes = b""
     moves: int = 0
     is_plain: bool = True
     """Whether it waits since it was enqueued: its place is known."""

@@ -15,7 +15,7 @@ from tests.simulation.server import SimulatedServer
 from tests.simulation.virtual_time import virtual_time
 
 EVERYDAY = ("LEASE_NUMBER_NOT_COMPARED", "LIMIT_IGNORED", "PARTS_ARE_TOPPED_UP", "MOVED_AND_STILL_PENDING",
-            "LOCK_NOT_LOOKED_AT")  # fmt: skip
+            "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL")  # fmt: skip
 """Found soon; the others are slow together."""
 SEEDED = [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.slow) for name in BUGS]
 
@@ -62,6 +62,21 @@ def test_every_fault_happens() -> None:
         lines = [line for seed in range(150) for line in play(server, clock, seed, is_traced=True).trace]
     assert [fate for fate in FAULTS if not any(f"[{fate}]" in line for line in lines)] == []
     assert any("hears OutcomeUnknown" in line for line in lines)
+
+
+def test_flows_go_on_in_every_way() -> None:
+    """Callbacks by each rule, groups behind groups, and results that are collected in slices and in parts."""
+    with virtual_time() as clock:
+        server = SimulatedServer()
+        lines = [line for seed in range(5, 1100, 16) for line in play(server, clock, seed, is_traced=True).trace]
+    said = "\n".join(lines)
+    for word in ("success", "complete", "dead", "pass", "tally"):
+        assert re.search(rf"prepares join \S+ of \d members \({word}", said)
+    for word in ("noted", "fired", "posted", "more"):
+        assert re.search(rf"notifies join .* → {word}$", said, re.MULTILINE)
+    assert re.search(r"collects results .* → fired$", said, re.MULTILINE)
+    assert re.search(r"collects results .* → pass$", said, re.MULTILINE)
+    assert re.search(r"join_arrive_part → taken$", said, re.MULTILINE)
 
 
 def test_a_bug_that_no_script_can_have_any_more_is_an_error() -> None:

@@ -9,6 +9,7 @@ from tests.simulation.scheduler import STARTED_MS, Actor, World
 
 _MADE_ID = re.compile(r"[0-9a-f]{28}-\w+")
 _LEASE = re.compile(r"(?<![\w.])\d{12,15}(?![\w.])")
+_LONGEST = 2000
 _UNTOLD = ("register", "take_leadership", "leader_scan", "stats_sample")
 
 
@@ -20,11 +21,13 @@ class Trace:
         self._names: dict[str, str] = {}
         self._numbers = itertools.count(1)
 
-    def __call__(self, actor: Actor, name: str, args: list[bytes], reply: Any) -> None:
+    def __call__(self, actor: Actor, name: str, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         """One line about what a script did."""
         if name in _UNTOLD or self._world.trace is None:
             return
-        words = [word.decode("utf-8", "replace") for word in args]
+        words = [word[:_LONGEST].decode("utf-8", "replace") for word in args]
+        if name.startswith("join_"):
+            words.insert(0, keys[0].rpartition(b":")[2].decode())
         self._world.note(actor, self._short(f"{_SAYS.get(name, _any)(name, words, reply)}"))
 
     def _short(self, line: str) -> str:
@@ -122,10 +125,25 @@ def _advance(_: str, words: list[str], reply: Any) -> str:
     return f"advances batch {words[3]}: {_said(reply[0])}; {moved} moved, {dead} dead, {ended} ended or put back"
 
 
+def _prepare(_: str, words: list[str], reply: Any) -> str:
+    fields = dict(zip(words[2::2], words[3::2], strict=False))
+    then = f", then {fields['id']}" if "id" in fields else ""
+    return f"prepares join {words[0]} of {fields['total']} members ({fields['rule']}{then}) → {_said(reply)}"
+
+
+def _arrive(_: str, words: list[str], reply: Any) -> str:
+    ends = [f"member {member} {outcome}" for member, outcome in zip(words[2::3], words[3::3], strict=True)]
+    return f"notifies join {words[0]}: {', '.join(ends)} → {_said(reply)}"
+
+
+def _collect(_: str, words: list[str], reply: Any) -> str:
+    return f"collects results in join {words[0]} → {_said(reply)}"
+
+
 _SAYS: dict[str, Any] = {
     "enqueue": _enqueue, "enqueue_unique": _unique,
     "reserve": _reserve, "commit": _commit, "move": _move, "fail": _reports(5, 6),
     "release": _reports(2, 3), "extend": _reports(2, 3), "batch_fill": _fill, "batch_claim": _claim,
     "batch_stage": _batch(0), "batch_decide": _batch(0), "batch_renew": _batch(0), "batch_fail": _batch(1),
-    "batch_advance": _advance,
+    "batch_advance": _advance, "join_prepare": _prepare, "join_arrive": _arrive, "join_collect": _collect,
 }  # fmt: skip

@@ -9,6 +9,7 @@ from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.item import Item
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations.enqueue import QueueRef, enqueue_call, placed
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
@@ -17,11 +18,12 @@ from jobrunner.task import Lock, Task, new_id
 from tests.simulation.scheduler import Actor
 
 KEYS = Keys("s")
-IN, OUT = "orders/in", "orders/out"
+IN, OUT, NEXT = "orders/in", "orders/out", "next/in"
+QUEUES = tuple(map(KEYS.queue, (IN, OUT, NEXT)))
 _REPEATS_S = 4.0
 """How long after its first try a producer pushes again under the same id: notes of calls outlast that."""
 _CLASHES = ("ignore", "replace", "reschedule")
-_UNKNOWN = (OutcomeUnknown, ServerUnavailable)
+UNKNOWN = (OutcomeUnknown, ServerUnavailable)
 LEASE_S = 3.0
 
 
@@ -53,7 +55,7 @@ def producer(items: list[list[Item]], acknowledged: set[str]) -> Callable[[Actor
     def job(actor: Actor) -> None:
         queue, random = queue_of(actor, IN), actor.world.random
         for some in items:
-            acknowledged.update(_until_known(actor, partial(queue.push_many, some)))
+            acknowledged.update(until_known(actor, partial(queue.push_many, some)))
             actor.sleep(random.random() * 2)
 
     return job
@@ -63,13 +65,13 @@ def _enqueue(actor: Actor, task: Task) -> list[str]:
     return [placed(task, actor.broker.run(enqueue_call(KEYS, None, [task], 1 << 20)))[0]]
 
 
-def _until_known(actor: Actor, add: Callable[[], list[str]]) -> list[str]:
+def until_known(actor: Actor, add: Callable[[], list[str]]) -> list[str]:
     """The ids that a call replies, which is made again when nobody knows what became of it; none of a full queue."""
     began = actor.world.now
     while actor.world.now - began < _REPEATS_S * 1000:
         try:
             return add()
-        except _UNKNOWN as error:
+        except UNKNOWN as error:
             actor.hears(error)
             actor.sleep(actor.world.random.random())
         except QueueFull:
@@ -89,7 +91,7 @@ def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], Non
                 id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, priority=random.choice((None, 2)),
                 delay_ms=random.choice((0, 0, 1500)),
             )  # fmt: skip
-            acknowledged.update(_until_known(actor, partial(_enqueue, actor, task)))
+            acknowledged.update(until_known(actor, partial(_enqueue, actor, task)))
             actor.sleep(random.random() * 3)
 
     return job
@@ -108,7 +110,7 @@ def worker(name: str, rounds: int, careful: float) -> Callable[[Actor], None]:
                     _end(actor, queue, held, careful)
                 else:
                     actor.sleep(random.random() * 3)
-            except (*_UNKNOWN, LeaseError, ReportsRefused) as error:
+            except (*UNKNOWN, LeaseError, ReportsRefused) as error:
                 actor.hears(error)
                 actor.sleep(random.random())
 
@@ -178,7 +180,7 @@ def driver(rounds: int, careful: float) -> Callable[[Actor], None]:
                     _fail(actor, lease)
                 else:
                     run_batch(actor, lease)
-            except (*_UNKNOWN, BatchLost) as error:
+            except (*UNKNOWN, BatchLost) as error:
                 actor.hears(error)
                 actor.sleep(random.random())
 
@@ -222,7 +224,7 @@ def leader(rounds: int, name: str) -> Callable[[Actor], None]:
         for _ in range(rounds):
             try:
                 pause = coordinator.step()
-            except _UNKNOWN as error:
+            except UNKNOWN as error:
                 actor.hears(error)
                 pause = 1.0
             actor.sleep(pause)
@@ -238,14 +240,18 @@ def coordinator_of(actor: Actor, name: str) -> Coordinator:
 
 def last_worker(actor: Actor) -> None:
     """Ends everything that is there, without faults. Looks past the network for what is left."""
-    queues, batches, holds = (queue_of(actor, IN), queue_of(actor, OUT)), batches_of(actor, IN), actor.world.holds
-    own = [(keys.waiting, keys.scheduled, keys.pending) for keys in (KEYS.queue(IN), KEYS.queue(OUT))]
+    batches, holds = batches_of(actor, IN), actor.world.holds
+    queues = [(queue_of(actor, keys.name), (keys.waiting, keys.scheduled, keys.pending)) for keys in QUEUES]
     of_batches = (KEYS.queue(IN).batches, KEYS.queue(IN).finishing)
-    while holds(*own[0], *own[1], *of_batches):
+    outboxes = {keys.tag: keys.outbox for keys in QUEUES}
+    everything = [*of_batches, *outboxes.values(), *(key for _, own in queues for key in own)]
+    while holds(*everything):
         while holds(*of_batches) and (lease := batches.take(0, lease_s=LEASE_S)):
             run_batch(actor, lease, is_steady=True)
-        for queue, keys in zip(queues, own, strict=True):
+        for queue, keys in queues:
             if holds(*keys) and (held := queue.reserve(10, keepalive=LEASE_S)):
                 queue.commit_many(held)
-        if holds(*own[0], *own[1], *of_batches):
+        if holds(*outboxes.values()):
+            relay(actor.broker, KEYS, tags=outboxes)
+        if holds(*everything):
             actor.sleep(LEASE_S)
