@@ -157,8 +157,21 @@ class Observer:
             if is_taken or word in _REFUSED:
                 seen = self._report(args[at], args[at + 1], args[1], is_taken, "move")
                 if seen:
-                    seen.queue, seen.ends, seen.moves = args[2], 0.0, seen.moves + 1
+                    seen.moves += seen.queue != args[2]
+                    seen.queue, seen.ends = args[2], 0.0
             at += 5 + int(args[at + 4])
+
+    def fan_out(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
+        is_held = reply in (b"ok", b"full", b"hops")
+        seen = self._report(args[3], args[4], args[1], is_held, "fan-out")
+        if seen is None or reply != b"ok":
+            return
+        seen.outcome, seen.ends, at = "succeeded", 0.0, 8
+        while at < len(args):
+            child, _, priority, delay_ms, _, count, _, queue = args[at : at + 8]
+            made = Seen(queue, int(priority or seen.priority), len(self.tasks), is_plain=not float(delay_ms))
+            self.tasks.setdefault(child, made)
+            at += 6 + int(count)
 
     def fill(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         batch = args[2]
@@ -257,6 +270,6 @@ JUDGES: dict[str, Callable[..., None]] = {
     "reserve": Observer.reserve, "commit": Observer.commit, "fail": Observer.fail,
     "release": Observer.release, "extend": Observer.extend, "move": Observer.move, "batch_fill": Observer.fill,
     "batch_claim": Observer.claim, "batch_fail": Observer.fail_batch, "batch_renew": Observer.renew,
-    "batch_stage": Observer.stage, "batch_decide": Observer.decide, "join_prepare": join_prepare,
-    "join_arrive": join_arrive, "join_collect": join_collect,
+    "batch_stage": Observer.stage, "batch_decide": Observer.decide, "fan_out": Observer.fan_out,
+    "join_prepare": join_prepare, "join_arrive": join_arrive, "join_collect": join_collect,
 }  # fmt: skip

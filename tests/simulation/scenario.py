@@ -6,7 +6,7 @@ from typing import Any
 
 from jobrunner.client.item import Item
 from jobrunner.errors import JobrunnerError
-from tests.simulation import flow_actors, workers
+from tests.simulation import flow_actors, stations, workers
 from tests.simulation.audit import problems
 from tests.simulation.checks import Observer, Violation
 from tests.simulation.scheduler import World
@@ -88,6 +88,8 @@ def _begin_more(world: World, observer: Observer, acknowledged: set[str]) -> Non
         _begin_unique(world, acknowledged)
     if world.seed % 16 == 5:
         _begin_flows(world, observer)
+    if world.seed % 16 == 13:
+        _begin_stations(world)
 
 
 def _begin_unique(world: World, acknowledged: set[str]) -> None:
@@ -108,6 +110,15 @@ def _begin_flows(world: World, observer: Observer) -> None:
         world.start(f"step worker {number + 1}", flow_actors.step_worker(choice((2, 3)), careful), in_s=chance() * 3)
     for number in range(choice((0, 1, 2))):
         world.start(f"relay {number + 1}", flow_actors.relayer(choice((2, 4))), in_s=chance() * 3)
+
+
+def _begin_stations(world: World) -> None:
+    chance, choice = world.random.random, world.random.choice
+    if chance() < 0.5:
+        world.server.ask("HSET", KEYS.queue(IN).settings, "max_size", choice((1, 2)), now_ms=world.now)
+    for number in range(choice((1, 2))):
+        world.start(f"station {number + 1}", stations.station(IN, choice((2, 3, 4))), in_s=chance() * 2)
+    world.start("station of out", stations.station(OUT, choice((1, 2))), in_s=chance() * 5)
 
 
 def _configure(world: World, observer: Observer) -> None:

@@ -20,6 +20,7 @@ class Seen:
     """How it ended; empty while it has not."""
     result: bytes = b""
     moves: int = 0
+    """Into another queue."""
     is_plain: bool = True
     """Whether it waits since it was enqueued: its place is known."""
     batch: bytes = b""

@@ -79,6 +79,17 @@ def test_flows_go_on_in_every_way() -> None:
     assert re.search(r"join_arrive_part → taken$", said, re.MULTILINE)
 
 
+def test_stations_report_in_every_way() -> None:
+    with virtual_time() as clock:
+        server = SimulatedServer()
+        lines = [line for seed in range(13, 2100, 16) for line in play(server, clock, seed, is_traced=True).trace]
+    said = "\n".join(lines)
+    for word in ("ok", "full"):
+        assert re.search(rf"station \d: fans \S+ out under .*: {word}$", said, re.MULTILINE)
+    for word in ("ok", "hops"):
+        assert re.search(rf"station \d: moves to orders/\w+ .*: {word}$", said, re.MULTILINE)
+
+
 def test_a_bug_that_no_script_can_have_any_more_is_an_error() -> None:
     with pytest.raises(ValueError, match="no script has the text 'never so'"):
         server_with(Bug("never so", "", 1, ""))

@@ -102,6 +102,14 @@ def _move(_: str, words: list[str], reply: Any) -> str:
     return f"moves to {words[2]} {'; '.join(said)}"
 
 
+def _fan_out(_: str, words: list[str], reply: Any) -> str:
+    children, at = [], 8
+    while at < len(words):
+        children.append(words[at])
+        at += 6 + int(words[at + 5])
+    return f"fans {words[3]} out under {words[4]} into {', '.join(children)}: {_said(reply)}"
+
+
 def _fill(_: str, words: list[str], reply: Any) -> str:
     return f"fills batch {words[2]} (had {words[5]}, {words[6]} more): has {_said(reply[0])}"
 
@@ -142,7 +150,7 @@ def _collect(_: str, words: list[str], reply: Any) -> str:
 
 _SAYS: dict[str, Any] = {
     "enqueue": _enqueue, "enqueue_unique": _unique,
-    "reserve": _reserve, "commit": _commit, "move": _move, "fail": _reports(5, 6),
+    "reserve": _reserve, "commit": _commit, "move": _move, "fan_out": _fan_out, "fail": _reports(5, 6),
     "release": _reports(2, 3), "extend": _reports(2, 3), "batch_fill": _fill, "batch_claim": _claim,
     "batch_stage": _batch(0), "batch_decide": _batch(0), "batch_renew": _batch(0), "batch_fail": _batch(1),
     "batch_advance": _advance, "join_prepare": _prepare, "join_arrive": _arrive, "join_collect": _collect,
