@@ -6,6 +6,8 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.soak.audit import OWN, OWN_OF_KEYS, STATES, WAYS_OUT
 from tests.simulation.checks import Seen
 
+_LASTING = {*OWN, "transfers", "balanced"}
+"""Keys of a queue that stay when it is empty; the last two of shards."""
 Contents = Mapping[bytes, tuple[bytes, int, list[bytes]]]
 
 
@@ -70,7 +72,7 @@ def _strays(contents: Contents, queues: list[QueueKeys]) -> Iterator[str]:
     for key, (_, left_ms, _) in contents.items():
         if key.startswith(own):
             rest = key.removeprefix(next(prefix for prefix in own if key.startswith(prefix))).decode()
-            if rest in ("batches", "finishing") or not (rest in OWN or rest.startswith(OWN_OF_KEYS)):
+            if rest in ("batches", "finishing") or not (rest in _LASTING or rest.startswith(OWN_OF_KEYS)):
                 yield f"{key.decode()} is left over"
         elif left_ms == -1 and key not in dead and key.startswith(bases):
             yield f"{key.decode()} is left over, and stays for ever"

@@ -62,6 +62,11 @@ BUGS = {
     "DEATH_NOT_POSTED": Bug("  post(task[1], 'dead', '')\n", "", 2000, "was never enqueued"),
     "SOME_ARE_ALL": Bug("verdict = succeeded == total and", "verdict = succeeded > 0 and", 500, "too early"),
     "FIRED_JOINS_TAKE_ARRIVALS": Bug("if not (state[4] or state[7]) then\n", "if true then\n", 5000, "error"),
+    "GIFT_TAKEN_TWICE": Bug(
+        "if (number(redis.call('HGET', transfers, '<' .. giver)) or 0) >= tonumber(gift_number) then return 'had' end",
+        "", 20000, "leases of mail",
+    ),
+    "GIFT_STAYS_WITH_ITS_GIVER": Bug("    slices.inflight = slices.inflight - leases\n", "", 2000, "leases of mail"),
     "CHILDREN_OF_A_LOST_LEASE": Bug("if refused[1] then return refused[1] end\n", "", 2000, "a fan-out of"),
     "PARENT_STAYS_LEASED": Bug("end_leases({id}, {1})\n", "", 500, ""),
     "SLICE_AND_POSITION_APART": Bug("    redis.call('HSET', joining, 'gathered', at)\n", "", 20000, ""),

@@ -104,8 +104,9 @@ class Observer:
                 raise Violation(f"{task_id.decode()} overtook {other_id.decode()}, of priority {other.priority}")
 
     def _check_limit(self, queue: bytes, now: float) -> None:
+        queue = queue.partition(b"@")[0]  # shards have the limit together
         most = self.most_inflight.get(queue)
-        if most and (held := sum(one.ends > now for one in self.tasks.values() if one.queue == queue)) > most:
+        if most and (held := sum(one.ends > now for one in self.tasks.values() if one.is_of(queue))) > most:
             raise Violation(f"{held} leases of {queue.decode()}, whose max_inflight is {most}")
 
     def _report(self, task_id: bytes, number: bytes, queue: bytes, is_taken: bool, what: str) -> Seen | None:
@@ -256,7 +257,8 @@ class Observer:
 def _name(key: bytes) -> bytes:
     """The full name of a queue by one of its keys: P:{tag}:name:waiting."""
     _, tag, rest = key.split(b":", 2)
-    return tag[1:-1] + b"/" + rest.rpartition(b":")[0]
+    name = rest.rpartition(b":")[0]
+    return name if tag[1:-1] == name else tag[1:-1] + b"/" + name
 
 
 def _other(key: bytes, batch: bytes, other: bytes) -> bytes:

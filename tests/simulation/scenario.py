@@ -2,15 +2,17 @@
 
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from jobrunner.client.item import Item
 from jobrunner.errors import JobrunnerError
-from tests.simulation import flow_actors, stations, workers
+from tests.simulation import flow_actors, shard_actors, stations, workers
 from tests.simulation.audit import problems
 from tests.simulation.checks import Observer, Violation
 from tests.simulation.scheduler import World
 from tests.simulation.server import SimulatedServer
+from tests.simulation.shard_actors import MAIL, SHARDS
 from tests.simulation.trace import Trace
 from tests.simulation.virtual_time import VirtualTime
 from tests.simulation.workers import IN, KEYS, NEXT, OUT, QUEUES
@@ -44,7 +46,8 @@ def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bo
         if not world.run(until=world.now + _CHAOS_MS, most_events=_MOST_EVENTS):
             raise Violation(f"the run did not end within {_MOST_EVENTS} events")
         drain(world)
-        found = problems(server.contents(world.now, without_tasks=True), QUEUES, observer.tasks, acknowledged)
+        queues = (*QUEUES, *SHARDS) if seed % 32 == 9 else QUEUES
+        found = problems(server.contents(world.now, without_tasks=True), queues, observer.tasks, acknowledged)
         outcome.problem = next(itertools.chain(found, observer.flows.problems(observer)), "")
     except Violation as violation:
         outcome.problem = str(violation)
@@ -90,6 +93,8 @@ def _begin_more(world: World, observer: Observer, acknowledged: set[str]) -> Non
         _begin_flows(world, observer)
     if world.seed % 16 == 13:
         _begin_stations(world)
+    if world.seed % 32 == 9:
+        _begin_shards(world, observer, acknowledged)
 
 
 def _begin_unique(world: World, acknowledged: set[str]) -> None:
@@ -121,6 +126,16 @@ def _begin_stations(world: World) -> None:
     world.start("station of out", stations.station(OUT, choice((1, 2))), in_s=chance() * 5)
 
 
+def _begin_shards(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    chance, choice = world.random.random, world.random.choice
+    limit = choice((1, 2, 3))
+    note_limit = partial(observer.most_inflight.__setitem__, MAIL.encode(), limit)
+    producer = shard_actors.mail_producer(limit, note_limit, acknowledged)
+    world.start("mail producer", producer, in_s=chance())
+    for number in range(choice((1, 2, 3))):
+        world.start(f"mail worker {number + 1}", shard_actors.mail_worker(choice((3, 5))), in_s=chance() * 4)
+
+
 def _configure(world: World, observer: Observer) -> None:
     chance, choice = world.random.random, world.random.choice
     settings: dict[str, Any] = {"max_attempts": choice((1, 2, 3, 5))}
@@ -144,5 +159,7 @@ def drain(world: World) -> None:
     """Lets everything come to its end without faults, and empties the queues. Raises Violation when they stay."""
     world.faults = 0.0
     world.start("the last worker", workers.last_worker)
+    if world.seed % 32 == 9:
+        world.start("the last mail worker", shard_actors.last_mail_worker)
     if not world.run(until=world.now + 600_000, most_events=_MOST_EVENTS):
         raise Violation("a worker without faults could not empty the queues")

@@ -27,3 +27,7 @@ class Seen:
     """The batch that it is a member of, by the batch that was filled with it."""
     decided: int = 0
     """By how many batches."""
+
+    def is_of(self, queue: bytes) -> bool:
+        """Whether it is in a queue, or in one of its shards."""
+        return self.queue == queue or self.queue.startswith(queue + b"@")

@@ -15,7 +15,8 @@ from tests.simulation.server import SimulatedServer
 from tests.simulation.virtual_time import virtual_time
 
 EVERYDAY = ("LEASE_NUMBER_NOT_COMPARED", "LIMIT_IGNORED", "PARTS_ARE_TOPPED_UP", "MOVED_AND_STILL_PENDING",
-            "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL")  # fmt: skip
+            "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL",
+            "GIFT_STAYS_WITH_ITS_GIVER")  # fmt: skip
 """Found soon; the others are slow together."""
 SEEDED = [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.slow) for name in BUGS]
 
@@ -88,6 +89,15 @@ def test_stations_report_in_every_way() -> None:
         assert re.search(rf"station \d: fans \S+ out under .*: {word}$", said, re.MULTILINE)
     for word in ("ok", "hops"):
         assert re.search(rf"station \d: moves to orders/\w+ .*: {word}$", said, re.MULTILINE)
+
+
+def test_slices_of_a_limit_follow_the_load() -> None:
+    with virtual_time() as clock:
+        server = SimulatedServer()
+        lines = [line for seed in range(9, 1000, 32) for line in play(server, clock, seed, is_traced=True).trace]
+    said = "\n".join(lines)
+    for word in (r"slice_give → mail@\d, ", "slice_take → taken$", "slice_take → had$", "slice_enter → "):
+        assert re.search(word, said, re.MULTILINE)
 
 
 def test_a_bug_that_no_script_can_have_any_more_is_an_error() -> None:

@@ -15,6 +15,7 @@ from jobrunner.broker.call import Call, resp_args
 from jobrunner.broker.connect import ReconnectPolicy
 from jobrunner.broker.resp import Arg
 from jobrunner.client import batches, outgoing
+from jobrunner.client.operations import routing
 from tests.simulation.scheduler import STARTED_MS, World
 
 _REAL = {
@@ -62,6 +63,10 @@ class VirtualTime:
         """A name that no other has."""
         return f"{next(self._names):0{2 * size}x}"
 
+    def chance(self) -> float:
+        """A random number of the run."""
+        return self.world.random.random()
+
     def reconnect_policy(self, limit_s: float, server: object) -> ReconnectPolicy:
         """As the product makes it, which reads its clock when the class is defined."""
         return ReconnectPolicy(limit_s, server, began=(self.world.now - STARTED_MS) / 1000)
@@ -100,6 +105,7 @@ def virtual_time() -> Iterator[VirtualTime]:
                 if callable(value) and type(value) is type(time.monotonic) and value in _REAL:
                     replace(module, attribute, getattr(made, _REAL[value]))
     replace(batches, "token_hex", made.token_hex)
+    replace(routing, "random", SimpleNamespace(random=made.chance))
     # No actor forks, and the question takes microseconds.
     replace(broker, "os", SimpleNamespace(getpid=partial(int, 1)))
     replace(broker, "pack_calls", packed)
