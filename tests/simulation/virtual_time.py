@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from jobrunner import task
+from jobrunner import clock, task
 from jobrunner.broker import broker
 from jobrunner.broker.call import Call, resp_args
 from jobrunner.broker.connect import ReconnectPolicy
@@ -104,6 +104,7 @@ def virtual_time() -> Iterator[VirtualTime]:
             for attribute, value in list(vars(module).items()):
                 if callable(value) and type(value) is type(time.monotonic) and value in _REAL:
                     replace(module, attribute, getattr(made, _REAL[value]))
+    replace(clock, "time", SimpleNamespace(time_ns=made.time_ns))
     replace(batches, "token_hex", made.token_hex)
     replace(routing, "random", SimpleNamespace(random=made.chance))
     # No actor forks, and the question takes microseconds.

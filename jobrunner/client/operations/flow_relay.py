@@ -53,7 +53,8 @@ def relaying(
         batch, left = left[:SLICE], left[SLICE:]
         posted, untold = yield from _tell(keys, batch)
         stuck.update(entry.tag for entry in untold)
-        unread = dict.fromkeys(tag for tag in (*unread, *posted) if tag not in stuck)
+        # In the order of their names: that of a set would be another one in each process.
+        unread = dict.fromkeys(tag for tag in (*unread, *sorted(posted)) if tag not in stuck)
     return frozenset()
 
 
