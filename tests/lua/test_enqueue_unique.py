@@ -103,6 +103,17 @@ def test_a_lock_always_ends(mail, add, clock):
     assert add("b") == ("new", "b")
 
 
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_the_task_that_is_there_keeps_its_new_place(mail, add, on_clash):
+    add("a", delay_ms=60_000)
+    add("b", on_clash=on_clash)
+    mail.enqueue("x")
+    (held,) = mail.reserve()
+    assert held.id == "a"
+    mail.release(held)
+    assert [attempt.id for attempt in mail.reserve(2)] == ["a", "x"]
+
+
 def test_replace_gives_the_task_that_is_there_what_the_new_one_brought(mail, add, clock):
     add("a", on_clash="replace", payload=b"old")
     mail.enqueue("between")

@@ -42,3 +42,13 @@ def test_a_scheduled_task_waits_behind_those_that_wait(mail, clock):
     mail.wakes()
     assert mail.run(tasks.run_now(mail.keys, ["later"])) == ["not_scheduled"]
     assert not mail.wakes()
+
+
+def test_a_task_that_is_run_now_keeps_its_new_place(mail, clock):
+    mail.enqueue("later", delay_ms=60_000)
+    mail.run(tasks.run_now(mail.keys, ["later"]))
+    mail.enqueue("a")
+    (held,) = mail.reserve()
+    assert held.id == "later"
+    mail.release(held)
+    assert [attempt.id for attempt in mail.reserve(2)] == ["later", "a"]

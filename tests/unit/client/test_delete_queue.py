@@ -121,6 +121,20 @@ def test_a_batch_goes_with_its_queue(client: Client, broker: Broker, raw: redis.
     assert left_of(raw, keys, "orders") == []
 
 
+def test_parts_of_a_batch_go_with_its_queue_and_so_does_their_list(
+    client: Client, broker: Broker, raw: redis.Redis, keys: Keys
+) -> None:
+    queue = client.queue("mail")
+    queue.push_many(["x", "y"])
+    lease = Batches(broker, keys.queue("mail")).take(2, lease_s=10)
+    assert lease is not None
+    lease.fail("ValueError: no", delay_s=0.0, fate="divided")
+    assert len([key for key in left_of(raw, keys) if key.endswith(b":members")]) == 1
+
+    queue.delete(force=True)
+    assert left_of(raw, keys) == []
+
+
 def test_a_decided_batch_is_finished_first(client: Client, broker: Broker, keys: Keys) -> None:
     queue = client.queue("orders/raw")
     ids = queue.push_many(range(2))

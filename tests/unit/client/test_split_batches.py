@@ -453,3 +453,20 @@ def test_slices_are_small_and_none_ends_with_one_item_of_many(raw_orders, client
         after = step.after
 
     assert taken == [7, 7, 8, 0] or taken == [7, 7, 8]
+
+
+def test_a_part_says_whether_another_one_was_decided(client, raw_orders):
+    client.queue(RAW).push_many(range(2))
+    whole = raw_orders.take(2, lease_s=LEASE_S)
+    assert whole is not None
+    whole.fail("ValueError: no", delay_s=0.0, fate="divided")
+
+    first = raw_orders.take(1, lease_s=LEASE_S)
+    assert first is not None
+    assert not first.others_worked
+    first.stage("n", [first.members(0, 1)[0], "clean", b"1", ""], after=0)
+    first.decide({"n": 1}, rest="succeeded")
+
+    second = raw_orders.take(1, lease_s=LEASE_S)
+    assert second is not None
+    assert second.others_worked
