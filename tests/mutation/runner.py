@@ -170,8 +170,8 @@ class Runner:
         return min(_LIMIT_S + _LIMIT_TIMES * self._usual_s[item.nodeid], _LONGEST_S)
 
     def _passes_without(self, item: pytest.Item) -> bool:
-        """Whether a test that failed passes without the mutant. One that leaves something behind fails from its second
-        run on, and would seem to kill whatever runs then: it is left out."""
+        """Whether a test that failed passes without the mutant. A test that leaves something behind fails from its
+        second run on, and would seem to kill whatever runs then: it is left out."""
         self._traces.restart_busy()
         _install({})
         failure = self._failure(item, self._limit_s(item))

@@ -1,4 +1,4 @@
-"""The actors of flows: what senders, workers of steps, and relays do in a run."""
+"""Actors that send flows, run their steps, and relay the ends of tasks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ _LARGE = b'"%s"' % (b"x" * 600_000)
 
 
 def flow_sender(add: Callable[[Flow], None], *, is_large: bool) -> Callable[[Actor], None]:
-    """Sends one flow, again when it does not know what became of it. `add` is told of the flow before."""
+    """Sends one flow, again when it does not know what became of it. `add` receives the flow first."""
 
     def job(actor: Actor) -> None:
         flow = lay_out(_node(actor, is_large=is_large), _TTL_MS)
@@ -39,7 +39,7 @@ def flow_sender(add: Callable[[Flow], None], *, is_large: bool) -> Callable[[Act
 
 
 def _node(actor: Actor, *, is_large: bool) -> Node:
-    """A group, which is what callbacks are of, alone or with a step or a group behind it."""
+    """A group with callbacks, alone or with a step or another group behind it."""
     random = actor.world.random
     leaf = partial(_leaf, actor, is_large=is_large)
     members: list[Node] = [leaf() for _ in range(2 if is_large else random.choice((1, 2, 2, 3)))]
@@ -103,7 +103,7 @@ def commit_steps(actor: Actor, held: list[Lease]) -> None:
 
 
 def relayer(rounds: int) -> Callable[[Actor], None]:
-    """What the leader does for flows: empties the outboxes."""
+    """Empties the outboxes, as the leader does."""
 
     def job(actor: Actor) -> None:
         random = actor.world.random

@@ -52,8 +52,7 @@ def _configured(actor: Actor, queue: Queue, **options: int) -> bool:
 
 
 def mail_worker(rounds: int) -> Callable[[Actor], None]:
-    """Reserves items of all shards, which lets slices follow the load, and commits them, hands them back or forgets
-    them."""
+    """Reserves items of all shards, so that slices follow the load, and commits, releases or abandons them."""
 
     def job(actor: Actor) -> None:
         queue, random = mail_of(actor), actor.world.random

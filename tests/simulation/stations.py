@@ -1,4 +1,4 @@
-"""The actors of pipelines: what a worker does for a station, reported by the worker's own calls."""
+"""Actors that steer the items of a pipeline as stations do, with the report calls of the worker."""
 
 from collections.abc import Callable
 
