@@ -12,10 +12,11 @@ from jobrunner.broker.call import Call
 
 UNRELATED = frozenset((
     "await_capacity", "batch_reclaim", "error_groups", "join_abandon", "join_arrive", "join_arrive_part",
-    "join_collect", "join_pass_on", "leader_scan", "list_workers", "maintain", "outbox_read",
-    "periodic_anchor", "periodic_define", "probe", "progress", "queue_bulk_counts", "queue_counts", "queue_forget",
-    "register", "slice_enter", "slice_forget", "slice_give", "slice_read", "slice_settle", "slice_take", "stats_add",
-    "stats_read", "stats_sample", "take_leadership", "task_page", "task_read", "task_search", "worker_announce",
+    "join_collect", "join_pass_on", "leader_scan", "list_workers", "maintain", "outbox_read", "periodic_anchor",
+    "periodic_define", "pipeline_shards", "probe", "progress", "queue_bulk_counts", "queue_counts",
+    "queue_forget", "register", "slice_enter", "slice_forget", "slice_give", "slice_read", "slice_settle",
+    "slice_take", "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read",
+    "task_search", "worker_announce",
 ))  # fmt: skip
 """Scripts that move no task by themselves: what maintenance does, a queue may do at any time, and items of batches are
 in no history that is judged."""
