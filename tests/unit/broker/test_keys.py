@@ -42,12 +42,14 @@ def test_no_text_but_an_allowed_name_gets_into_a_key(text):
 def test_all_keys_are_below_the_prefix_and_different():
     keys = Keys("p")
     queue = keys.queue("mail")
-    every = [getattr(queue, name) for name in QueueKeys.__struct_fields__ if name not in _NO_KEYS]
+    every = [getattr(queue, name) for name in QueueKeys.__struct_fields__ if name not in (*_NO_KEYS, "shard_counts")]
     every += [keys.queues, keys.periodics, keys.periodics_seen, keys.periodics_version, keys.workers, keys.leader]
-    every += [keys.epoch, keys.job("j"), keys.worker("w"), queue.task("t"), queue.periodic("n")]
+    every += [keys.queue("mail/raw").shard_counts, keys.epoch, keys.job("j"), keys.worker("w")]
+    every += [queue.task("t"), queue.periodic("n")]
 
     assert all(key.startswith(b"p:") for key in every)
     assert len(set(every)) == len(every)
+    assert queue.shard_counts == queue.settings, "a pipeline has one hash for all its queues"
 
 
 def test_everything_of_a_queue_is_in_one_slot():
@@ -80,7 +82,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
     shared = {name for name in QueueKeys.__struct_fields__ if getattr(raw, name) == getattr(clean, name)}
 
-    assert shared == {"tag", "base", "tasks", "finished", "waiters", "outbox", "batch"}
+    assert shared == {"tag", "base", "tasks", "finished", "waiters", "outbox", "batch", "shard_counts"}
 
 
 @pytest.mark.parametrize(

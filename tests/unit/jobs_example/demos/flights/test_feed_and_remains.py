@@ -1,9 +1,11 @@
 """Items enter the pipeline, and the rest is counted, on a real server."""
 
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
 
+from jobrunner import Item
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.etl import Pipeline
@@ -45,11 +47,21 @@ def test_flights_enter_under_their_own_ids_with_damaged_rows_among_them(pipeline
 @pytest.mark.usefixtures("some_flights")
 def test_a_feed_that_is_left_pushes_no_more(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed(pipeline, 1, Damage(2013, among=FLIGHTS), Notes())
-    monkeypatch.setattr(pipeline, "push_many", lambda queue, items: feed._over.set() or items)
+    push_all = pipeline.push_all
+
+    def leave_soon(queue: str, items: Iterator[Item], progress: Callable[[int], None]) -> int:
+        def told(pushed: int) -> None:
+            progress(pushed)
+            feed._over.set()
+
+        return push_all(queue, items, progress=told)
+
+    monkeypatch.setattr(pipeline, "push_all", leave_soon)
     with feed:
         feed._thread.join()
 
-    assert (feed.pushed, feed.is_alive) == (1_000, False)
+    assert not feed.is_alive
+    assert feed.pushed == pipeline.queue("raw").counts()["waiting"] == 1000
 
 
 def test_what_is_left_is_counted_and_the_dead_have_their_reason(pipeline: Pipeline, client: Client) -> None:
