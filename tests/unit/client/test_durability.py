@@ -152,6 +152,7 @@ WAYS: dict[str, Callable[[Client], object]] = {
     "unique": lambda client: once.enqueue(),
     "push": lambda client: client.queue("q").push(1),
     "push_many": lambda client: client.queue("q").push_many([1, 2], wait=1),
+    "push_all": lambda client: client.queue("q").push_all(range(2500)),
     "chain": lambda client: chain(noop.bind(1), noop.bind(2)).enqueue(),
     "a step behind an empty group": lambda client: chain(group(), noop.bind(2)).enqueue(),
 }
@@ -188,6 +189,12 @@ def test_nothing_that_an_enqueue_writes_is_left_unconfirmed(quick: Server, way: 
         assert sent(quick, lambda: WAYS[way](client))[-1] == "WAITAOF"
         raw.script_flush()
         assert sent(quick, lambda: WAYS[way](client))[-1] == "WAITAOF", "the scripts had to be sent again"
+
+
+def test_each_slice_of_a_push_of_all_is_confirmed_before_the_next(quick: Server) -> None:
+    with Client(quick.url, "slices", durability="fsync") as client:
+        client.queue("q").push(0)
+        assert sent(quick, lambda: client.queue("q").push_all(range(2500))) == ["EVALSHA", "WAITAOF"] * 3
 
 
 def test_a_script_that_has_to_be_sent_again_is_confirmed_in_asyncio_too(quick: Server) -> None:

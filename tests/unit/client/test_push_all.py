@@ -1,5 +1,6 @@
 """Pushing more than one call holds: slices in order, of which the next is made while the server adds one."""
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.support.waiting import wait_for
 
 ONE_SERVER = pytest.mark.skipif(topology_name() == "cluster", reason="on a cluster slices wait for each other")
 LIMIT = 1024 * 1024
+KEY = base64.b64encode(b"k" * 32).decode()
 
 
 def payloads(queue: Any) -> list[Any]:
@@ -174,6 +176,27 @@ def test_a_server_that_is_gone_is_told_and_the_same_ids_may_be_pushed_again(
         assert made.queue("mail").push_all(items, on_clash=known.extend) == 3000
     proxy.close()
     assert client.queue("mail").counts()["waiting"] == 3000
+
+
+def test_middleware_sees_each_item_and_what_it_refuses_is_the_end(server: Any, client: Client) -> None:
+    class Stamps:
+        def on_enqueue(self, task: Any, next: Any) -> Any:
+            if task.payload == b"2300":
+                raise PermissionError("no")
+            task.headers["by"] = "me"
+            return next(task)
+
+    with Client(server.url, client.settings.prefix, middleware=[Stamps()]) as made, pytest.raises(PermissionError):
+        made.queue("mail").push_all(range(2500))
+    leases = [lease for _ in range(3) for lease in client.queue("mail").reserve(1000)]
+    assert [(lease.payload, lease.headers) for lease in leases] == [(n, {"by": "me"}) for n in range(2000)]
+
+
+def test_encrypted_items_arrive(server: Any, client: Client) -> None:
+    with Client(server.url, client.settings.prefix, payload_keys=[KEY]) as made:
+        made.queue("mail").push_all({"n": n} for n in range(2500))
+        assert payloads(made.queue("mail")) == [{"n": n} for n in range(2500)]
+    assert client.queue("mail").counts()["pending"] == 2500
 
 
 def test_partitions_and_pipelines_take_them_as_well(client: Client) -> None:
