@@ -116,7 +116,8 @@ def airlines(spark: SparkSession) -> DataFrame:
 
 
 def push(rows: Iterable[Mapping[str, str]], progress: Callable[[int], None] | None = None) -> int:
-    """Pushes rows of the flights' table, a thousand at a time, and returns how many; `progress` is told them by then.
+    """Pushes rows of the flights' table, a thousand at a time, and returns how many. `progress` is called with how many
+    are in the queue by then.
 
     The id says which flight it is: pushed twice, it is the same item.
     """

@@ -21,7 +21,7 @@ _AHEAD = 1
 
 
 class Round(NamedTuple):
-    """Calls that are sent together. `done` gets their values; `lost` is called when nobody knows what they did."""
+    """Calls that are sent together. `done` gets their values; `lost` is called when it is unknown what was applied."""
 
     calls: Sequence[Call[Any]]
     done: Callable[[list[Any]], object]
@@ -31,9 +31,9 @@ class Round(NamedTuple):
 class CallStream:
     """Its life: a block in which rounds are sent. The block ends when the last reply is there.
 
-    An error is raised by a later call than that which sent the round; the round behind it may have been applied then,
-    and its `done` is called as well. Calls that have to be confirmed, or that go to a cluster or to the primary that
-    sentinels name, wait for each other.
+    An error of a round is raised when its reply is read: by the call that sends the next round, or at the end. The
+    server may have applied that next round by then; its `done` is called as well. Calls that have to be confirmed, or
+    that go to a cluster or to the primary that sentinels name, wait for each other.
     """
 
     def __init__(self, broker: Broker) -> None:

@@ -20,7 +20,7 @@ KEY = base64.b64encode(b"k" * 32).decode()
 
 
 def payloads(queue: Any) -> list[Any]:
-    """What is in line, in order."""
+    """The payloads of the waiting items, in order."""
     found: list[Any] = []
     while leases := queue.reserve(1000):
         found += [lease.payload for lease in leases]
