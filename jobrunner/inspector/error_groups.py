@@ -3,9 +3,12 @@
 All counts are exact: the server counts in the step that takes a report. Reads only.
 """
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -21,6 +24,7 @@ from jobrunner.broker.calls.error_groups import (
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms
+from jobrunner.inspector.shards import queue_of, with_shards
 from jobrunner.redaction import Redaction
 
 _SHOWN_MS = 7 * 86_400_000
@@ -77,26 +81,27 @@ class ErrorGroups:
 def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGroups:
     """The groups of these queues, or of all. Groups without dead tasks that were not seen for a week are left out.
     Raises InvalidName, ServerError."""
-    names = sorted(client.queues() if queues is None else queues)
+    names = with_shards(client, None if queues is None else sorted(queues))
     found, now_ms = _read(client, names)
     redaction = client.redaction()
     views = [
         _view(name, group, now_ms, redaction)
-        for name, one in zip(names, found, strict=True)
+        for name, one in found.items()
         for group in one.groups
         if group.dead or group.last_ms >= now_ms - _SHOWN_MS
     ]
     return ErrorGroups(
         groups=tuple(sorted(views, key=lambda one: (-one.dead, -one.last.timestamp(), one.queue, one.id))),
-        dead=sum(one.dead for one in found),
-        problems=tuple((name, one.problem) for name, one in zip(names, found, strict=True) if one.problem),
+        dead=sum(one.dead for one in found.values()),
+        problems=tuple((name, one.problem) for name, one in found.items() if one.problem),
     )
 
 
 def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | None:
     """One group of a queue; None for one that has left or never was. Raises InvalidName, ServerError."""
-    (one,), now_ms = _read(client, [queue], group_id)
-    return next((_view(queue, group, now_ms, client.redaction()) for group in one.groups), None)
+    found, now_ms = _read(client, with_shards(client, [queue]), group_id)
+    groups = found[queue_of(queue)].groups
+    return next((_view(queue, group, now_ms, client.redaction()) for group in groups), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,8 @@ class DeadOfJob:
 
 
 def dead_by_job(client: Client, queues: Sequence[str]) -> list[Call[list[DeadOfJob]]]:
-    """Calls that read how many tasks of each job of these queues are dead; jobs without any are left out."""
+    """Calls that read how many tasks of each job of these queues or shards are dead; jobs without any are left out.
+    Those of one queue may be in the replies to several calls."""
     redaction = client.redaction()
 
     def reader(names: Sequence[str], call: Call[list[QueueErrors]]) -> Call[list[DeadOfJob]]:
@@ -125,7 +131,7 @@ def _dead_of_jobs(names: Sequence[str], found: Sequence[QueueErrors], redaction:
     for name, one in zip(names, found, strict=False):
         for group in one.groups:
             if group.dead:
-                sums.setdefault((group.job, name), []).append(group)
+                sums.setdefault((group.job, queue_of(name)), []).append(group)
     return [
         DeadOfJob(
             job=job, queue=queue, dead=sum(group.dead for group in groups),
@@ -150,10 +156,40 @@ def no_such_group(queue: str, group_id: str) -> str:
     )
 
 
-def _read(client: Client, names: Sequence[str], group: str = "") -> tuple[list[QueueErrors], float]:
+def _read(client: Client, names: Sequence[str], group: str = "") -> tuple[dict[str, QueueErrors], float]:
+    """The groups by queue, those of its shards together, and the server's time."""
     calls = error_groups([keys_of(client).queue(name) for name in names], group=group)
     now_ms, *replies = broker_of(client).run_many([server_time(), *calls])
-    return [one for reply in replies for one in reply], now_ms
+    of_queues: dict[str, list[QueueErrors]] = {}
+    for name, one in zip(names, chain.from_iterable(replies), strict=True):
+        of_queues.setdefault(queue_of(name), []).append(one)
+    return {name: _together(some) for name, some in of_queues.items()}, now_ms
+
+
+def _together(shards: Sequence[QueueErrors]) -> QueueErrors:
+    if len(shards) == 1:
+        return shards[0]
+    found: dict[str, list[StoredGroup]] = {}
+    for shard in shards:
+        for group in shard.groups:
+            found.setdefault(group.id, []).append(group)
+    return QueueErrors(
+        dead=sum(shard.dead for shard in shards),
+        groups=tuple(map(_of_shards, found.values())),
+        problem=next((shard.problem for shard in shards if shard.problem), ""),
+    )
+
+
+def _of_shards(groups: Sequence[StoredGroup]) -> StoredGroup:
+    """One group that several shards have: reported first by the release of the earliest, with a task of the latest."""
+    first, last = min(groups, key=lambda one: one.first_ms), max(groups, key=lambda one: one.last_ms)
+    buckets: Counter[int] = Counter()
+    for group in groups:
+        buckets.update(group.buckets)
+    return dataclasses.replace(
+        first, last_ms=last.last_ms, task=last.task, dead=sum(group.dead for group in groups),
+        before=sum(group.before for group in groups), buckets=buckets,
+    )  # fmt: skip
 
 
 def _view(queue: str, group: StoredGroup, now_ms: float, redaction: Redaction) -> ErrorGroupView:

@@ -24,6 +24,7 @@ from jobrunner.inspector.attempts import lease_checks, still_running, with_begin
 from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
+from jobrunner.inspector.shards import with_shards
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.stats_types import JobStats
@@ -187,7 +188,11 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     # Some calls read the same tasks for different ends.
     rows = {(one.queue, one.state, one.id): one for one in answered if isinstance(one, TaskRow)}
     lines = list(rows.values())
-    dead = [one for one in answered if isinstance(one, DeadOfJob)]
+    dead: dict[tuple[str, str], DeadOfJob] = {}  # shards of one queue may be in the replies to several calls
+    for one in answered:
+        if isinstance(one, DeadOfJob):
+            had = dead.get((one.job, one.queue))
+            dead[one.job, one.queue] = one if had is None else replace(had, dead=had.dead + one.dead)
     return LiveSnapshot(
         at_s=monotonic(),
         now=from_ms(now_ms),
@@ -203,7 +208,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         ),
         lost=tuple(lost_rows(lines)),
         unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
-        failing=most_failing([_failing(one) for one in dead], failed or {}),
+        failing=most_failing(map(_failing, dead.values()), failed or {}),
     )
 
 
@@ -267,7 +272,8 @@ def _some_lines(
     client: Client, seen: list[QueueView], workers: list[WorkerRecord]
 ) -> list[Call[Any]]:
     pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
-    dead = dead_by_job(client, [queue.name for queue in seen if queue.dead])
+    dying = [queue.name for queue in seen if queue.dead]
+    dead = dead_by_job(client, with_shards(client, dying) if dying else [])
     return [*pending, *lines_of_lost(client, seen), *lines_in_doubt(client, seen, workers), *dead]
 
 

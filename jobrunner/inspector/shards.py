@@ -19,6 +19,11 @@ def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
     return [shard for name, of_queue in zip(names, counts, strict=True) for shard in of_queue.names(name)]
 
 
+def queue_of(shard: str) -> str:
+    """The queue that people know, of one of its shards, or of itself."""
+    return whole_queue(shard)
+
+
 def pipeline_of(queue: str) -> str:
     """The name of the pipeline that a queue, or a shard of it, is of; "" for a queue of its own."""
     return whole_queue(queue).rpartition("/")[0]

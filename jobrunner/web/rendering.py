@@ -22,6 +22,7 @@ from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.formatting import away, counted, duration, number, percent, rate, size
 from jobrunner.formatting import instant as instant_text
+from jobrunner.inspector.shards import queue_of
 from jobrunner.inspector.snapshot import shown_url
 from jobrunner.inspector.stats import StatsSeries, StatsStep, StatsWindow, Unit, releases_since, series_of
 from jobrunner.queue_settings import RateLimit
@@ -117,6 +118,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "place": place,
     "plural": counted,
+    "queue_of": queue_of,
     "rate": dashed(rate),
     "share": percent,
     "shares": shares_of,

@@ -28,7 +28,7 @@ from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.operations import Operations
 from jobrunner.web.sessions_and_login_throttle import Sessions
 
-_PART = re.compile(r"[A-Za-z0-9_.:-]{1,300}(/[A-Za-z0-9_.:-]{1,300})?")
+_PART = re.compile(r"[A-Za-z0-9_.:@-]{1,300}(/[A-Za-z0-9_.:-]{1,300})?")  # @: of a shard
 Values = Mapping[str, Any]
 _LARGEST_FORM = 1024 * 1024
 _FORM_S = 20.0

@@ -8,6 +8,7 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.inspector.audit import entries
 from jobrunner.inspector.error_groups import read_groups
+from jobrunner.inspector.live_snapshot import look
 from jobrunner.task import Task, new_id
 from jobrunner.web.operations import read_operation
 from tests.support.waiting import wait_for
@@ -159,3 +160,28 @@ def test_the_overview_has_the_exact_number_of_dead_tasks(browse: Callable[..., A
     fail(client, "Charge", *["Boom: x"] * 25)
 
     assert 'data-name="Dead now">25</td>' in browse().get("/").text
+
+
+@pytest.mark.parametrize("name", ["mail", "orders/raw"])
+def test_a_queue_with_partitions_has_the_groups_of_all_its_shards(
+    browse: Callable[..., Any], client: Client, name: str
+) -> None:
+    queue = client.queue(name)
+    queue.configure(partitions=3, max_attempts=1)
+    [queue.push(number) for number in range(12)]
+    leases = queue.reserve(12)
+    shards = {lease.queue for lease in leases}
+    assert len(shards) == 3
+    for lease in leases:
+        lease.rollback(error="CardDeclined: no")
+
+    for query in ("", f"queue={name}"):
+        found = browse().get(f"/dead?{query}", headers=JSON).json()["errors_found"]
+        (group,) = found["groups"]
+        assert (group["queue"], group["dead"], group["count"], found["dead"]) == (name, 12, 12, 12)
+    page = browse().get(f"/dead?queue={name}&group={group['id']}").text
+    assert "An id that no address can have" not in page
+    for lease in leases:
+        assert browse().get(f"/tasks/{lease.id}?queue={lease.queue}").status_code == 200
+    assert f'href="/queues/{name}">{max(shards)}</a>' in page
+    assert [(one.queue, one.dead) for one in look(client).failing] == [(name, 12)]
