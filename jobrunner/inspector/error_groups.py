@@ -29,6 +29,8 @@ from jobrunner.redaction import Redaction
 
 _SHOWN_MS = 7 * 86_400_000
 _OTHER = "other"
+_ASKED_EACH = 4
+"""So many queues are asked for their shards; for more the registry of all queues costs less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +83,7 @@ class ErrorGroups:
 def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGroups:
     """The groups of these queues, or of all. Groups without dead tasks that were not seen for a week are left out.
     Raises InvalidName, ServerError."""
-    names = with_shards(client, None if queues is None else sorted(queues))
-    found, now_ms = _read(client, names)
+    found, now_ms = _read(client, _shards_of(client, None if queues is None else sorted(queues)))
     redaction = client.redaction()
     views = [
         _view(name, group, now_ms, redaction)
@@ -95,6 +96,14 @@ def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGro
         dead=sum(one.dead for one in found.values()),
         problems=tuple((name, one.problem) for name, one in found.items() if one.problem),
     )
+
+
+def _shards_of(client: Client, queues: Sequence[str] | None) -> list[str]:
+    if queues is None or len(queues) <= _ASKED_EACH:
+        return with_shards(client, queues)
+    wanted = set(queues)
+    registered = [name for name in with_shards(client, None) if queue_of(name) in wanted]
+    return [*registered, *wanted.difference(registered)]
 
 
 def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | None:

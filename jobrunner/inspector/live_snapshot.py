@@ -24,8 +24,7 @@ from jobrunner.inspector.attempts import lease_checks, still_running, with_begin
 from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
-from jobrunner.inspector.shards import with_shards
-from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
+from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, shown_url, views_and_shards
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.inspector.task_rows import TaskRow, first_lines
@@ -174,10 +173,10 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     """Reads a snapshot; `failed`: the result of `recent_failures` of some seconds ago. Raises ServerError."""
     took_ms = latency_ms(client)
     workers = client.workers()
-    seen = queue_views(client, workers)
+    seen, shards = views_and_shards(client, workers)
     checks = lease_checks(client, workers)
     server, now_ms, leads, *found = broker_of(client).run_each(
-        [facts(), server_time(), leader_call(client), *checks, *_some_lines(client, seen, workers)]
+        [facts(), server_time(), leader_call(client), *checks, *_some_lines(client, seen, shards, workers)]
     )
     if isinstance(now_ms, JobrunnerError):
         raise now_ms
@@ -269,11 +268,10 @@ def live_rates_of(client: Client) -> LiveRates:
 
 
 def _some_lines(
-    client: Client, seen: list[QueueView], workers: list[WorkerRecord]
+    client: Client, seen: list[QueueView], shards: Mapping[str, list[str]], workers: list[WorkerRecord]
 ) -> list[Call[Any]]:
     pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
-    dying = [queue.name for queue in seen if queue.dead]
-    dead = dead_by_job(client, with_shards(client, dying) if dying else [])
+    dead = dead_by_job(client, [name for queue in seen if queue.dead for name in shards[queue.name]])
     return [*pending, *lines_of_lost(client, seen), *lines_in_doubt(client, seen, workers), *dead]
 
 

@@ -130,7 +130,15 @@ def queue_views(
 ) -> list[QueueView]:
     """All queues, by name, or these: one command for fifty queues, one round trip for 500. A queue that cannot be
     counted says why."""
+    return views_and_shards(client, workers, names)[0]
+
+
+def views_and_shards(
+    client: Client, workers: list[WorkerRecord], names: list[str] | None = None
+) -> tuple[list[QueueView], dict[str, list[str]]]:
+    """The same, and the shards of each queue, itself among them."""
     every = with_shards(client, names)
+    shards: dict[str, list[str]] = {}
     serving = Counter(queue for worker in workers for queue in set(worker.queues))
     summaries: dict[str, tuple[QueueSummary | str, float]] = {}
     calls = bulk_counts([keys_of(client).queue(name) for name in every])
@@ -140,9 +148,10 @@ def queue_views(
         for found in chain.from_iterable(slices):
             name = next(left)
             whole = name if names is not None and name in names else whole_queue(name)
+            shards.setdefault(whole, []).append(name)
             known = summaries.get(whole)
             summaries[whole] = (found if known is None else merged(known[0], found), now_ms)
-    return [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()]
+    return [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()], shards
 
 
 def overridden(client: Client, names: Sequence[str]) -> dict[str, dict[str, SettingOrigin]]:

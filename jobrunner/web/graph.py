@@ -18,6 +18,8 @@ from jobrunner.formatting import rate as rate_text
 
 _WIDE, _TALL = 196, 84
 _GAP_X, _GAP_Y, _EDGE = 72, 28, 16
+_FITS = 27
+"""Characters of counts that fit into a node; more are drawn narrower."""
 _SHRINKS = 5
 """So many layers may be drawn smaller to fit a desk and stay readable; more are scrolled."""
 
@@ -156,7 +158,10 @@ def _node(box: Box, place: tuple[float, float], backlog: float) -> str:
     name = box.name if len(box.name) <= 22 else box.name[:21] + "…"
     kind = f"{box.kind}, paused" if box.paused else box.kind
     rate = "" if box.rate is None else rate_text(box.rate)
-    dead = f' · <tspan class="dead">{number(box.dead)} dead</tspan>' if box.dead else ""
+    counts = f"{number(box.waiting)} waiting · {number(box.pending)} pending"
+    dead = f"{number(box.dead)} dead" if box.dead else ""
+    fitting = f' textLength="{_WIDE - 28}" lengthAdjust="spacingAndGlyphs"' if len(counts + dead) > _FITS else ""
+    dead = f' · <tspan class="dead">{dead}</tspan>' if dead else ""
     said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} pending, {box.dead} dead"
     return (
         f'<a href="{escape(box.href)}" class="{look}" aria-label="{escape(said)}" '
@@ -166,6 +171,5 @@ def _node(box: Box, place: tuple[float, float], backlog: float) -> str:
         f'<text class="kind" x="14" y="43">{escape(kind)}</text>'
         f'<text class="rate" x="{_WIDE - 14}" y="43" text-anchor="end">{escape(rate)}</text>'
         f"{bar if backlog else ''}"
-        f'<text class="counts" x="14" y="71">{number(box.waiting)} waiting · {number(box.pending)} pending{dead}'
-        "</text></a>"
+        f'<text class="counts" x="14" y="71"{fitting}>{counts}{dead}</text></a>'
     )

@@ -89,3 +89,13 @@ def test_the_bar_of_a_station_is_its_share_of_the_largest_backlog():
 
 def test_without_a_backlog_no_station_has_a_bar():
     assert "backlog" not in str(draw([box("raw", "clean"), box("clean")], label="p"))
+
+
+def test_counts_that_are_too_long_for_a_node_are_drawn_narrower() -> None:
+    def counts(**numbers: int) -> str:
+        drawn = str(draw([Box(name="raw", kind="station", href="/", **numbers)], label="orders"))
+        return drawn[drawn.index('class="counts"') :]
+
+    assert "textLength" not in counts(waiting=1_960, pending=10)
+    narrow = counts(waiting=1, dead=39)
+    assert 'textLength="168" lengthAdjust="spacingAndGlyphs">1 waiting · 0 pending · <tspan' in narrow
