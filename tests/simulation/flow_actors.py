@@ -39,7 +39,7 @@ def flow_sender(add: Callable[[Flow], None], *, is_large: bool) -> Callable[[Act
 
 
 def _node(actor: Actor, *, is_large: bool) -> Node:
-    """A group with callbacks, alone or with a step or another group behind it."""
+    """A group with callbacks, that may be followed by a step or by another group."""
     random = actor.world.random
     leaf = partial(_leaf, actor, is_large=is_large)
     members: list[Node] = [leaf() for _ in range(2 if is_large else random.choice((1, 2, 2, 3)))]

@@ -57,20 +57,22 @@ def test_a_seed_is_the_same_run_again() -> None:
     assert any("the reply was lost" in line for trace in before for line in trace)
 
 
-def test_every_fault_happens() -> None:
+def traces_of(seeds: range) -> list[str]:
+    """The traces of these runs, one behind the other."""
     with virtual_time() as clock:
         server = SimulatedServer()
-        lines = [line for seed in range(150) for line in play(server, clock, seed, is_traced=True).trace]
+        return [line for seed in seeds for line in play(server, clock, seed, is_traced=True).trace]
+
+
+def test_every_fault_happens() -> None:
+    lines = traces_of(range(150))
     assert [fate for fate in FAULTS if not any(f"[{fate}]" in line for line in lines)] == []
     assert any("hears OutcomeUnknown" in line for line in lines)
 
 
 def test_flows_go_on_in_every_way() -> None:
     """Callbacks by each rule, groups behind groups, and results that are collected in slices and in parts."""
-    with virtual_time() as clock:
-        server = SimulatedServer()
-        lines = [line for seed in range(5, 1100, 16) for line in play(server, clock, seed, is_traced=True).trace]
-    said = "\n".join(lines)
+    said = "\n".join(traces_of(range(5, 1100, 16)))
     for word in ("success", "complete", "dead", "pass", "tally"):
         assert re.search(rf"prepares join \S+ of \d members \({word}", said)
     for word in ("noted", "fired", "posted", "more"):
@@ -81,10 +83,7 @@ def test_flows_go_on_in_every_way() -> None:
 
 
 def test_stations_report_in_every_way() -> None:
-    with virtual_time() as clock:
-        server = SimulatedServer()
-        lines = [line for seed in range(13, 2100, 16) for line in play(server, clock, seed, is_traced=True).trace]
-    said = "\n".join(lines)
+    said = "\n".join(traces_of(range(13, 2100, 16)))
     for word in ("ok", "full"):
         assert re.search(rf"station \d: fans \S+ out under .*: {word}$", said, re.MULTILINE)
     for word in ("ok", "hops"):
@@ -92,10 +91,7 @@ def test_stations_report_in_every_way() -> None:
 
 
 def test_slices_of_a_limit_follow_the_load() -> None:
-    with virtual_time() as clock:
-        server = SimulatedServer()
-        lines = [line for seed in range(9, 1000, 32) for line in play(server, clock, seed, is_traced=True).trace]
-    said = "\n".join(lines)
+    said = "\n".join(traces_of(range(9, 1000, 32)))
     for word in (r"slice_give → mail@\d, ", "slice_take → taken$", "slice_take → had$", "slice_enter → "):
         assert re.search(word, said, re.MULTILINE)
 

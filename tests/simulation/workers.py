@@ -66,7 +66,7 @@ def _enqueue(actor: Actor, task: Task) -> list[str]:
 
 
 def until_known(actor: Actor, add: Callable[[], list[str]]) -> list[str]:
-    """The ids that a call replies, which is made again when nobody knows what became of it; none of a full queue."""
+    """The ids that a call returns. It is repeated while its outcome is unknown; [] when the queue is full."""
     began = actor.world.now
     while actor.world.now - began < _REPEATS_S * 1000:
         try:

@@ -67,7 +67,8 @@ def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
 
 
 def set_pipeline_counts(keys: QueueKeys, known: ShardCounts, new: ShardCounts) -> Call[ShardCounts]:
-    """Sets the numbers of a pipeline, by any of its queues, if they are still those known. Reply: what they are now."""
+    """Sets the numbers of shards of a pipeline, given any of its queues, unless another program changed them since they
+    were read as `known`. Reply: the numbers afterwards."""
     return _of_pipeline.on(
         keys, partitions=new.spread, shards=new.served, key_shards=new.keyed,
         known=f"{known.spread} {known.served} {known.keyed}",
