@@ -458,8 +458,9 @@ def test_a_large_file_is_waited_for_longer_than_a_silent_server(folder: Path, mo
     client = connect(server.acquire())
     fastest = min(seconds(lambda: client.eval("for i = 1, 1000000 do end", 0)) for _ in range(10))
     server.release()
-    # 3 s at the rate just measured, which other work on this machine may have halved
-    write_slow_commands(folder, turns=int(1_000_000 / fastest * 3 / 8192))
+    # 3 s at the rate just measured. A server that loads answers once per 1,024 commands, so after 1 / 64 of that time:
+    # other work on this machine may slow it down twentyfold before it looks silent.
+    write_slow_commands(folder, count=65_536, turns=int(1_000_000 / fastest * 3 / 65_536))
 
     assert seconds(server.acquire) > 1.0
     assert ask(server.status().socket, "GET loaded") == "yes"  # a client would wait for LOADING by itself
@@ -471,13 +472,13 @@ def seconds(action: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def write_slow_commands(folder: Path, turns: int) -> None:
+def write_slow_commands(folder: Path, count: int, turns: int) -> None:
     def resp(*words: str) -> bytes:
         return f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words)
 
     slow = resp("EVAL", f"for i = 1, {turns} do end", "0")
     (log,) = (folder / "appendonlydir").glob("*.incr.aof")
-    log.write_bytes(resp("SELECT", "0") + slow * 8192 + resp("SET", "loaded", "yes"))
+    log.write_bytes(resp("SELECT", "0") + slow * count + resp("SET", "loaded", "yes"))
 
 
 def test_damage_in_the_file_is_told_in_one_line_with_a_command_that_repairs_it(folder: Path) -> None:
