@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from benchmarks.contender import Contender
 from benchmarks.measures import OUR_ASYNCIO, OUR_THREADS, OURS
@@ -11,11 +12,11 @@ from benchmarks.yardstick import URL, bare_left
 
 QUEUE = "bench"
 """Where jobrunner's tasks are."""
-_APP = [sys.executable, "-m", "benchmarks.jobrunner_app"]
 
 
-def jobrunner() -> Contender:
-    """A worker process of ten threads and a loop for coroutines, which is what the waits are.
+def jobrunner(python: str = sys.executable) -> Contender:
+    """A worker process of ten threads and a loop for coroutines, which is what the waits are. `python` is the
+    interpreter of its processes.
 
     What computes is in one worker with `executor="processes"`, of as many slots as there may be processes. Tried: that;
     as many workers of one thread, and of two threads; as many workers of one slot each. All others took more
@@ -23,20 +24,20 @@ def jobrunner() -> Contender:
     """
     return Contender(
         name=OURS,
-        produce=_APP,
-        work=_work,
+        produce=_app(python),
+        work=partial(_work, python),
         left=_left,
         environment=jobrunner_environment,
         imports="from jobrunner import Client, Job, job",
     )
 
 
-def jobrunner_threads() -> Contender:
+def jobrunner_threads(python: str = sys.executable) -> Contender:
     """The waits in threads."""
     return Contender(
         name=OUR_THREADS,
-        produce=_APP,
-        work=_work,
+        produce=_app(python),
+        work=partial(_work, python),
         left=_left,
         environment=lambda server: {**jobrunner_environment(server), "BENCHMARK_WAIT": "threads"},
         only=("waits",),
@@ -47,8 +48,8 @@ def jobrunner_asyncio() -> Contender:
     """Its client of asyncio, which enqueues alone; the worker is the same."""
     return Contender(
         name=OUR_ASYNCIO,
-        produce=_APP,
-        work=_work,
+        produce=_app(sys.executable),
+        work=partial(_work, sys.executable),
         left=_left,
         environment=lambda server: {**jobrunner_environment(server), "BENCHMARK_CLIENT": "asyncio"},
         only=("enqueue", "wide"),
@@ -110,8 +111,12 @@ def _left(server: PrivateServer) -> int:
     return jobrunner_left(server.url)
 
 
-def _work(task: str, count: int) -> Sequence[Sequence[str]]:
-    program = [sys.executable, "-m", "benchmarks.work"]
+def _app(python: str) -> list[str]:
+    return [python, "-m", "benchmarks.jobrunner_app"]
+
+
+def _work(python: str, task: str, count: int) -> Sequence[Sequence[str]]:
+    program = [python, "-m", "benchmarks.work"]
     if task == "spin":
         return [[*program, str(count), "processes"]]
     return [[*program, str(concurrency(task, 10)), "threads"]] * count

@@ -18,7 +18,7 @@ from benchmarks.drain import NotDelivered
 from benchmarks.measures import OURS, PEERS
 from benchmarks.open_loop import TooSlow
 from benchmarks.peers.roster import ROSTER
-from benchmarks.peers.venvs import NotInstalled
+from benchmarks.peers.venvs import NotInstalled, environment
 from benchmarks.server import PrivateServer
 from benchmarks.turns import TURNS
 
@@ -38,6 +38,10 @@ class Run:
         self.about = ""
         self._too_slow: set[tuple[str, str]] = set()
         self._peers = list(self._installed(venvs))
+        self._ours: list[Contender] = []
+        if OURS in who:  # in an environment like the peers', without what its developers have installed
+            python = str(environment(venvs, OURS) / "python")
+            self._ours = [jobrunner(python), jobrunner_threads(python)]
 
     def measure(self, server: PrivateServer) -> None:
         """Takes all figures."""
@@ -108,8 +112,8 @@ class Run:
         ]
 
     def _contenders(self) -> list[Contender]:
-        ours = [jobrunner(), jobrunner_threads()] if OURS in self._who else []
-        return [*ours, *self._peers, *([prototype(), bare_pop(), bare_spin()] if "yardstick" in self._who else [])]
+        bare = [prototype(), bare_pop(), bare_spin()] if "yardstick" in self._who else []
+        return [*self._ours, *self._peers, *bare]
 
     def _enqueuers(self, number: int) -> list[str]:
         chosen = (OURS if OURS in self._who else "", enqueue.BARE if "yardstick" in self._who else "")

@@ -1,6 +1,17 @@
-"""The requirements of each peer, with the oldest versions that its settings were tried with."""
+"""The requirements of each peer, with the oldest versions that its settings were tried with, and jobrunner's own."""
+
+import tomllib
+from pathlib import Path
+
+
+def _of_jobrunner() -> tuple[str, ...]:
+    """What `jobrunner-queue[fast]` needs; its code comes from the tree that is measured."""
+    project = tomllib.loads(Path(__file__, "../../../pyproject.toml").resolve().read_text())["project"]
+    return (*project["dependencies"], *project["optional-dependencies"]["fast"])
+
 
 REQUIREMENTS = {
+    "jobrunner": _of_jobrunner(),
     "dramatiq": ("dramatiq[redis]>=2.0,<3", "hiredis>=3"),
     "taskiq": ("taskiq>=0.12", "taskiq-redis>=1.1", "hiredis>=3", "uvloop>=0.20"),
     "rq": ("rq>=3.0", "hiredis>=3"),
