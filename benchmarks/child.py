@@ -23,7 +23,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._command = command
-        self._environment = _whole(environment)
+        self._environment = whole_environment(environment)
         self._log = log
 
     def __enter__(self) -> Self:
@@ -58,19 +58,22 @@ class Child:
             os.killpg(self.pid, number)
 
 
+def whole_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process at the repository's root.
+
+    Python stores bytecode there, as pip does for the peers: else a source tree is compiled at each start, which took
+    half of the time of an import.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": str(ROOT), **environment}
+
+
 def run_to_end(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Runs a process and returns what it printed. Raises ChildFailed when its exit code is not 0."""
-    done = subprocess.run(command, env=_whole(environment), cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, env=whole_environment(environment), cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise _failure(command, done.returncode, done.stderr)
     return done.stdout
-
-
-def _whole(environment: Mapping[str, str]) -> dict[str, str]:
-    """Python stores bytecode there, as pip does for the peers: else a source tree is compiled at each start, which
-    took half of the time of an import."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**inherited, "PYTHONPATH": str(ROOT), **environment}
 
 
 def _failure(command: Sequence[str], code: int, written: str) -> ChildFailed:

@@ -28,6 +28,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import whole_environment
 from benchmarks.processes import cpu_seconds
 from benchmarks.results import Summary, Table, write_json
 from benchmarks.server import PrivateServer
@@ -52,6 +53,7 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="python -m benchmarks.spark_flights", description=__doc__.splitlines()[0])
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--months", type=int, default=12, help="of the year, from January on")
+    asked.add_argument("--chained", action="store_true", help="without the pipeline that is not chained")
     asked.add_argument("--json", type=Path)
     asked.add_argument("--part", choices=("push", "plain"), help=argparse.SUPPRESS)
     asked.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -65,6 +67,8 @@ def main() -> int:
         "pipeline": partial(pipeline_side, "jobs_example.flights"),
         "chained": partial(pipeline_side, "benchmarks.flights_chained"),
     }
+    if given.chained:
+        del how["pipeline"]
     sides: dict[str, list[Side]] = {name: [] for name in how}
     for number in range(given.rounds):
         for name in list(sides) if number % 2 == 0 else list(sides)[::-1]:
@@ -138,7 +142,7 @@ def _run(command: list[str], months: int | None, folder: Path, variables: dict[s
     if months is not None:
         command = [*command, "--months", str(months), "--folder", str(folder)]
     began, cpu = time.perf_counter(), 0.0
-    running = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
+    running = subprocess.Popen(command, env=whole_environment(variables), start_new_session=True)
     try:
         while running.poll() is None:
             cpu = max(cpu, cpu_seconds([running.pid]) or 0.0)

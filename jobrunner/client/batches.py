@@ -65,6 +65,10 @@ class Batches:
         lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
         return lease if self.top_up(lease, n) else None
 
+    def has_any(self) -> bool:
+        """Whether the queue has a batch that is not decided, due or not."""
+        return bool(self.broker.run(calls.foremost(self.keys, "batches", 1)))
+
     def top_up(self, lease: "BatchLease", n: int) -> int:
         """Up to `n` more items for a batch that is new (`lease.is_new`) and of which nothing is staged.
 

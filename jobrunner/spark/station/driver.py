@@ -1,6 +1,7 @@
 """The driver of a station on Spark: its lanes take batch after batch from the queue and run them beside each other.
 
-What happens to one batch is in `lane`, when a new one begins in `gathering`; `batch_failures` handles failed ones.
+What happens to one batch is in `lane`, when a new one begins in `gathering`, what is gathered while Spark starts in
+`first_batch`; `batch_failures` handles failed ones.
 """
 
 import threading
@@ -28,10 +29,12 @@ from jobrunner.jobs.registry import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
 from jobrunner.spark.payloads import check_plain
+from jobrunner.spark.running import running_session
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import BatchLog
 from jobrunner.spark.station.batch_run import StationPlan, plan_of
+from jobrunner.spark.station.first_batch import FirstBatch
 from jobrunner.spark.station.gathering import BatchSizes, Gathering
 from jobrunner.spark.station.lane import Lane
 from jobrunner.spark.station.ui_names import log_web_ui
@@ -91,6 +94,7 @@ class StationDriver:
         above = [keys.queue(name) for name in station.link.above()]
         self._gathering = Gathering(station, self._batches, above, self._sizes, lambda: not self.takes())
         self._taking = threading.Lock()
+        self._first = FirstBatch(self._gather_first, self._give_back, self.takes, station.lease)
         self._spark: SparkSession | None = None
         self._plan: StationPlan | None = None
         complaints = Complaints()
@@ -126,10 +130,15 @@ class StationDriver:
 
     def _held(self) -> list[BatchLease]:
         """Each once, also while a lane hands it over to be rolled forward."""
-        return list({lease.id: lease for lane in self._lanes for lease in lane.held}.values())
+        first = self._first.lease
+        held = ([] if first is None else [first]) + [lease for lane in self._lanes for lease in lane.held]
+        return list({lease.id: lease for lease in held}.values())
 
     def start(self) -> None:
-        """Starts the lanes; the first turn of one starts the session when there is none."""
+        """Starts the lanes; the first turn of one starts the session when there is none, and a batch is gathered
+        meanwhile."""
+        if running_session() is None:
+            self._first.start()
         for loop in self._loops:
             loop.start()
 
@@ -156,6 +165,7 @@ class StationDriver:
         cancelled_by = monotonic() + _CANCEL_S
         for loop in self._loops:
             loop.stop(_left(cancelled_by))
+        self._first.wait(_left(cancelled_by))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))
         self._over.set()
@@ -201,7 +211,17 @@ class StationDriver:
     def _take(self, lane: Lane) -> None:
         """Gives a lane a batch, filled as far as it should be; none when there is nothing, or when it was given back or
         lost meanwhile."""
-        lane.lease = lease = self._batches.take(self._sizes.wanted, lease_s=self._station.lease)
+        lane.lease = self._first.hand_over()
+        if lane.lease is None:
+            self._gather(lane, self._batches.take(self._sizes.wanted, lease_s=self._station.lease))
+
+    def _gather_first(self, first: FirstBatch) -> None:
+        with self._taking:
+            if self.takes() and not self._batches.has_any():
+                self._gather(first, self._batches.take(self._sizes.wanted, lease_s=self._station.lease))
+
+    def _gather(self, holder: Lane | FirstBatch, lease: BatchLease | None) -> None:
+        holder.lease = lease
         if lease is None or not lease.is_new:
             return
         try:
@@ -211,7 +231,10 @@ class StationDriver:
             self._failures.report(lease.dissolve)
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
-        lane.lease = None
+        holder.lease = None
+
+    def _give_back(self, lease: BatchLease) -> None:
+        self._failures.report(lease.dissolve if lease.is_new else lease.release)
 
     def _begin(self) -> bool:
         """Joins the session of this process, or starts it. Returns False when it cannot: the process must be replaced
@@ -219,11 +242,14 @@ class StationDriver:
         with _STARTING:
             if self._spark is not None:
                 return True
+            if self.failure is not None:  # another lane's
+                return False
             try:
                 spark = spark_session(self._station.pipeline)
                 self._plan = plan_of(self._station, self._client)
             except Exception as error:  # a JVM that does not start, or is gone, fails in many ways
                 self._failures.give_up(error)
+                self._first.wake()
                 return False
             self._spark = spark
         log_web_ui(spark)
@@ -239,6 +265,7 @@ class StationDriver:
         return 0.0
 
     def _wake(self) -> None:
+        self._first.wake()
         self._gathering.interrupt()
         for loop in self._loops:
             loop.wake()
