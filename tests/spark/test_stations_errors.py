@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.errors import InvalidOption
 from jobrunner.retry import Backoff
-from jobrunner.spark.station.members import shape_of
+from jobrunner.spark.station.payload_shape import shape_of
 
 NO_PAUSE = Backoff(base=0)
 

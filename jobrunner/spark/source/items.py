@@ -18,7 +18,7 @@ from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import HistoryTrimmed, ParameterError
 from jobrunner.spark.columns import ItemChunk, Selection, texts
-from jobrunner.spark.payloads import PayloadColumns
+from jobrunner.spark.payload_columns import PayloadColumns
 from jobrunner.spark.source.options import MISFIT, PAYLOAD, ReadOptions, ReadSchema
 from jobrunner.spark.source.scan import QueueSlice, ScanPage, SetScan
 

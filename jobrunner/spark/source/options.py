@@ -18,7 +18,7 @@ from jobrunner.formatting import counted
 from jobrunner.option_names import folded, listed, settle_names
 from jobrunner.settings import client_settings
 from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
-from jobrunner.spark.payloads import check_readable
+from jobrunner.spark.payload_columns import check_readable
 
 STATES = ("waiting", "scheduled", "pending", "dead")
 MODES = ("PERMISSIVE", "FAILFAST")

@@ -30,12 +30,11 @@ from jobrunner.spark.station.members import (
     MISFITS,
     BatchConnections,
     BatchRef,
-    PayloadShape,
     members_frame,
-    shape_of,
     without_members,
 )
 from jobrunner.spark.station.output_rows import check_sink, rows_of, steered
+from jobrunner.spark.station.payload_shape import PayloadShape, shape_of
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import (
     ERRORS,

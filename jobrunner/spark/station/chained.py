@@ -19,9 +19,9 @@ from jobrunner.etl.chain import PythonStep, StationChain
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.row_errors import ERROR, ID
 from jobrunner.spark.shipping import Shipped
-from jobrunner.spark.station.chained_items import DDL, ItemRows
-from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape, as_read, dress, shape_of
+from jobrunner.spark.station.chained_items import ItemRows, TargetPayloads
 from jobrunner.spark.station.output_rows import DELAY, TO, check_output, check_sink, payload_text, steered
+from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape, as_read, shape_of, time_zone
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import rules_of
 
@@ -71,12 +71,16 @@ class _ChainRun:
     def _python(self, queue: str, df: DataFrame) -> None:
         """The stations in Python from this one on, in one pass over the items."""
         steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
-        schemas = {name: shape.columns for name, shape in self._shapes.items()}
-        made = as_read(df, F.col(PAYLOAD)).mapInArrow(Shipped(partial(_run_items, queue, steps, schemas)), DDL)
-        rows = self._batch.quarantine(made)
-        for name in self._chain.spark:
-            if name in _reached_from(queue, self._chain):
-                self.visit(name, dress(rows.where(F.col(TO) == name), self._shapes[name]))
+        reached = [name for name in self._chain.spark if name in _reached_from(queue, self._chain)]
+        schemas = {name: self._shapes[name].columns for name in reached}
+        zone = time_zone(self._spark, schemas.values())
+        targets = TargetPayloads(schemas, zone)
+        run_items = Shipped(partial(_run_items, queue, steps, schemas, zone))
+        rows = self._batch.quarantine(as_read(df, F.col(PAYLOAD)).mapInArrow(run_items, targets.spark_schema()))
+        for name in reached:
+            place = targets.place_of[name]
+            some = rows.where(F.col(TO) == name)
+            self.visit(name, self._shapes[name].dress(some, targets.readers[place], targets.prefix(place)))
 
     def _frames(self, station: SparkStation, df: DataFrame) -> None:
         returned = steered(station.function(df, self._spark))
@@ -137,7 +141,7 @@ class _ChainRun:
                 ]
                 return rows.select(*columns, *OWN)
         text, _ = payload_text(kinds, returned)
-        return dress(as_read(rows, text), shape)
+        return shape.dress(as_read(rows, text))
 
 
 def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
@@ -167,10 +171,10 @@ def _reached_from(queue: str, chain: StationChain) -> set[str]:
 
 
 def _run_items(
-    queue: str, steps: Mapping[str, PythonStep], schemas: Mapping[str, StructType | None],
+    queue: str, steps: Mapping[str, PythonStep], schemas: Mapping[str, StructType | None], zone: str,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """One Spark task."""
-    rows = ItemRows(queue, steps, schemas)
+    rows = ItemRows(queue, steps, TargetPayloads(schemas, zone))
     for batch in batches:
         yield rows.of(batch)

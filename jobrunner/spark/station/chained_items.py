@@ -4,7 +4,7 @@ An item goes through station after station until one on Spark is next. An error 
 is no queue in which it could wait for another attempt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_payload
@@ -22,47 +22,112 @@ from jobrunner.etl.station import StationItem
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import logger
 from jobrunner.outcome import Fail, Moved, Retry, Snooze, Steer
-from jobrunner.spark.payloads import misfit, payload_check
+from jobrunner.spark.payload_columns import payload_reader
 from jobrunner.spark.row_errors import CAUSED_BY_CODE, one_line
-from jobrunner.spark.station import members
+from jobrunner.spark.station.payload_shape import OWN, OWN_FIELDS, OWN_KINDS, arrow_fields, spark_fields
 
-ROWS = members.COLUMNS.append(pa.field("_to", pa.string())).append(pa.field("_error", pa.string()))
-DDL = f"{members.DDL}, _to string, _error string"
+_OWN = pa.schema(
+    [*zip(OWN, OWN_KINDS, strict=True), ("_to", pa.string()), ("_error", pa.string())]
+)  # fmt: skip
+_TO_AND_ERROR = [StructField("_to", StringType()), StructField("_error", StringType())]
+
+
+class TargetPayloads:
+    """The columns in which rows carry their payloads to the stations on Spark behind: those of each schema, once for
+    all queues that have it; null where a row goes to another one. The driver and each Spark task make their own."""
+
+    def __init__(self, schemas: Mapping[str, StructType | None], zone: str) -> None:
+        distinct: list[StructType | None] = []
+        for schema in schemas.values():
+            if schema not in distinct:
+                distinct.append(schema)
+        self.readers = [payload_reader(schema, zone) for schema in distinct]
+        self.place_of = {queue: distinct.index(schema) for queue, schema in schemas.items()}
+        """Which of the readers is that of a queue."""
+
+    @staticmethod
+    def prefix(place: int) -> str:
+        """With what the names of the columns of a reader begin."""
+        return f"{place}."
+
+    def spark_schema(self) -> StructType:
+        """Of the rows that ItemRows makes."""
+        fields = [one for place, reader in enumerate(self.readers) for one in spark_fields(reader, self.prefix(place))]
+        return StructType([*fields, *OWN_FIELDS, *_TO_AND_ERROR])
+
+    def arrow_schema(self) -> pa.Schema:
+        """The same for Arrow."""
+        fields = [one for place, reader in enumerate(self.readers) for one in arrow_fields(reader, self.prefix(place))]
+        return pa.schema([*fields, *_OWN])
+
+
+class _Row(msgspec.Struct, gc=False):
+    """An item behind the stations in Python: on its way to `queue`, or dead there with `error`."""
+
+    id: str
+    type: str
+    number: int
+    time_us: int
+    queue: str
+    payload: bytes = b""
+    headers: str | None = None
+    error: str | None = None
 
 
 class ItemRows:
     """Turns items of one queue into rows of the stations on Spark behind it: `_to` is the full name of the queue. Life:
     a Spark task makes its own."""
 
-    def __init__(
-        self, queue: str, steps: Mapping[str, PythonStep], schemas: Mapping[str, StructType | None]
-    ) -> None:  # fmt: skip
+    def __init__(self, queue: str, steps: Mapping[str, PythonStep], targets: TargetPayloads) -> None:
         self._queue = queue
         self._steps = steps
-        self._checks = {name: payload_check(schema) for name, schema in schemas.items()}
+        self._targets = targets
+        self._schema = targets.arrow_schema()
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of one Arrow batch, without those of items that a station dropped."""
-        found: list[tuple[Any, ...]] = []
         times = pc.cast(pc.cast(batch.column("_enqueue_time"), pa.timestamp("us")), pa.int64()).to_pylist()
         names = ("_id", "payload", "_type", "_attempts", "_headers")
         items = zip(*[batch.column(name).to_pylist() for name in names], times, strict=True)
-        for task_id, payload, kind, number, headers, time_us in items:
-            attempt = Attempt(
-                queue=self._queue, id=task_id, token="", deadline_ms=0.0, keepalive_ms=0.0, type=kind,
-                payload=payload.encode(), number=number, retry_count=number - 1, enqueue_time_ms=time_us / 1000,
-                max_attempts=0, headers=None if headers is None else headers.encode(), encoding=b"json",
-            )  # fmt: skip
-            row = self._row(attempt)
-            if row is not None:
-                found.append((task_id, row[0], kind, number, time_us, row[1], row[2], row[3]))
-        columns = list(zip(*found, strict=True)) or [()] * len(ROWS)
-        arrays = [pa.array(values, pa.int64() if one.name == "_enqueue_time" else one.type).cast(one.type)
-                  for one, values in zip(ROWS, columns, strict=True)]  # fmt: skip
-        return pa.record_batch(arrays, schema=ROWS)
+        rows = [row for item in items if (row := self._row(item)) is not None]
+        arrays = [array for place in range(len(self._targets.readers)) for array in self._payloads(rows, place)]
+        times_us = pa.array([row.time_us for row in rows], pa.int64()).cast(OWN_KINDS[3])
+        own = [
+            pa.array([row.id for row in rows], pa.string()),
+            pa.array([row.type for row in rows], pa.string()),
+            pa.array([row.number for row in rows], pa.int32()),
+            times_us,
+            pa.array([row.headers for row in rows], pa.string()),
+            pa.array([row.queue for row in rows], pa.string()),
+            pa.array([row.error for row in rows], pa.string()),
+        ]
+        return pa.record_batch([*arrays, *own], schema=self._schema)
 
-    def _row(self, attempt: Attempt) -> tuple[str, str | None, str, str | None] | None:
-        """(payload, headers, queue, error); None for an item that ends here."""
+    def _payloads(self, rows: Sequence[_Row], place: int) -> Iterable[pa.Array]:
+        """The columns of one reader for all rows; those whose payload does not fit have that as their error from here
+        on."""
+        place_of = self._targets.place_of
+        at = [number for number, row in enumerate(rows) if row.error is None and place_of[row.queue] == place]
+        arrays, misfits = self._targets.readers[place].read([rows[number].payload for number in at])
+        for position, reason in misfits.items():
+            rows[at[position]].error = f"PipelineError: {reason}"
+        if len(at) == len(rows):
+            return arrays
+        sources: list[int | None] = [None] * len(rows)
+        for position, number in enumerate(at):
+            sources[number] = position
+        taken = pa.array(sources, pa.int32())
+        return [array.take(taken) for array in arrays]
+
+    def _row(self, item: tuple[str, str, str, int, str | None, int]) -> _Row | None:
+        """None for an item that ends here."""
+        task_id, payload, kind, number, headers, time_us = item
+        attempt = Attempt(
+            queue=self._queue, id=task_id, token="", deadline_ms=0.0, keepalive_ms=0.0, type=kind,
+            payload=payload.encode(), number=number, retry_count=number - 1, enqueue_time_ms=time_us / 1000,
+            max_attempts=0, headers=None if headers is None else headers.encode(), encoding=b"json",
+        )  # fmt: skip
+        row = _Row(id=task_id, type=kind, number=number, time_us=time_us, queue=self._queue)
         while attempt.queue in self._steps:
             step = self._steps[attempt.queue]
             try:
@@ -72,21 +137,19 @@ class ItemRows:
             except _Asked as asked:
                 raise StationError(str(asked)) from None
             except Fail as failed:
-                return "", None, attempt.queue, str(failed)
+                row.queue, row.error = attempt.queue, str(failed)
+                return row
             except Exception as error:
-                return "", None, attempt.queue, one_line(error)
+                row.queue, row.error = attempt.queue, one_line(error)
+                return row
             if moved is None:
                 return None
             _move(attempt, moved)
-        payload = attempt.payload or b""
-        try:
-            if attempt.encoding != b"json":
-                raise ValueError("the payload is bytes, not JSON")
-            self._checks[attempt.queue](payload)
-        except (msgspec.MsgspecError, ValueError, RecursionError, TypeError) as error:
-            return "", None, attempt.queue, f"PipelineError: {misfit(error)}"
-        headers = None if attempt.headers is None else attempt.headers.decode()
-        return payload.decode(), headers, attempt.queue, None
+        row.queue, row.payload = attempt.queue, attempt.payload or b""
+        row.headers = None if attempt.headers is None else attempt.headers.decode()
+        if attempt.encoding != b"json":
+            row.error = "PipelineError: the payload is no JSON: the payload is bytes, not JSON"
+        return row
 
 
 class _Asked(Exception):

@@ -14,7 +14,7 @@ from jobrunner.etl.graph import nearest
 from jobrunner.outcome import Steer
 from jobrunner.spark.columns import NUMBER, WHOLE
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
-from jobrunner.spark.station.members import OWN, PAYLOAD, PayloadShape
+from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape
 from jobrunner.spark.station.staging import RowRules
 
 TO, DELAY, PRIORITY, HEADERS = "_to", "_delay", "_priority", "_headers"

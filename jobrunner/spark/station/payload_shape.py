@@ -1,0 +1,103 @@
+"""How the DataFrame of a station carries its items: columns of the payload, or its text, and those of the item itself.
+
+Between where items are read and where a function sees them the payload's columns may have other names, and headers are
+text: `dress` makes the second form of the first.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
+
+from jobrunner.errors import InvalidOption
+from jobrunner.spark.columns import UTC
+from jobrunner.spark.payload_columns import PayloadReader, has_times
+from jobrunner.spark.running import conf_of
+
+VARIANT = "variant"
+PAYLOAD = "payload"
+OWN = ("_id", "_type", "_attempts", "_enqueue_time", "_headers")
+OWN_KINDS = (pa.string(), pa.string(), pa.int32(), UTC, pa.string())
+_OWN_TYPES = (StringType(), StringType(), IntegerType(), TimestampType(), StringType())
+OWN_FIELDS = [StructField(name, kind) for name, kind in zip(OWN, _OWN_TYPES, strict=True)]
+"""`_headers` is text here, and a map where a function sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadShape:
+    """How a station sees payloads: by columns, or as one column of JSON text or of variants."""
+
+    columns: StructType | None = None
+    is_variant: bool = False
+
+    def dress(self, read: DataFrame, reader: PayloadReader | None = None, prefix: str = "") -> DataFrame:
+        """Rows as a station sees them: of columns of a payload that `reader` made, whose names begin with `prefix`, or
+        of the column `payload`, JSON text."""
+        headers = F.from_json("_headers", "map<string,string>").alias("_headers")
+        own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
+        if reader is not None and reader.by_columns:
+            names = [field.name for field in reader.fields]
+            return read.select(*[F.col(f"`{prefix}{name}`").alias(name) for name in names], *own)
+        text = F.col(f"`{prefix}{PAYLOAD}`")
+        if self.columns is not None:
+            # Misfits were sorted out before; the mode makes sure that no value turns into null silently.
+            parsed = F.from_json(text, self.columns, {"mode": "FAILFAST"}).alias(PAYLOAD)
+            named: list[Column] = [F.col(f"`{PAYLOAD}`.`{name}`") for name in self.columns.fieldNames()]
+            return read.select(parsed, *own).select(*named, *map(F.col, OWN))
+        return read.select((F.parse_json(text) if self.is_variant else text).alias(PAYLOAD), *own)
+
+
+def time_zone(spark: SparkSession, schemas: Iterable[StructType | None]) -> str:
+    """The time zone of points in time that name no offset, as `from_json` has it; asked for only if it matters."""
+    if not any(map(has_times, schemas)):
+        return "UTC"
+    return conf_of(spark, "spark.sql.session.timeZone") or "UTC"
+
+
+def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
+    """The shape that a schema declares. Needs a session. Raises InvalidOption that names the column."""
+    if schema is None or (isinstance(schema, str) and schema.strip().lower() == VARIANT):
+        return PayloadShape(is_variant=schema is not None)
+    try:
+        columns = schema if isinstance(schema, StructType) else cast(StructType, StructType.fromDDL(schema))
+    except PySparkException as error:
+        said = str(error).split("\n")[0]
+        raise InvalidOption(f"schema={schema!r} of queue {queue!r}: {said}; write 'id int, name string'") from error
+    for name in columns.fieldNames():
+        if name.startswith("_"):
+            raise InvalidOption(
+                f"column {name!r} in the schema of queue {queue!r}: names that begin with _ are the item's own; "
+                "leave the schema out and read it from the column payload"
+            )
+    return PayloadShape(columns)
+
+
+def arrow_schema(reader: PayloadReader) -> pa.Schema:
+    """Of rows between the two places: the columns that `reader` makes, then those of the item."""
+    return pa.schema([*arrow_fields(reader), *zip(OWN, OWN_KINDS, strict=True)])
+
+
+def spark_schema(reader: PayloadReader) -> StructType:
+    """The same for Spark."""
+    return StructType([*spark_fields(reader), *OWN_FIELDS])
+
+
+def arrow_fields(reader: PayloadReader, prefix: str = "") -> list[pa.Field]:
+    """The columns that a reader makes, with names that begin with `prefix`."""
+    return [pa.field(prefix + one.name, kind) for one, kind in zip(reader.fields, reader.kinds, strict=True)]
+
+
+def spark_fields(reader: PayloadReader, prefix: str = "") -> list[StructField]:
+    """The same for Spark."""
+    return [StructField(prefix + one.name, one.dataType) for one in reader.fields]
+
+
+def as_read(rows: DataFrame, payload: Column) -> DataFrame:
+    """Rows with a payload as text, as they were read: the opposite of `dress`."""
+    own = [F.col(name) for name in OWN if name not in ("_id", "_headers")]
+    return rows.select(F.col("_id"), payload.alias(PAYLOAD), *own, F.to_json("_headers").alias("_headers"))

@@ -1,0 +1,99 @@
+"""Payloads as columns: what Python reads, what is left to Spark, and what does not fit among what does."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import types as spark
+
+from jobrunner.spark.payload_columns import PayloadColumns, payload_reader
+
+FLAT = spark.StructType(
+    [
+        spark.StructField("n", spark.IntegerType()),
+        spark.StructField("far", spark.DoubleType()),
+        spark.StructField("name", spark.StringType(), nullable=False),
+        spark.StructField("on", spark.DateType()),
+        spark.StructField("at", spark.TimestampType()),
+        spark.StructField("late", spark.BooleanType()),
+    ]
+)
+
+
+def columns_of(payloads: list[bytes | None], zone: str = "UTC") -> tuple[dict[str, list[Any]], dict[int, str]]:
+    reader = payload_reader(FLAT, zone)
+    assert reader.by_columns
+    arrays, misfits = reader.read(payloads)
+    for array, kind in zip(arrays, reader.kinds, strict=True):
+        assert array.type == kind
+    return {one.name: array.to_pylist() for one, array in zip(reader.fields, arrays, strict=True)}, misfits
+
+
+def test_payloads_become_columns() -> None:
+    found, misfits = columns_of(
+        [
+            b'{"name": "\\u00e4\xc3\xb6", "n": -2147483648, "far": 5, "on": "2013-02-28", "late": true, "more": [1]}',
+            b'{"at": "2013-01-01T05:00:00.000001+02:00", "name": "", "far": "-Infinity", "n": null}',
+        ]
+    )
+    assert not misfits
+    assert found == {
+        "n": [-(2**31), None], "far": [5.0, float("-inf")], "name": ["äö", ""], "on": [date(2013, 2, 28), None],
+        "at": [None, datetime(2013, 1, 1, 3, 0, 0, 1, UTC)], "late": [True, None],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("zone", "hour"), [("UTC", 12), ("America/New_York", 16), ("Asia/Kolkata", 6)])
+def test_a_time_without_an_offset_is_one_of_the_sessions_zone(zone: str, hour: int) -> None:
+    times = [b'{"name": "", "at": "2013-07-01T12:00:00"}', b'{"name": "", "at": "2013-07-01T12:00:00Z"}']
+    found, _ = columns_of(times, zone)
+    assert [one.hour for one in found["at"]] == [hour, 12]
+
+
+def test_what_does_not_fit_has_its_reason_and_its_neighbours_stay() -> None:
+    found, misfits = columns_of([b'{"name": "a"}', b'{"name": 5}', b"{", b'{"name": "b", "n": 1}', None])
+    assert found["name"] == ["a", None, None, "b", None]
+    assert found["n"] == [None, None, None, 1, None]
+    assert set(misfits) == {1, 2, 4}
+    assert misfits[1] == "the payload does not fit the schema: column 'name': expected str, got int"
+    assert misfits[2].startswith("the payload is no JSON")
+
+
+def test_no_payload_makes_no_rows() -> None:
+    found, misfits = columns_of([])
+    assert (set(map(len, found.values())), misfits) == ({0}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone"),
+    [
+        (spark.DecimalType(10, 2), "UTC"),
+        (spark.ArrayType(spark.IntegerType()), "UTC"),
+        (spark.StructType([spark.StructField("x", spark.IntegerType())]), "UTC"),
+        (spark.MapType(spark.StringType(), spark.StringType()), "UTC"),
+        (spark.VariantType(), "UTC"),
+        (spark.TimestampNTZType(), "UTC"),
+        (spark.TimestampType(), "GMT+02:00"),
+        (spark.TimestampType(), "../UTC"),
+    ],
+    ids=str,
+)
+def test_what_only_spark_parses_stays_text(kind: spark.DataType, zone: str) -> None:
+    schema = spark.StructType([spark.StructField("n", spark.IntegerType()), spark.StructField("x", kind)])
+    reader = payload_reader(schema, zone)
+    arrays, misfits = reader.read([b'{"n": 1}', b'{"n": "one"}', b'{"n": 2}'])
+
+    assert not reader.by_columns
+    assert [array.to_pylist() for array in arrays] == [['{"n": 1}', '{"n": "one"}', '{"n": 2}']]
+    assert misfits == {1: "the payload does not fit the schema: column 'n': expected int, got str"}
+
+
+def test_a_zone_does_not_matter_where_no_column_is_a_point_in_time() -> None:
+    schema = spark.StructType([spark.StructField("n", spark.IntegerType())])
+    assert isinstance(payload_reader(schema, "GMT+02:00"), PayloadColumns)
+
+
+def test_without_a_schema_payloads_are_text() -> None:
+    arrays, misfits = payload_reader(None).read([b"1", b"{", b'"a"'])
+    assert [array.to_pylist() for array in arrays] == [["1", "{", '"a"']]
+    assert set(misfits) == {1}
