@@ -27,7 +27,7 @@ from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, shown_url, views_and_shards
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.stats_types import JobStats
-from jobrunner.inspector.task_rows import TaskRow, first_lines
+from jobrunner.inspector.task_rows import TaskRow, some_lines
 
 CAME = ("enqueued", "moved_in")
 ENDED = ("succeeded", "dropped", "cancelled", "dead", "orphaned")
@@ -270,9 +270,13 @@ def live_rates_of(client: Client) -> LiveRates:
 def _some_lines(
     client: Client, seen: list[QueueView], shards: Mapping[str, list[str]], workers: list[WorkerRecord]
 ) -> list[Call[Any]]:
-    pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
+    pending = [
+        call
+        for queue in _fullest(seen, "pending")
+        for call in some_lines(client, shards[queue.name], "pending", count=_TASKS_OF_EACH)
+    ]
     dead = dead_by_job(client, [name for queue in seen if queue.dead for name in shards[queue.name]])
-    return [*pending, *lines_of_lost(client, seen), *lines_in_doubt(client, seen, workers), *dead]
+    return [*pending, *lines_of_lost(client, seen, shards), *lines_in_doubt(client, seen, workers, shards), *dead]
 
 
 def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:

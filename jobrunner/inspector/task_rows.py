@@ -1,7 +1,7 @@
 """Lists of tasks: rows for tables, and full records. Reads only."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,6 +83,14 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
 
     found = search_state(keys_of(client).queue(queue), state, count=count, most=count, newest=newest)
     return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type]
+
+
+def some_lines(
+    client: Client, shards: Sequence[str], state: str, *, count: int, newest: bool = False
+) -> list[Call[list[TaskRow]]]:
+    """Calls that read about `count` tasks of a queue as `first_lines` does, as many of each of its shards."""
+    each = -(-count // len(shards))
+    return [first_lines(client, shard, state, count=each, newest=newest) for shard in shards]
 
 
 def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int) -> dict[str, list[TaskRow]]:

@@ -15,10 +15,11 @@ from jobrunner.clock import from_ms
 from jobrunner.formatting import counted, duration
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.limit_use import LimitUse, inflight_use
+from jobrunner.inspector.shards import queue_of
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats import StatsWindow
 from jobrunner.inspector.stats_types import ENDS
-from jobrunner.inspector.task_rows import TaskRow, first_lines
+from jobrunner.inspector.task_rows import TaskRow, some_lines
 from jobrunner.queue_settings import short_rate
 
 _LONG_S = 300.0
@@ -56,14 +57,21 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
             yield warn("limit", found, advice, queue=queue.name)
 
 
-def lines_of_lost(client: Client, queues: Iterable[QueueView]) -> list[Call[list[TaskRow]]]:
+def lines_of_lost(
+    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Sequence[str]]
+) -> list[Call[list[TaskRow]]]:
     """Calls that read where a task is that ends its workers: pending, or first in line, as it keeps its place. Only of
     the three queues in which the most leases ended without a report."""
     some = [queue for queue in queues if queue.totals.get("recovered") and queue.open]
     some = sorted(some, key=lambda queue: -queue.totals["recovered"])[:_QUEUES]
     counts = {"pending": _PENDING, "waiting": _WAITING}
     # A lease that ended counts as waiting, and is in the set of pending tasks until maintenance moves it: read both.
-    return [first_lines(client, queue.name, state, count=count) for queue in some for state, count in counts.items()]
+    return [
+        call
+        for queue in some
+        for state, count in counts.items()
+        for call in some_lines(client, shards[queue.name], state, count=count)
+    ]
 
 
 def lost_rows(rows: Iterable[TaskRow]) -> list[TaskRow]:
@@ -75,10 +83,11 @@ def lost_rows(rows: Iterable[TaskRow]) -> list[TaskRow]:
 def lost_checks(rows: Sequence[TaskRow]) -> Iterator[Check]:
     """Tasks that ended several workers."""
     for row in rows[:_NAMED]:
-        found = f"{row.id}, {row.type or 'an item'} of {row.queue}, was lost by its worker {row.lost} times"
+        queue = queue_of(row.queue)
+        found = f"{row.id}, {row.type or 'an item'} of {queue}, was lost by its worker {row.lost} times"
         state = "it is dead" if row.state == "dead" else "it runs alone now"
-        advice = f"{state}; jobrunner tasks show {row.id} --queue {row.queue}"
-        yield warn("suspect", found, advice, queue=row.queue, job=row.type, task=row.id)
+        advice = f"{state}; jobrunner tasks show {row.id} --queue {queue}"
+        yield warn("suspect", found, advice, queue=queue, job=row.type, task=row.id)
 
 
 def unserved_check(queue: QueueView) -> Check:

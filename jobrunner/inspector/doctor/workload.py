@@ -9,7 +9,7 @@ bounded in time.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,9 +34,10 @@ from jobrunner.inspector.doctor.attention import (
     lost_rows,
     unserved_check,
 )
-from jobrunner.inspector.snapshot import QueueView, leader, queue_views
+from jobrunner.inspector.shards import queue_of, with_shards
+from jobrunner.inspector.snapshot import QueueView, leader, views_and_shards
 from jobrunner.inspector.stats import read_window, releases_since
-from jobrunner.inspector.task_rows import TaskRow, first_lines
+from jobrunner.inspector.task_rows import TaskRow, first_lines, some_lines
 from jobrunner.jobs.declared_queues import cap_advice
 
 _ALIVE_MS = 60_000
@@ -138,17 +139,19 @@ class UnknownType:
 
 
 def lines_in_doubt(
-    client: Client, queues: Iterable[QueueView], workers: Sequence[WorkerRecord], *, most: int = _QUEUES_IN_DOUBT
+    client: Client, queues: Iterable[QueueView], workers: Sequence[WorkerRecord], shards: Mapping[str, Sequence[str]],
+    *, most: int = _QUEUES_IN_DOUBT,
 ) -> list[Call[list[TaskRow]]]:
     """Calls that read the first 20 waiting and scheduled tasks of the fullest queues whose workers all list their jobs;
     queues of pipelines are left out, as a station takes any item."""
     doubtful = [one for one in queues if (one.waiting or one.scheduled) and _known(one.name, workers) is not None]
     fullest = sorted(doubtful, key=lambda one: -(one.waiting + one.scheduled))[:most]
     return [
-        first_lines(client, one.name, state, count=_TASKS_IN_DOUBT)
+        call
         for one in fullest
         for state in ("waiting", "scheduled")
         if getattr(one, state)
+        for call in some_lines(client, shards[one.name], state, count=_TASKS_IN_DOUBT)
     ]
 
 
@@ -156,9 +159,10 @@ def unknown_types(lines: Iterable[TaskRow], workers: Sequence[WorkerRecord]) -> 
     """Of these tasks, the jobs that no worker of their queue knows."""
     found: Counter[tuple[str, str]] = Counter()
     for line in lines:
-        known = _known(line.queue, workers)
+        queue = queue_of(line.queue)
+        known = _known(queue, workers)
         if line.type and known is not None and line.type not in known:
-            found[line.queue, line.type] += 1
+            found[queue, line.type] += 1
     return [UnknownType(queue=queue, type=job, tasks=tasks) for (queue, job), tasks in sorted(found.items())]
 
 
@@ -180,18 +184,18 @@ def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
     """Workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other set-ups."""
     workers = client.workers()
-    found = queue_views(client, workers)
+    found, shards = views_and_shards(client, workers)
     yield ok("workers", f"{len(workers)} at work") if workers else warn("workers", "none", "jobrunner work MODULE")
     if workers:
         yield leader_check(leader(client))
     yield from (slots_check(worker) for worker in workers if worker.held_by)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
     yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))
-    yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found))))
+    yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))))
     window = read_window(client, _HOUR, "minute")
     new = releases_since(client, from_ms(window.starts[0]))
-    yield from failing_checks(window, new, share=_FAILED_SHARE, errors=_latest_errors(client, found))
-    calls = lines_in_doubt(client, found, workers, most=_QUEUES_SAMPLED)
+    yield from failing_checks(window, new, share=_FAILED_SHARE, errors=_latest_errors(client, found, shards))
+    calls = lines_in_doubt(client, found, workers, shards, most=_QUEUES_SAMPLED)
     yield from (unknown_type_check(one) for one in unknown_types(_read(client, calls), workers))
     for job in client.periodics():
         if not job.served:
@@ -201,11 +205,18 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield from neighbour_checks(here, other_prefixes(client, facts))
 
 
-def _latest_errors(client: Client, queues: Iterable[QueueView]) -> dict[tuple[str, str], str]:
+def _latest_errors(
+    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, str], str]:
     """The latest error of a dead task by (job, queue), of the queues with the most dead."""
     some = sorted((queue for queue in queues if queue.dead), key=lambda queue: -queue.dead)[:_QUEUES_IN_DOUBT]
-    rows = _read(client, [first_lines(client, one.name, "dead", count=_TASKS_SAMPLED, newest=True) for one in some])
-    return {(row.type, row.queue): row.error for row in reversed(rows)}
+    calls = [
+        call
+        for one in some
+        for call in some_lines(client, shards[one.name], "dead", count=_TASKS_SAMPLED, newest=True)
+    ]
+    rows = sorted(_read(client, calls), key=lambda row: row.when or row.enqueued)
+    return {(row.type, queue_of(row.queue)): row.error for row in rows}
 
 
 def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
@@ -257,12 +268,13 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
 
 def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     """Tasks of jobs that are not among the `known` names, of the first ones of the first queues."""
-    names = client.queues()[:_QUEUES_SAMPLED]
+    names = with_shards(client, client.queues()[:_QUEUES_SAMPLED])
     calls = [
         first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")
     ]
-    found = [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
-    for queue, job in sorted({(line.queue, line.type) for line in found if line.type and line.type not in known}):
+    found = _read(client, calls)
+    strange = {(queue_of(line.queue), line.type) for line in found if line.type and line.type not in known}
+    for queue, job in sorted(strange):
         told = f"{queue}: tasks of job {job!r}, which the modules do not declare"
         yield warn("job", told, "load its module in the worker, or correct the job's name; such tasks fail and die")
 

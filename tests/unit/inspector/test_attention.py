@@ -19,7 +19,7 @@ from jobrunner.inspector.doctor.attention import (
     urgent_checks,
 )
 from jobrunner.inspector.limit_use import tokens_left
-from jobrunner.inspector.snapshot import QueueView, queue_views
+from jobrunner.inspector.snapshot import QueueView, views_and_shards
 from jobrunner.inspector.stats import StatsWindow, read_window
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.task import Task
@@ -53,7 +53,7 @@ def test_a_limit_is_named_where_it_holds_up_a_backlog(fields: dict[str, Any], fo
 
 
 def lost(client: Client) -> list[Check]:
-    calls = lines_of_lost(client, queue_views(client, []))
+    calls = lines_of_lost(client, *views_and_shards(client, []))
     rows = [row for some in broker_of(client).run_many(calls) for row in some] if calls else []
     return list(lost_checks(lost_rows(rows)))
 

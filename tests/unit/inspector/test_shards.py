@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Item
-from jobrunner.broker.calls.leader import ScanReply
+from jobrunner.broker.calls.leader import ScanReply, announce
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.records import DeathEvents, StatsSampler
+from jobrunner.inspector.doctor.workload import types_checks
 from jobrunner.inspector.lag import read_lags
+from jobrunner.inspector.live_snapshot import look
 from jobrunner.inspector.search import Filter, search
 from jobrunner.inspector.snapshot import overview, queue_views
 from jobrunner.inspector.stats import by_queue
@@ -104,3 +106,24 @@ def test_the_lag_of_a_station_is_that_of_all_its_partitions(client: Client) -> N
     sampler.step(unix_ms() - 30_000)
     (lag,) = read_lags(client, "shop")
     assert (lag.queue, lag.waiting, lag.arrivals_per_s) == ("shop/raw", 64, 0.0)
+
+
+def test_a_look_shows_what_runs_in_all_shards(spread: Client) -> None:
+    held = spread.queue("mail").reserve(60)
+
+    running = look(spread).running
+
+    assert {row.queue for row in running} == {"mail", "mail@1", "mail@2", "mail@3"}
+    assert {row.id for row in running} <= {one.id for one in held}
+
+
+def test_the_doctor_finds_strange_jobs_in_any_shard(spread: Client, raw: Any) -> None:
+    last = keys_of(spread).queue("mail@3")
+    raw.hset(last.tasks + raw.zrange(last.waiting, 0, 0)[0], "type", "Strange")
+
+    assert [check.found for check in types_checks(spread, {"Known"})] == [
+        "mail: tasks of job 'Strange', which the modules do not declare"
+    ]
+    says = {"queues": "mail", "types": "Known"}
+    broker_of(spread).run(announce(keys_of(spread), "w1", says, ttl_ms=60_000))
+    assert [(one.queue, one.type, one.tasks) for one in look(spread).unknown] == [("mail", "Strange", 1)]
