@@ -129,7 +129,10 @@ def commands() -> str:
     """The help of every command."""
     parts = ["# Command line", "Exit code 0: done. 1: no. 2: usage error. Results go to stdout, messages to stderr."]
     for words, command in walk(command_line, ("jobrunner",)):
-        context = click.Context(command, info_name=" ".join(words), max_content_width=80, terminal_width=80)
+        context = click.Context(
+            command, info_name=" ".join(words), max_content_width=80, terminal_width=80,
+            help_option_names=command_line.context_settings["help_option_names"],
+        )  # fmt: skip
         parts += [f"## {' '.join(words)}", f"```text\n{command.get_help(context)}\n```"]
     return "\n\n".join(parts)
 
