@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from jobrunner.spark.payload_columns import PayloadTexts, payload_reader
-from jobrunner.spark.station.payload_shape import arrow_schema, shape_of
+from jobrunner.spark.station.payload_shape import arrow_schema, shape_of, spark_schema
 
 SCHEMA = (
     "b tinyint, s smallint, n int, l bigint, f float, d double, ok boolean, `a word` string, day date, at timestamp, "
@@ -43,7 +43,7 @@ def zone(spark, request):
 def test_both_ways_make_the_same_rows(spark, zone):
     shape = shape_of(SCHEMA, "flights/clean")
 
-    def rows_by(reader):
+    def rows_by(reader, make=lambda table, _: spark.createDataFrame(table)):
         arrays, misfits = reader.read(PAYLOADS)
         assert not misfits
         count = len(PAYLOADS)
@@ -51,10 +51,16 @@ def test_both_ways_make_the_same_rows(spark, zone):
         own = [ids, ["t"] * count, [1] * count, [None] * count, ['{"a":"b"}'] * count]
         schema = arrow_schema(reader)
         arrays += [pa.array(values, kind) for values, kind in zip(own, schema.types[-5:], strict=True)]
-        frame = shape.dress(spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema)), reader)
+        frame = shape.dress(make(pa.Table.from_arrays(arrays, schema=schema), spark_schema(reader)), reader)
         shown = frame.selectExpr("*", "unix_micros(at) AS us").drop("at")
         return shown.columns, [str(row) for row in shown.orderBy(shown._id.cast("int")).collect()]
 
+    def where_spark_runs(table, schema):
+        return spark.range(0, 1, 1, 1).mapInArrow(lambda _: iter(table.to_batches()), schema)
+
     by_columns, by_text = payload_reader(shape.columns, zone), PayloadTexts(shape.columns)
     assert by_columns.by_columns
-    assert rows_by(by_columns) == rows_by(by_text)
+    wanted = rows_by(by_text)
+    for made in (rows_by(by_columns), rows_by(by_columns, where_spark_runs)):
+        assert made[0] == wanted[0]
+        assert [pair for pair in zip(made[1], wanted[1], strict=True) if pair[0] != pair[1]] == []
