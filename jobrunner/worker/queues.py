@@ -47,6 +47,10 @@ def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda 
     """
     weights: dict[str, int] = {}
     for word in given:
+        if "," in word:
+            parts = [part.strip() for part in word.split(",")]
+            each = " ".join(f"-q {part}" for part in parts)
+            raise InvalidOption(f"queue {word!r}: name each queue by itself: {each}, or queues={parts!r}")
         name, colon, weight = word.rpartition(":")
         if not colon:
             name, weight = word, "1"
