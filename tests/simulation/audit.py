@@ -1,14 +1,19 @@
 """Judges what is left when a run is over: every lease has ended, and a worker without faults has emptied the queues."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.soak.audit import OWN, OWN_OF_KEYS, STATES, WAYS_OUT
 from tests.simulation.checks import Seen
 
-_LASTING = {*OWN, "transfers", "balanced"}
-"""Keys of a queue that stay when it is empty; the last two of shards."""
-Contents = Mapping[bytes, tuple[bytes, int, list[bytes]]]
+_LASTING = {*OWN, "transfers", "balanced"} - {"batches", "finishing"}
+"""Keys of a queue that may stay when it is empty; "transfers" and "balanced" are of shards."""
+_WAYS_OUT = tuple(name.encode() for name in WAYS_OUT)
+_LASTING_OF_KEYS = tuple(name.encode() for name in OWN_OF_KEYS)
+Contents = Mapping[bytes, Any]
+"""Type, ms to live and content of each key, as `SimulatedServer.contents` returns them."""
 
 
 def problems(
@@ -61,7 +66,7 @@ def _of_queue(contents: Contents, queue: QueueKeys, sets: Mapping[str, list[byte
         yield f"{leased[0].decode()} has a lease in {queue.name} and is not pending"
     totals = _totals(contents, queue)
     entered = sum(totals.get(name, 0) for name in (b"enqueued", b"moved_in"))
-    left = sum(totals.get(name.encode(), 0) for name in WAYS_OUT)
+    left = sum(totals.get(name, 0) for name in _WAYS_OUT)
     if entered != left + len(ids):
         yield f"{entered} entered {queue.name}, but {left} left and {len(ids)} are there"
 
@@ -69,13 +74,20 @@ def _of_queue(contents: Contents, queue: QueueKeys, sets: Mapping[str, list[byte
 def _strays(contents: Contents, queues: list[QueueKeys]) -> Iterator[str]:
     dead = {queue.tasks + task_id for queue in queues for task_id in _members(contents, queue.dead)}
     own, bases = tuple(queue.waiting[: -len(b"waiting")] for queue in queues), tuple(queue.base for queue in queues)
+    lasting = frozenset().union(*map(_lasting, own))
     for key, (_, left_ms, _) in contents.items():
+        if key in lasting:
+            continue
         if key.startswith(own):
-            rest = key.removeprefix(next(prefix for prefix in own if key.startswith(prefix))).decode()
-            if rest in ("batches", "finishing") or not (rest in _LASTING or rest.startswith(OWN_OF_KEYS)):
+            if not key.startswith(tuple(prefix + name for prefix in own for name in _LASTING_OF_KEYS)):
                 yield f"{key.decode()} is left over"
         elif left_ms == -1 and key not in dead and key.startswith(bases):
             yield f"{key.decode()} is left over, and stays for ever"
+
+
+@cache
+def _lasting(prefix: bytes) -> frozenset[bytes]:
+    return frozenset(prefix + name.encode() for name in _LASTING)
 
 
 def _members(contents: Contents, key: bytes) -> list[bytes]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import jobrunner.broker
-from jobrunner.broker.keys import Keys
 from jobrunner.broker.scripts import load
 from tests.simulation.flows import SeenFlows, join_arrive, join_collect, join_prepare
 from tests.simulation.locks import enqueue_unique
 from tests.simulation.seen import Seen, Violation
+from tests.simulation.workers import KEYS
 
 _FOLDER = Path(jobrunner.broker.__file__).parent / "lua"
 _REFUSED = (b"gone", b"not_reserved", b"lost")
@@ -36,7 +36,7 @@ class Observer:
     """The epoch under which a batch was decided."""
     locks: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
     """The task that took the lock of unique tasks last, and the end of the lock."""
-    flows: SeenFlows = field(default_factory=lambda: SeenFlows(Keys("s")))
+    flows: SeenFlows = field(default_factory=lambda: SeenFlows(KEYS))
     calls: int = 0
     ended_batches: set[bytes] = field(default_factory=set)
 

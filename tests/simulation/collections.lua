@@ -1,6 +1,7 @@
 -- Hashes, lists, sets and streams of the simulated server.
 local keyspace, commands = ...
 local text, integer = keyspace.text, keyspace.integer
+local NONE = {}
 
 -- Takes `gone` members off the size of a hash or a set, which goes with the last one.
 local function shrunk(key, value, gone)
@@ -11,7 +12,7 @@ local function shrunk(key, value, gone)
   return gone
 end
 
--- A hash is {fields = {name = text}, size = number of them}.
+-- A hash is {fields = {name = text}, size = number of them, names = all of them sorted, once they were asked for}.
 local function hash(key)
   local value = keyspace.get(key, 'hash')
   return value and value.fields, value
@@ -23,24 +24,23 @@ local function made_hash(key)
 end
 
 local function set_field(value, field, word)
-  local is_new = value.fields[field] == nil
-  if is_new then value.size = value.size + 1 end
+  if value.fields[field] == nil then value.size, value.names = value.size + 1, nil end
   value.fields[field] = word
-  return is_new
 end
 
 function commands.HSET(key, ...)
   local words, added = {...}, 0
-  if #words == 0 or #words % 2 == 1 then keyspace.fail("ERR wrong number of arguments for 'hset' command") end
+  local count = #words
+  if count == 0 or count % 2 == 1 then keyspace.fail("ERR wrong number of arguments for 'hset' command") end
   local fields, value = made_hash(key)
-  for n = 1, #words, 2 do
+  for n = 1, count, 2 do
     local field, word = words[n], words[n + 1]
     if type(field) ~= 'string' then field = text(field) end
     if type(word) ~= 'string' then word = text(word) end
     if fields[field] == nil then added = added + 1 end
     fields[field] = word
   end
-  value.size = value.size + added
+  if added > 0 then value.size, value.names = value.size + added, nil end
   return added
 end
 
@@ -57,42 +57,58 @@ function commands.HGET(key, field)
 end
 
 function commands.HMGET(key, ...)
-  local fields, found = hash(key), {...}
+  local found, fields = {...}, hash(key) or NONE
   for n = 1, #found do
     local name = found[n]
     if type(name) ~= 'string' then name = text(name) end
-    found[n] = fields and fields[name] or false
+    found[n] = fields[name] or false
   end
   return found
 end
 
-local function sorted_names(fields)
+local function sorted(of)
   local names = {}
-  for name in pairs(fields or {}) do names[#names + 1] = name end
+  for name in pairs(of) do names[#names + 1] = name end
   table.sort(names)
   return names
 end
 
+-- The names of a hash's fields, sorted: not to be changed.
+local function names_of(key)
+  local fields, value = hash(key)
+  if not fields then return NONE, NONE end
+  value.names = value.names or sorted(fields)
+  return value.names, fields
+end
+
 function commands.HGETALL(key)
-  local fields, words = hash(key), {}
-  for _, name in ipairs(sorted_names(fields)) do words[#words + 1], words[#words + 2] = name, fields[name] end
+  local names, fields = names_of(key)
+  local words = {}
+  for n = 1, #names do
+    local name = names[n]
+    words[2 * n - 1], words[2 * n] = name, fields[name]
+  end
   return words
 end
 
-function commands.HKEYS(key) return sorted_names((hash(key))) end
+function commands.HKEYS(key) return {unpack((names_of(key)))} end
 
 function commands.HVALS(key)
-  local fields, words = hash(key), {}
-  for n, name in ipairs(sorted_names(fields)) do words[n] = fields[name] end
+  local names, fields = names_of(key)
+  local words = {}
+  for n = 1, #names do words[n] = fields[names[n]] end
   return words
 end
 
 function commands.HDEL(key, ...)
+  local names, gone = {...}, 0
   local fields, value = hash(key)
-  local gone = 0
-  for _, name in ipairs({...}) do
-    if fields and fields[text(name)] ~= nil then fields[text(name)], gone = nil, gone + 1 end
+  if not fields then return 0 end
+  for n = 1, #names do
+    local name = text(names[n])
+    if fields[name] ~= nil then fields[name], gone = nil, gone + 1 end
   end
+  if gone > 0 then value.names = nil end
   return shrunk(key, value, gone)
 end
 
@@ -121,7 +137,7 @@ function commands.HINCRBY(key, field, by)
 end
 
 function commands.HRANDFIELD(key, count)
-  local names, found = sorted_names((hash(key))), {}
+  local names, found = commands.HKEYS(key), {}
   if not count then return names[1] and names[keyspace.choose(#names)] or false end
   count = integer(count)
   for n = 1, math.abs(count) do
@@ -144,7 +160,8 @@ end
 
 function commands.RPUSH(key, ...)
   local items = made_list(key)
-  for _, word in ipairs({...}) do items[#items + 1] = text(word) end
+  local words, size = {...}, #items
+  for n = 1, #words do items[size + n] = text(words[n]) end
   return #items
 end
 
@@ -168,7 +185,7 @@ keyspace.range = range
 function commands.LRANGE(key, first, last)
   local items, found = list(key), {}
   first, last = range(first, last, #items)
-  for n = first, last do found[#found + 1] = items[n] end
+  for n = first, last do found[n - first + 1] = items[n] end
   return found
 end
 
@@ -178,7 +195,7 @@ function commands.LTRIM(key, first, last)
     value.items = commands.LRANGE(key, first, last)
     if #value.items == 0 then keyspace.drop(key) end
   end
-  return {ok = 'OK'}
+  return keyspace.OK
 end
 
 function commands.LINDEX(key, at)
@@ -200,8 +217,10 @@ end
 
 function commands.SADD(key, ...)
   local value, added = keyspace.get(key, 'set') or keyspace.put(key, {type = 'set', members = {}, size = 0}), 0
-  for _, name in ipairs({...}) do
-    if not value.members[text(name)] then value.members[text(name)], added = true, added + 1 end
+  local names = {...}
+  for n = 1, #names do
+    local name = text(names[n])
+    if not value.members[name] then value.members[name], added = true, added + 1 end
   end
   value.size = value.size + added
   return added
@@ -215,7 +234,7 @@ function commands.SREM(key, ...)
 end
 
 function commands.SISMEMBER(key, name) return members(key)[name] and 1 or 0 end
-function commands.SMEMBERS(key) return sorted_names((members(key))) end
+function commands.SMEMBERS(key) return sorted((members(key))) end
 
 function commands.SMISMEMBER(key, ...)
   local found, flags = members(key), {}
@@ -224,14 +243,14 @@ function commands.SMISMEMBER(key, ...)
 end
 
 function commands.SPOP(key, count)
-  local names, taken = sorted_names((members(key))), {}
+  local names, taken = sorted((members(key))), {}
   for n = 1, math.min(integer(count), #names) do taken[n] = table.remove(names, keyspace.choose(#names)) end
   if #taken > 0 then commands.SREM(key, unpack(taken)) end
   return taken
 end
 
 function commands.HSCAN(key) return {'0', commands.HGETALL(key)} end
-function commands.SSCAN(key) return {'0', sorted_names((members(key)))} end
+function commands.SSCAN(key) return {'0', sorted((members(key)))} end
 
 -- A stream is {size = number of entries}: the simulation writes events and reads none.
 function commands.XADD(key)

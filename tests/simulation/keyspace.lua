@@ -3,15 +3,19 @@
 -- by test_server.py.
 --
 -- A key is {type = 'string' | 'hash' | 'list' | 'set' | 'zset' | 'stream', ...}; the fields are those of its file.
-local keyspace = {db = {}, expires = {}, now = 0, random = 1}
+local keyspace = {db = {}, expires = {}, now = 0, random = 1, OK = {ok = 'OK'}}
 local commands = {}
 local db, expires = keyspace.db, keyspace.expires
+local floor, format = math.floor, string.format
+-- The texts of scores that were written in this run: most are written again and again.
+local scores = {}
 
 local WRONG_TYPE = {err = 'WRONGTYPE Operation against a key holding the wrong kind of value'}
 
 function keyspace.reset(now, seed)
   for key in pairs(db) do db[key] = nil end
   for key in pairs(expires) do expires[key] = nil end
+  for number in pairs(scores) do scores[number] = nil end
   keyspace.now, keyspace.random = now, seed % 2147483646 + 1
 end
 
@@ -24,27 +28,36 @@ end
 -- A word of a command as text: a script may pass a number.
 local function text(word)
   if type(word) == 'string' then return word end
-  if word == math.floor(word) and word < 1e15 and word > -1e15 then return string.format('%d', word) end
-  return string.format('%.17g', word)
+  if word == floor(word) and word < 1e15 and word > -1e15 then return format('%d', word) end
+  return format('%.17g', word)
 end
 keyspace.text = text
 
--- A number as servers since Redis 7 write a score: the shortest text that reads as the same number.
-function keyspace.score(number)
+local function written_score(number)
   if number == math.huge then return 'inf' elseif number == -math.huge then return '-inf' end
-  if number == math.floor(number) and number < 1e17 and number > -1e17 then return string.format('%.0f', number) end
+  if number == floor(number) and number < 1e17 and number > -1e17 then return format('%.0f', number) end
   for digits = 15, 16 do
-    local short = string.format('%.' .. digits .. 'g', number)
+    local short = format('%.' .. digits .. 'g', number)
     if tonumber(short) == number then return short end
   end
-  return string.format('%.17g', number)
+  return format('%.17g', number)
+end
+
+-- A number as servers since Redis 7 write a score: the shortest text that reads as the same number.
+function keyspace.score(number)
+  local written = scores[number]
+  if not written then
+    written = written_score(number)
+    scores[number] = written
+  end
+  return written
 end
 
 function keyspace.fail(message) error({err = message}, 0) end
 
 function keyspace.integer(word)
   local read = tonumber(word)
-  if not read or read ~= math.floor(read) then keyspace.fail('ERR value is not an integer or out of range') end
+  if not read or read ~= floor(read) then keyspace.fail('ERR value is not an integer or out of range') end
   return read
 end
 
@@ -69,17 +82,17 @@ function keyspace.put(key, value)
 end
 
 function commands.DEL(...)
-  local gone = 0
-  for _, key in ipairs({...}) do
-    if keyspace.get(key) then drop(key) gone = gone + 1 end
+  local keys, gone = {...}, 0
+  for n = 1, #keys do
+    if keyspace.get(keys[n]) then drop(keys[n]) gone = gone + 1 end
   end
   return gone
 end
 commands.UNLINK = commands.DEL
 
 function commands.EXISTS(key, ...)
-  if select('#', ...) == 0 then return keyspace.get(key) and 1 or 0 end
   local found = keyspace.get(key) and 1 or 0
+  if not ... then return found end
   for _, key in ipairs({...}) do if keyspace.get(key) then found = found + 1 end end
   return found
 end
@@ -101,7 +114,7 @@ function commands.EXPIRE(key, seconds) return commands.PEXPIRE(key, keyspace.int
 function commands.PTTL(key)
   if not keyspace.get(key) then return -2 end
   local ends = expires[key]
-  return ends and math.floor(ends - keyspace.now + 0.5) or -1
+  return ends and floor(ends - keyspace.now + 0.5) or -1
 end
 
 function commands.PERSIST(key)
@@ -115,12 +128,12 @@ function commands.RENAME(key, name)
   if not value then keyspace.fail('ERR no such key') end
   drop(key)
   db[name], expires[name] = value, ends
-  return {ok = 'OK'}
+  return keyspace.OK
 end
 
 function commands.TIME()
-  local seconds = math.floor(keyspace.now / 1000)
-  return {string.format('%d', seconds), string.format('%d', math.floor((keyspace.now - seconds * 1000) * 1000))}
+  local seconds = floor(keyspace.now / 1000)
+  return {format('%d', seconds), format('%d', floor((keyspace.now - seconds * 1000) * 1000))}
 end
 
 -- All keys at once. The product's patterns are a prefix, or a text between two stars; the type is a filter.
@@ -154,22 +167,24 @@ function commands.GET(key) return string_of(key) or false end
 function commands.STRLEN(key) return #(string_of(key) or '') end
 
 function commands.SET(key, value, ...)
-  local words, is_new, is_old, ms = {...}, false, false, nil
-  local at = 1
-  while words[at] do
-    local word = words[at]
-    if word == 'NX' then is_new = true
-    elseif word == 'XX' then is_old = true
-    elseif word == 'PX' then ms, at = keyspace.integer(words[at + 1]), at + 1
-    elseif word == 'EX' then ms, at = keyspace.integer(words[at + 1]) * 1000, at + 1
-    else keyspace.fail('ERR the simulated server does not know SET ... ' .. text(word)) end
-    at = at + 1
+  local is_new, is_old, ms = false, false, nil
+  if ... then
+    local words, at = {...}, 1
+    while words[at] do
+      local word = words[at]
+      if word == 'NX' then is_new = true
+      elseif word == 'XX' then is_old = true
+      elseif word == 'PX' then ms, at = keyspace.integer(words[at + 1]), at + 1
+      elseif word == 'EX' then ms, at = keyspace.integer(words[at + 1]) * 1000, at + 1
+      else keyspace.fail('ERR the simulated server does not know SET ... ' .. text(word)) end
+      at = at + 1
+    end
   end
   local known = keyspace.get(key)
   if is_new and known or is_old and not known then return false end
   keyspace.put(key, {type = 'string', text = text(value)})
   expires[key] = ms and keyspace.now + ms or nil
-  return {ok = 'OK'}
+  return keyspace.OK
 end
 
 function commands.SETNX(key, value) return commands.SET(key, value, 'NX') and 1 or 0 end

@@ -2,11 +2,13 @@
 become of an exchange."""
 
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 
 class _World(Protocol):
     """The part of a World that a connection uses."""
+
+    raised: list[Exception]
 
     def send(self, connection: Any, commands: list[list[bytes]]) -> None: ...
     def wait(self, actor: Any) -> None: ...
@@ -72,12 +74,16 @@ class Connection:
         if self._at == len(self.replies):
             self._world.wait(self.actor)
             if self.error is not None:
-                raise self.error
+                self._raise(self.error)
         reply = self.replies[self._at]
         self._at += 1
         if isinstance(reply, Exception):
-            raise reply
+            self._raise(reply)
         return reply
+
+    def _raise(self, error: Exception) -> NoReturn:
+        self._world.raised.append(error)
+        raise error
 
 
 class Address:

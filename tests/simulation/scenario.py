@@ -47,7 +47,7 @@ def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bo
             raise Violation(f"the run did not end within {_MOST_EVENTS} events")
         drain(world)
         queues = (*QUEUES, *SHARDS) if seed % 32 == 9 else QUEUES
-        found = problems(server.contents(world.now, without_tasks=True), queues, observer.tasks, acknowledged)
+        found = problems(server.contents(world.now, is_brief=True), queues, observer.tasks, acknowledged)
         outcome.problem = next(itertools.chain(found, observer.flows.problems(observer)), "")
     except Violation as violation:
         outcome.problem = str(violation)

@@ -53,6 +53,7 @@ class Actor:
 
     def hears(self, error: Exception) -> None:
         """Notes that the product raised this."""
+        self.world.raised.append(error)
         self.world.note(self, f"hears {type(error).__name__}")
 
     def sleep(self, seconds: float) -> None:
@@ -78,6 +79,8 @@ class World:
         self.actors: list[Actor] = []
         self.faults, self.kills = faults, kills
         self.trace = trace
+        self.raised: list[Exception] = []
+        """The errors that connections raised and actors heard."""
         self._observe = observe
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = count()
@@ -117,6 +120,8 @@ class World:
             self.kill(actor)
             actor.broker = actor.world = None  # type: ignore[assignment]  # a run is freed without the collector
         self.actors.clear()
+        for error in self.raised:
+            error.__traceback__ = None  # it holds frames, which hold the error and the run
         self._observe = self.trace = None  # type: ignore[assignment]
 
     def holds(self, *keys: bytes) -> bool:
@@ -178,7 +183,7 @@ class World:
         actor = connection.actor
         if actor.is_dead:
             raise Killed
-        fate = self._draw_fate(actor)
+        fate = self._draw_fate(actor) if self.faults and self._chance() < self.faults else _FINE
         if fate is _FINE and len(commands) == 1:
             self._send_fine(connection, commands)
             return
@@ -200,9 +205,7 @@ class World:
             self.at(self.now + chance() * 2, self.kill, actor)
 
     def _draw_fate(self, actor: Actor) -> Fate:
-        """Draws the fate of an exchange, and has happen what happens before it is sent."""
-        if not self.faults or self._chance() >= self.faults:
-            return _FINE
+        """Draws the fate of an exchange that has one, and has happen what happens before it is sent."""
         fate = self.random.choice(FAULTS)
         if fate in DEATHS and self.random.random() >= self.kills:
             return Fate.FINE

@@ -14,13 +14,11 @@ setmetatable(sandbox, {
 rawset(sandbox, 'KEYS', false)
 rawset(sandbox, 'ARGV', false)
 
-local function run(name, ...)
-  local command = commands[name]
-  if not command then
-    keyspace.fail("ERR the simulated server has no command '" .. tostring(name) .. "': add it to tests/simulation")
-  end
-  return command(...)
-end
+setmetatable(commands, {__index = function(_, name)
+  keyspace.fail("ERR the simulated server has no command '" .. tostring(name) .. "': add it to tests/simulation")
+end})
+
+local function run(name, ...) return commands[name](...) end
 
 function sandbox.redis.pcall(...)
   local is_done, reply = pcall(run, ...)
@@ -36,51 +34,52 @@ function sandbox.redis.log(_, message) host.log(message) end
 function sandbox.cjson.encode(value) return host.encode_json(value) end
 function sandbox.cjson.decode(words) return host.decode_json(words) end
 
--- A reply as the server's protocol (RESP2) writes it.
-local function write(reply, parts)
+-- How a text of each size begins in the server's protocol: '$5\r\n'.
+local heads = setmetatable({}, {__index = function(known, size)
+  local head = '$' .. size .. '\r\n'
+  known[size] = head
+  return head
+end})
+
+-- Adds a reply to parts that end at `at`, as the server's protocol (RESP2) writes it. Returns where they end then.
+local function write(reply, parts, at)
   local kind = type(reply)
   if kind == 'string' then
-    parts[#parts + 1] = '$' .. #reply .. '\r\n' .. reply .. '\r\n'
+    parts[at + 1], parts[at + 2], parts[at + 3] = heads[#reply], reply, '\r\n'
+    return at + 3
   elseif kind == 'number' then
-    parts[#parts + 1] = string.format(':%.0f\r\n', reply < 0 and math.ceil(reply) or math.floor(reply))
-  elseif kind == 'table' then
-    if reply.err then
-      parts[#parts + 1] = '-' .. string.gsub(reply.err, '[\r\n]', ' ') .. '\r\n'
-    elseif reply.ok then
-      parts[#parts + 1] = '+' .. reply.ok .. '\r\n'
-    else
-      local size, at = 0, #parts + 1
-      parts[at] = ''
-      while reply[size + 1] ~= nil do
-        size = size + 1
-        write(reply[size], parts)
-      end
-      parts[at] = '*' .. size .. '\r\n'
-    end
-  elseif reply == true then
-    parts[#parts + 1] = ':1\r\n'
+    parts[at + 1] = string.format(':%.0f\r\n', reply < 0 and math.ceil(reply) or math.floor(reply))
+  elseif kind ~= 'table' then
+    parts[at + 1] = reply == true and ':1\r\n' or '$-1\r\n'
+  elseif reply.err then
+    parts[at + 1] = '-' .. string.gsub(reply.err, '[\r\n]', ' ') .. '\r\n'
+  elseif reply.ok then
+    parts[at + 1] = '+' .. reply.ok .. '\r\n'
   else
-    parts[#parts + 1] = '$-1\r\n'
+    local size, from = 0, at + 1
+    at = from
+    while reply[size + 1] ~= nil do
+      size = size + 1
+      at = write(reply[size], parts, at)
+    end
+    parts[from] = '*' .. size .. '\r\n'
+    return at
   end
+  return at + 1
 end
 
 local function written(reply)
-  if type(reply) == 'string' then return '$' .. #reply .. '\r\n' .. reply .. '\r\n' end
+  if type(reply) == 'string' then return heads[#reply] .. reply .. '\r\n' end
   local parts = {}
-  write(reply, parts)
-  return table.concat(parts)
+  return table.concat(parts, '', 1, write(reply, parts, 0))
 end
 
 -- A script's functions are made anew at each call, so its chunk is kept and nothing else of it is.
 function commands.EVALSHA(sha, count, ...)
   local script = scripts[sha]
   if not script then keyspace.fail('NOSCRIPT No matching script.') end
-  local words, keys = {...}, {}
-  count = tonumber(count)
-  for n = 1, count do keys[n] = words[n] end
-  local arguments = count == 0 and words or {unpack(words, count + 1)}
-  rawset(sandbox, 'KEYS', keys)
-  rawset(sandbox, 'ARGV', arguments)
+  local words = {...}
+  sandbox.KEYS, sandbox.ARGV = {unpack(words, 1, count)}, {unpack(words, count + 1)}
   return script()
 end
 
@@ -88,15 +87,14 @@ local server = {}
 
 -- Makes a script known under its digest. Returns the digest, as SCRIPT LOAD does. `patched`: what runs in its place.
 function server.learn(source, patched)
-  local known = compiled[source]
-  if not known then
+  local sha = host.sha1hex(source)
+  if not compiled[sha] then
     local script, why = loadstring(patched or source, '@user_script')
     if not script then error(why) end
-    known = {sha = host.sha1hex(source), script = setfenv(script, sandbox)}
-    compiled[source] = known
+    compiled[sha] = setfenv(script, sandbox)
   end
-  scripts[known.sha] = known.script
-  return known.sha
+  scripts[sha] = compiled[sha]
+  return sha
 end
 
 function commands.EVAL(source, ...) return commands.EVALSHA(server.learn(source), ...) end
@@ -123,34 +121,32 @@ end
 -- Whether any of these keys exists.
 function server.holds(now, ...)
   keyspace.now = now
-  return commands.EXISTS(...) > 0
+  for n = 1, select('#', ...) do
+    if keyspace.get((select(n, ...))) then return true end
+  end
+  return false
 end
 
--- What a key holds, as text that compares: {type, ms to live, name, value, ...}, or false for none. `is_brief`: of
--- hashes only counters.
-local function dump(key, is_brief)
-  local value = keyspace.get(key)
-  if not value then return false end
-  local words = {value.type, text(commands.PTTL(key))}
-  local function add(found) for n = 1, #found do words[#words + 1] = found[n] end end
-  if value.type == 'string' then words[3] = value.text
-  elseif value.type == 'hash' then
-    if not is_brief or string.sub(key, -9) == ':counters' then add(commands.HGETALL(key)) end
-  elseif value.type == 'list' then add(value.items)
-  elseif value.type == 'set' then add(commands.SMEMBERS(key))
-  elseif value.type == 'zset' then add(commands.ZRANGE(key, 0, -1, 'WITHSCORES')) end
-  return words
+-- What a key holds, as texts that compare. `is_brief`: of sorted sets and of counters only.
+local function content(key, value, is_brief)
+  if value.type == 'zset' then return commands.ZRANGE(key, 0, -1, 'WITHSCORES') end
+  if is_brief and string.sub(key, -9) ~= ':counters' then return {} end
+  if value.type == 'string' then return {value.text}
+  elseif value.type == 'hash' then return commands.HGETALL(key)
+  elseif value.type == 'list' then return value.items
+  elseif value.type == 'set' then return commands.SMEMBERS(key) end
+  return {}
 end
 
--- The whole keyspace: a list of keys, each with {type, ms to live, name, value, ...} behind it.
+-- The whole keyspace: a list of keys, each with {type, ms to live, {name, value, ...}} behind it.
 function server.dump(now, is_brief)
   keyspace.now = now
-  local found = {}
+  local found, size = {}, 0
   for key in pairs(keyspace.db) do
-    local words = dump(key, is_brief)
-    if words then
-      found[#found + 1] = key
-      found[#found + 1] = words
+    local value = keyspace.get(key)
+    if value then
+      found[size + 1], found[size + 2] = key, {value.type, commands.PTTL(key), content(key, value, is_brief)}
+      size = size + 2
     end
   end
   return written(found)
@@ -159,7 +155,7 @@ end
 -- Deletes all keys. Every script that was ever compiled is known again, so no run depends on the one before.
 function server.reset(now, seed)
   if was_flushed then
-    for _, known in pairs(compiled) do scripts[known.sha] = known.script end
+    for sha, script in pairs(compiled) do scripts[sha] = script end
     was_flushed = false
   end
   keyspace.reset(now, seed)

@@ -74,12 +74,12 @@ class SimulatedServer:
         """Whether any of these keys exists."""
         return self._holds(now_ms, *keys)
 
-    def contents(self, now_ms: float, *, without_tasks: bool = False) -> dict[bytes, tuple[bytes, int, list[bytes]]]:
+    def contents(self, now_ms: float, *, is_brief: bool = False) -> dict[bytes, Any]:
         """Every key: its type, the ms it has to live (-1: no end), and what it holds, as HGETALL and ZRANGE write
-        it. `without_tasks`: what hashes hold but counters is left out, which is most of it."""
-        self.replies.feed(self._dump(now_ms, without_tasks))
+        it. `is_brief`: what others than sorted sets and counters hold is left out, which is most of it."""
+        self.replies.feed(self._dump(now_ms, is_brief))
         found = self.replies.gets()
-        return {key: (kind, int(left), held) for key, (kind, left, *held) in zip(found[::2], found[1::2], strict=True)}
+        return dict(zip(found[::2], found[1::2], strict=True))
 
     def _host(self) -> Any:
         """What scripts find in a server that is not written in Lua here."""

@@ -57,6 +57,18 @@ def play(seed: int, broker: Broker, raw: redis.Redis, keys: Keys, clock: Clock, 
     compare_keys(simulated, raw, keys, started, f"seed {seed}")
 
 
+def test_the_names_of_a_hash_are_those_of_its_fields() -> None:
+    """They are kept sorted until a field comes or goes."""
+    simulated = SimulatedServer()
+    for words in (("HSET", "h", "b", "1"), ("HSETNX", "h", "a", "1"), ("HINCRBY", "h", "c", "1"), ("HDEL", "h", "b")):
+        simulated.ask("HKEYS", "h", now_ms=0)
+        simulated.ask(*words, now_ms=0)
+    assert simulated.ask("HKEYS", "h", now_ms=0) == [b"a", b"c"]
+    assert simulated.ask("HGETALL", "h", now_ms=0) == [b"a", b"1", b"c", b"1"]
+    simulated.ask("DEL", "h", now_ms=0)
+    assert simulated.ask("HKEYS", "h", now_ms=0) == []
+
+
 def ask(simulated: SimulatedServer, call: Call[Any], now_ms: bytes, started: float) -> Any:
     """The reply to a call; teaches the server the script if need be. Its own clock stands still."""
     reply = simulated.ask(*resp_args(call, now_ms), now_ms=started)

@@ -1,5 +1,6 @@
 """Runs of the product against the simulated server are as they must be, and find the bugs that are seeded."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -46,6 +47,20 @@ def test_a_seeded_bug_is_found(name: str) -> None:
         found = next((outcome for seed in seeds if (outcome := play(server, clock, seed)).problem), None)
     assert found is not None
     assert bug.finds in found.problem
+
+
+def test_several_processes_play_the_same_runs_as_one() -> None:
+    """Each plays its pieces on one server, so a run must not depend on those before it."""
+    said = _run("--seeds", "600")
+    assert said.returncode == 0
+    _, calls = play_piece([*kept_seeds(), *range(600)])
+    assert said.stdout.startswith(f"{600 + len(KEPT)} runs, {calls:,} calls, 0 of them broken")
+
+
+def test_a_piece_leaves_the_collector_as_it_was() -> None:
+    play_piece([0])
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_seed_is_the_same_run_again() -> None:

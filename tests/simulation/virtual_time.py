@@ -76,7 +76,7 @@ def packed(calls: Iterable[Call[Any]], now_ms: bytes) -> list[list[bytes]]:
     """Calls as the words that the server would read: to write the protocol and to parse it costs more than to run."""
     # Written out: a call of a function for each call and for each word is a tenth of a run.
     return [
-        [word.encode() if type(word) is str else word if type(word) is bytes else b"%a" % word for word in args]
+        [word if type(word) is bytes else word.encode() if type(word) is str else b"%a" % word for word in args]
         for args in (resp_args(call, now_ms) for call in calls)
     ]
 
@@ -87,7 +87,7 @@ def packed_with_source(calls: Iterable[Call[Any]], now_ms: bytes) -> list[list[b
 
 
 def _words(args: Iterable[Arg]) -> list[bytes]:
-    return [word.encode() if type(word) is str else word if type(word) is bytes else b"%a" % word for word in args]
+    return [word if type(word) is bytes else word.encode() if type(word) is str else b"%a" % word for word in args]
 
 
 @contextmanager
