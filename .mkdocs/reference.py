@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from copy import copy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_overloads
@@ -129,6 +130,8 @@ def commands() -> str:
     """The help of every command."""
     parts = ["# Command line", "Exit code 0: done. 1: no. 2: usage error. Results go to stdout, messages to stderr."]
     for words, command in walk(command_line, ("jobrunner",)):
+        command = copy(command)
+        setattr(command, "_help_option", None)  # noqa: B010  click keeps the option with the names of the first context
         context = click.Context(
             command, info_name=" ".join(words), max_content_width=80, terminal_width=80,
             help_option_names=command_line.context_settings["help_option_names"],
