@@ -59,8 +59,11 @@ class Batches:
             if found.size or found.state == "committed":
                 return lease
             lease.dissolve()  # a write that its writer abandoned
-        if not n:
-            return None
+        return self.take_new(n, lease_s=lease_s) if n else None
+
+    def take_new(self, n: int, *, lease_s: float) -> "BatchLease | None":
+        """A new batch with up to `n` items; None when none waits. Leaves batches that are due again to others."""
+        lease_ms = _milliseconds(lease_s)
         batch_id = new_id(self.keys.tag)
         lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
         return lease if self.top_up(lease, n) else None

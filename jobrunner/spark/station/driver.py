@@ -218,7 +218,8 @@ class StationDriver:
     def _gather_first(self, first: FirstBatch) -> None:
         with self._taking:
             if self.takes() and not self._batches.has_any():
-                self._gather(first, self._batches.take(self._sizes.wanted, lease_s=self._station.lease))
+                # A decided one needs no Spark, and would wait here for it: who rolls it forward must find it free.
+                self._gather(first, self._batches.take_new(self._sizes.wanted, lease_s=self._station.lease))
 
     def _gather(self, holder: Lane | FirstBatch, lease: BatchLease | None) -> None:
         holder.lease = lease
@@ -234,7 +235,7 @@ class StationDriver:
         holder.lease = None
 
     def _give_back(self, lease: BatchLease) -> None:
-        self._failures.report(lease.dissolve if lease.is_new else lease.release)
+        self._failures.report(lease.dissolve)
 
     def _begin(self) -> bool:
         """Joins the session of this process, or starts it. Returns False when it cannot: the process must be replaced

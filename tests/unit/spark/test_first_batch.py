@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
 from jobrunner.spark.station import driver as driver_module
 from jobrunner.spark.station.driver import StationDriver, build_driver
+from tests.support.clock import Clock
 from tests.support.registries import forget_pipelines
 from tests.support.waiting import wait_for
 
@@ -160,6 +162,25 @@ def test_none_is_gathered_beside_an_open_batch(
     driver._first.wait(60)
     assert starting.asked.wait(60)
     assert (driver.in_hand, counts(client)) == (0, (15, 10))
+
+
+def test_a_decided_batch_is_left_to_who_can_roll_it_forward(
+    client: Client, starting: Starting, driver_with: Any, broker: Any, keys: Any, clock: Clock
+) -> None:
+    """Its driver died behind the decision. A driver that waits for Spark would only keep it from the leader."""
+    clock.set()
+    client.queue(QUEUE).push_many(range(25))
+    decided = Batches(broker, keys.queue(QUEUE)).take(10, lease_s=60)
+    assert decided is not None
+    decided.decide([], rest="succeeded")
+    clock.advance(61_000)
+    driver = driver_with(batch=10)
+    driver.start()
+    assert wait_for(lambda: driver.in_hand == 10)
+
+    assert roll_forward(Batches(broker, keys.queue(QUEUE)), slices=9) > 0
+    assert client.queue(QUEUE).totals()["succeeded"] == 10
+    assert counts(client) == (5, 10), "and the next ten are gathered"
 
 
 def test_a_process_with_a_session_gathers_none_before_its_first_turn(
