@@ -45,6 +45,9 @@ _DUE_S = 0.2
 """Pause of a free lane between two looks for batches that are due again, while another one gathers a new batch."""
 _CANCEL_S = 10.0
 """Time for the current batches to end after they were cancelled."""
+_STOP_S = 0.5
+"""Time for a stop to get here when Spark does not start: one that is sent to the whole process group ends Java first.
+"""
 _SLICE_S = 1.0
 """Time for a slice of rolling forward that is under way when the driver ends."""
 _RECLAIM_S = 3.0
@@ -249,6 +252,9 @@ class StationDriver:
                 spark = spark_session(self._station.pipeline)
                 self._plan = plan_of(self._station, self._client)
             except Exception as error:  # a JVM that does not start, or is gone, fails in many ways
+                if self._stopping.wait(_STOP_S):
+                    _log.info("Spark did not start before the stop", queue=self._station.queue)
+                    return False
                 self._failures.give_up(error)
                 self._first.wake()
                 return False

@@ -122,6 +122,19 @@ def test_it_goes_back_when_the_driver_takes_no_more_batches(
     assert not starting.goes_on.is_set()
 
 
+def test_a_spark_that_a_stop_ended_while_it_started_is_no_failure(
+    client: Client, starting: Starting, driver_with: Any
+) -> None:
+    """A stop of the process group ends Java, too, perhaps before the driver is told."""
+    driver = driver_with(batch=10)
+    driver.start()
+    assert starting.asked.wait(60)
+    starting.goes_on.set()
+    driver.ask_to_stop()
+    driver.stop(20)
+    assert driver.failure is None
+
+
 def test_its_lease_is_renewed_as_long_as_spark_needs(
     client: Client, starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
