@@ -1,4 +1,5 @@
-"""A program with a Spark session and a pipeline of its own, as in a notebook: `… HOW FOLDER`, writes result.json there.
+"""A program with a Spark session and pipelines of its own, as in a notebook: `… HOW FOLDER`, writes result.json there.
+The second pipeline has the stations of the first one, in a chain.
 
 HOW: `submit` (the session of spark-submit), `remote=URL` (Spark Connect), or a master.
 """
@@ -50,20 +51,49 @@ def enrich(df, spark):
 @shop.spark_sink("big", schema="n int, town string", max_wait=0.1)
 def store(df, spark, batch):
     """As Parquet, once."""
-    write_batch(df.select("n", "town"), batch, folder)
+    write_batch(df.select("n", "town"), batch, f"{folder}/shop")
 
 
 shop.declare("small")
 
+mall = Pipeline("mall")
+mall.station("raw", to="rows")(parse)
+mall.spark_station("rows", to=("big", "small"), schema="n int, shop string, pence int")(enrich)
+
+
+@mall.spark_sink("big", schema="n int, town string")
+def store_big(df, spark, batch):
+    """As Parquet, once."""
+    write_batch(df.select("n", "town"), batch, f"{folder}/mall/big")
+
+
+@mall.spark_sink("small", schema="n int, town string")
+def store_small(df, spark, batch):
+    """The same."""
+    write_batch(df.select("n", "town"), batch, f"{folder}/mall/small")
+
+
+mall.chain("raw", batch=40, max_wait=0.1)
+
+
+def rows_of(path):
+    """What a sink wrote there."""
+    return sorted([row.n, row.town] for row in spark.read.parquet(path).collect())
+
 
 def main():
-    """Feeds the pipeline, works in this process until it is empty, reads and prints what came out."""
-    configure().queue("shop/raw").push_many([f"{n},{'ab'[n % 2]}" for n in range(ORDERS)])
+    """Feeds the pipelines, works in this process until they are empty, reads and writes what came out."""
+    client = configure()
+    orders = [f"{n},{'ab'[n % 2]}" for n in range(ORDERS)]
+    client.queue("shop/raw").push_many(orders)
+    client.queue("mall/raw").push_many(["no number,a", *orders])
     Worker().run(burst=True)
     small = spark.read.format("jobrunner").options(queue="shop/small", payloadSchema="n int, town string").load()
     found = {
-        "big": sorted([row.n, row.town] for row in spark.read.parquet(folder).collect()),
+        "big": rows_of(f"{folder}/shop"),
         "small": sorted([row.n, row.town] for row in small.where("_state = 'waiting'").collect()),
+        "mall": {name: rows_of(f"{folder}/mall/{name}") for name in ("big", "small")},
+        "refused": [client.task(one).record().error for one in client.queue("mall/raw").ids("dead")],
     }
     Path(folder, "result.json").write_text(json.dumps(found))
     spark.stop()

@@ -1,5 +1,5 @@
 """One program with a session of its own in each environment: as in a notebook, by spark-submit, on a standalone
-cluster, through Spark Connect. The results are the same.
+cluster, through Spark Connect. The results are the same, also those of a chain.
 
 Those that start a cluster or a server are `slow`: pytest -n 0 -m 'spark and slow' tests/spark/test_environments.py
 """
@@ -12,6 +12,7 @@ import sys
 import venv
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
@@ -23,15 +24,18 @@ from tests.support.waiting import wait_for
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("environment_program.py")
 TOWNS = ("Aachen", "Bonn")
-EXPECTED = {
+SORTED = {
     "big": [[n, TOWNS[n % 2]] for n in range(30, 60)],
     "small": [[n, TOWNS[n % 2]] for n in range(30)],
 }
+REFUSED = "ValueError: invalid literal for int() with base 10: 'no number'"
+EXPECTED = SORTED | {"mall": SORTED, "refused": [REFUSED]}
 LONE_STATIONS = """
 import os
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 from jobrunner.etl import Pipeline
+from jobrunner.spark import write_batch
 
 numbers = Pipeline("numbers")
 
@@ -47,6 +51,22 @@ def double(df, spark):
     return df.withColumn("n", 2 * df.n if "ONLY_COLUMNS" in os.environ else twice("n"))
 
 numbers.declare("late")
+
+chained = Pipeline("chained")
+
+@chained.station("raw", to="rows")
+def parse(item):
+    return {"n": doubled(item.payload["n"])}
+
+@chained.spark_station("rows", to="end", schema="n int")
+def keep(df, spark):
+    return df if "ONLY_COLUMNS" in os.environ else df.withColumn("n", twice("n"))
+
+@chained.spark_sink("end", schema="n int")
+def store(df, spark, batch):
+    write_batch(df, batch, "chained")
+
+chained.chain("raw", batch=5, max_wait=0.1)
 """
 """Executors get no module of the driver's folder. The decorated function is sent with its code; pickle names the one
 that it calls by its module."""
@@ -58,6 +78,7 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """
+QUEUES = ("numbers/rows", "chained/raw")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
@@ -81,9 +102,10 @@ def run(server, client, tmp_path):
             )  # fmt: skip
         log = done.stdout + done.stderr
         assert done.returncode == 0, log[-5000:]
-        for queue in ("raw", "rows", "big"):
-            counts = client.queue(f"shop/{queue}").counts()
-            assert sum(counts[state] for state in ("waiting", "scheduled", "pending", "dead")) == 0, queue
+        for queue in ("shop/raw", "shop/rows", "shop/big", "mall/raw", "mall/rows"):
+            counts = client.queue(queue).counts()
+            assert sum(counts[state] for state in ("waiting", "scheduled", "pending")) == 0, queue
+            assert counts["dead"] == (queue == "mall/raw")
         return json.loads((folder / "result.json").read_text()), log
 
     return ran
@@ -126,7 +148,8 @@ def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, 
     """`jobrunner work` on a cluster, as the page of the environments has it: first with a Python that lacks msgspec,
     then with one that lacks the module of the stations, then with that module sent."""
     (tmp_path / "lone_stations.py").write_text(LONE_STATIONS)
-    client.queue("numbers/rows").push_many([{"n": n} for n in range(20)])
+    for queue in QUEUES:
+        client.queue(queue).push_many([{"n": n} for n in range(20)])
     cluster = Cluster(tmp_path, workers=1)
     told = {
         "JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "JOBRUNNER_SPARK_MASTER": cluster.url,
@@ -142,30 +165,36 @@ def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, 
                 env=os.environ | LOOPBACK | told | more | {"PYSPARK_PYTHON": str(python)}, stdout=log, stderr=log,
             ), path  # fmt: skip
 
+    def lines(path):
+        return [line for line in path.read_text().splitlines() if "station stops" in line]
+
     def stops(python, **more):
         process, path = work(python, **more)
         try:
-            wait_for(lambda: process.poll() is not None or "station stops" in path.read_text(), timeout_s=600)
+            stopped = lambda: {queue for queue in QUEUES for line in lines(path) if f"queue={queue}" in line}  # noqa: E731
+            wait_for(lambda: process.poll() is not None or len(stopped()) == 2, timeout_s=400)
             process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 0, path.read_text()
         finally:
             process.kill()
-        (line,) = [line for line in path.read_text().splitlines() if "station stops" in line]
+        assert len(lines(path)) == 2, path.read_text()
         assert "Traceback" not in path.read_text()
-        items = [item for state in ("waiting", "pending") for item in client.queue("numbers/rows").tasks(state)]
-        assert [(item.retry_count, item.failures, item.error) for item in items] == [(0, [], "")] * 20
-        return line.replace("\\'", "'")  # the log quotes them
+        for queue in QUEUES:
+            items = [item for state in ("waiting", "pending") for item in client.queue(queue).tasks(state)]
+            assert [(item.retry_count, item.failures, item.error) for item in items] == [(0, [], "")] * 20
+        return [line.replace("\\'", "'") for line in lines(path)]  # the log quotes them
 
     try:
-        line = stops(_without_msgspec(tmp_path / "poor"), ONLY_COLUMNS="1")  # else either of two modules is named
-        assert "executors cannot import jobrunner: No module named 'msgspec'" in line
-        assert str(tmp_path / "poor") in line
-        assert "No module named 'lone_stations'" in stops(sys.executable)
+        for line in stops(_without_msgspec(tmp_path / "poor"), ONLY_COLUMNS="1"):  # else either of two is named
+            assert "executors cannot import jobrunner: No module named 'msgspec'" in line
+            assert str(tmp_path / "poor") in line
+        assert all("No module named 'lone_stations'" in line for line in stops(sys.executable))
         process, path = work(sys.executable, "--burst", "--conf", f"spark.submit.pyFiles={tmp_path}/lone_stations.py")
         assert process.wait(300) == 0, path.read_text()
     finally:
         cluster.stop()
     assert sorted(item.payload["n"] for item in client.queue("numbers/late").pop(100)) == [2 * n for n in range(20)]
+    assert sorted(pq.read_table(tmp_path / "chained").column("n").to_pylist()) == [4 * n for n in range(20)]
 
 
 def _without_msgspec(folder):
