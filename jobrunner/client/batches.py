@@ -25,7 +25,7 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.clock import from_ms, monotonic
-from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.errors import InvalidName, InvalidOption, ServerError
 from jobrunner.formatting import describe
 from jobrunner.task import new_id
 
@@ -66,7 +66,12 @@ class Batches:
         lease_ms = _milliseconds(lease_s)
         batch_id = new_id(self.keys.tag)
         lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
-        return lease if self.top_up(lease, n) else None
+        try:
+            self.top_up(lease, n)
+        except ServerError:  # the attempt meets it, too, and hands back what came by then
+            if not lease.size:
+                raise
+        return lease if lease.size else None
 
     def has_any(self) -> bool:
         """Whether the queue has a batch that is not decided, due or not."""
@@ -146,6 +151,7 @@ class BatchLease:
         self._targets = found.targets
         self._is_announced = False
         self._fills = 0
+        self._size_is_sure = True
         self.id = found.id
         """The same for the same members, however often they are handed out; parts of a batch have ids of their own."""
         self.queue = batches.keys.name
@@ -202,6 +208,13 @@ class BatchLease:
         if not count:
             return []
         return self._broker.run(calls.members(self._keys, self.root, self.first + first, count))
+
+    def settle_size(self) -> None:
+        """Asks for `size` when the reply to a fill was lost, and with it how many members came. That fill adds none
+        after this call. Without it a decision would end members that nobody has seen."""
+        if not self._size_is_sure:
+            self.size, self._ends_ms = self._broker.run(self._filled(0))
+            self._size_is_sure = True
 
     def renew(self) -> None:
         """The lease ends as long from now as it was asked for."""
@@ -289,7 +302,9 @@ class BatchLease:
     def _fill(self, n: int) -> int:
         before, slices = self.size, self.batches.filling
         while (wanted := min(before + n - (had := self.size), slices.size)) > 0:
+            self._size_is_sure = False
             self.size, self._ends_ms = slices.run(self._filled, lambda reply: reply[0] - self.size, most=wanted)
+            self._size_is_sure = True
             if self.size - had < wanted:
                 break
         return self.size - before

@@ -238,6 +238,38 @@ def test_an_outage_while_a_batch_waits_for_items_costs_them_nothing(flights, dri
     assert attempts == [2]
 
 
+def test_an_item_that_came_in_by_a_reply_that_was_lost_is_run(flights, driver_of, spark, monkeypatch, audit):
+    """The server is back for the attempt: it must not end members of whom its function knows nothing."""
+    seen = []
+
+    @flights.spark_sink("late", max_wait=0.05, schema="n int")
+    def store(df, spark, batch):
+        seen.extend(row.n for row in df.collect())
+
+    flights.push_many("late", [{"n": 1}, {"n": 2}])
+    driver = driver_of("late")
+    run, top_up, lost = driver._broker.run, driver._batches.top_up, []
+
+    def loses_its_reply(call):
+        found = run(call)
+        monkeypatch.setattr(driver._broker, "run", run)
+        lost.append(found)
+        raise ServerUnavailable("the reply was lost")
+
+    def more_came(lease, n):
+        flights.push("late", {"n": 3})
+        if lease.size and not lost:
+            monkeypatch.setattr(driver._broker, "run", loses_its_reply)
+        return top_up(lease, n)
+
+    monkeypatch.setattr(driver._batches, "top_up", more_came)
+    assert driver.step(spark)
+    driver.stop(20)
+    assert lost[0][0] == 4
+    assert sorted(seen) == [1, 2, 3, 3]
+    assert audit("flights/late") == NOTHING
+
+
 def test_an_outage_longer_than_the_lease_leaves_the_batch_to_its_end(flights, driver_of, outage, audit):
     @flights.spark_sink("late", lease=0.05)
     def store(df, spark, batch):

@@ -107,6 +107,7 @@ class BatchRun:
         """The function, and the rows it makes. Raises PipelineError that names column and item."""
         station, lease = self._plan.station, self.lease
         self.note_server()
+        lease.settle_size()
         place = BatchRef(
             url=self._plan.url, prefix=self._plan.prefix, queue=lease.queue, batch=lease.id, epoch=lease.epoch,
             root=lease.root, first=lease.first, size=lease.size, failures=lease.failures,

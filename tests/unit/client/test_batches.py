@@ -9,7 +9,7 @@ from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import broker_of
 from jobrunner.client.item import Item
-from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
+from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerUnavailable, UnknownMember
 
 _nonces = itertools.count(1)
 RAW, CLEAN, LATE = "orders/raw", "orders/clean", "orders/late"
@@ -178,6 +178,31 @@ def test_a_failed_batch_comes_back_after_its_delay_and_a_released_one_at_once(ra
     assert raw_orders.take(2, lease_s=30) is None
     clock.advance(5_000)
     assert raw_orders.take(2, lease_s=30).failures == 1
+
+
+def test_a_fill_whose_reply_is_lost_keeps_the_batch_and_its_size_is_asked_for(raw_orders, client, monkeypatch):
+    """Or the members that came by it would end unseen with the decision, and a batch wait for the end of its lease."""
+    push(client, 1000)
+    run, fills = raw_orders.broker.run, []
+
+    def loses_the_second(call):
+        found = run(call)
+        if isinstance(found, tuple):
+            fills.append(found[0])
+            if len(fills) == 2:
+                raise ServerUnavailable("the reply was lost")
+        return found
+
+    monkeypatch.setattr(raw_orders.broker, "run", loses_the_second)
+    lease = raw_orders.take(1000, lease_s=30)
+    assert lease.size == fills[0] < fills[1]
+    lease.settle_size()
+    assert lease.size == fills[1]
+    lease.settle_size()
+    assert len(fills) == 3, "known sizes are not asked for"
+    drive(lease, to("clean", lease.members(0, 1000)))
+    counts = client.queue(RAW).counts(), client.queue(CLEAN).counts()
+    assert [one["waiting"] + one["pending"] for one in counts] == [1000 - fills[1], fills[1]]
 
 
 def test_a_dissolved_batch_leaves_its_items_where_they_were(raw_orders, client, raw, keys, audit):
