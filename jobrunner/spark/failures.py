@@ -41,6 +41,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 """An error of the data source, which comes without a traceback."""
+_EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
+"""Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
 _JAVA_CALL = re.compile(r"^An error occurred while calling \S+$")
 _BEFORE_ANY_ROW = (
@@ -146,6 +148,8 @@ def error_line(error: BaseException) -> str:
         return _shortened(f"SparkError: {lost['why']}")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _JAVA_CALL.match(line.strip())]
     first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
+    if isinstance(error, AnalysisException):
+        first = _EXPRESSION_ID.sub("", first)
     return _shortened(f"{type(error).__name__}: {first}")
 
 

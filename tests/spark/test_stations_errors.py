@@ -237,3 +237,18 @@ def test_an_error_of_planning_splits_its_batch_and_dies_with_the_item_that_it_co
     assert client.queue("flights/late").counts()["waiting"] == 4
     assert client.queue("flights/clean").counts()["pending"] + client.queue("flights/clean").counts()["dead"] == 1
     assert client.task(bad).record().retry_count <= 2
+
+
+def test_an_error_of_the_plan_has_the_same_words_for_each_batch(flights, attempt):
+    """So a station that stops says so once, and not for each batch."""
+
+    @flights.spark_station("raw", to="clean", schema="n int", max_wait=0)
+    def add(df, spark):
+        return df.withColumn("n", df.n + 1).withColumn("m", df.n + 1)
+
+    flights.declare("clean")
+    flights.push_many("raw", [{"n": 1}])
+    first = attempt("raw")
+    flights.push_many("raw", [{"n": 2}])
+    assert attempt("raw") == first
+    assert 'attribute(s) "n" missing' in first
