@@ -1,5 +1,8 @@
 """Chains: stations that share one batch, so that an item is read once and ends once, whatever fails between."""
 
+import os
+import signal
+
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -216,6 +219,41 @@ def test_a_driver_that_dies_between_two_sinks(flights, drive, spark, audit, tmp_
     found = [stored(spark, tmp_path, name) for name in ("late", "on_time", "cancelled")]
     assert sorted(one for rows in found for one in rows) == sorted(ids)
     nothing_left(flights, audit)
+
+
+def test_pythons_of_executors_that_die_in_a_station_cost_nothing(flights, drive, spark, client, audit, tmp_path):
+    """One in a station in Python, one in a station on Spark: Spark runs the tasks again, also those of kept rows."""
+
+    def dies_once(where):
+        marker = tmp_path / where
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def clean_or_die(item):
+        if item.payload["n"] == 77:
+            dies_once("in python")
+        return clean(item)
+
+    @F.udf("int")
+    def kept(n):
+        if n == 66:
+            dies_once("on spark")
+        return n
+
+    def split(df, spark):
+        return df.withColumn("n", kept("n")).withColumn("_to", F.when(F.col("n") % 2 == 0, "late").otherwise("on_time"))
+
+    declare(flights, tmp_path, clean=clean_or_die, enrich=split)
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(100)])
+
+    assert drive("raw") == 1
+
+    assert {"in python", "on spark"} <= {path.name for path in tmp_path.iterdir()}
+    assert set(stored(spark, tmp_path, "late")) == {one for n, one in enumerate(ids) if n % 10 in (0, 6, 8)}
+    assert set(stored(spark, tmp_path, "on_time")) == {one for n, one in enumerate(ids) if n % 10 in (7, 9)}
+    nothing_left(flights, audit, but_dead=30)
 
 
 def test_stations_in_python_follow_each_other_and_columns_change_their_types(flights, drive, spark, audit, tmp_path):
