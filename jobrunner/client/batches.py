@@ -25,7 +25,7 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.clock import from_ms, monotonic
-from jobrunner.errors import InvalidName, InvalidOption, ServerError
+from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerError
 from jobrunner.formatting import describe
 from jobrunner.task import new_id
 
@@ -47,6 +47,8 @@ class Batches:
         self.filling, self.advancing = (AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE) for _ in range(2))
         self.staging = AdaptiveSlice(broker, calls.ROWS_AT_ONCE)
         self._announcements: dict[tuple[str, ...], list[Any]] = {}
+        self._unanswered: BatchLease | None = None
+        """A new batch that may have members: the call that gave it the first ones had no reply."""
 
     def take(self, n: int, *, lease_s: float) -> "BatchLease | None":
         """A batch that is due again, else a new one with up to `n` items (0: none); None when there is nothing.
@@ -54,6 +56,8 @@ class Batches:
         One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`).
         """
         lease_ms = _milliseconds(lease_s)
+        if n and (answered := self._answered()) is not None:
+            return answered
         while found := self.claim(("finishing", "batches"), lease_ms):
             lease = BatchLease(self, found, lease_ms)
             if found.size or found.state == "committed":
@@ -70,7 +74,23 @@ class Batches:
             self.top_up(lease, n)
         except ServerError:  # the attempt meets it, too, and hands back what came by then
             if not lease.size:
+                self._unanswered = lease  # else its members waited for the end of the lease, which counts against them
                 raise
+        return lease if lease.size else None
+
+    def _answered(self) -> "BatchLease | None":
+        lease, self._unanswered = self._unanswered, None
+        if lease is None:
+            return None
+        try:
+            lease.settle_size()
+            if lease.size:
+                lease.renew()
+        except BatchLost:
+            return None
+        except ServerError:
+            self._unanswered = lease
+            raise
         return lease if lease.size else None
 
     def has_any(self) -> bool:

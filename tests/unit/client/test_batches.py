@@ -212,6 +212,34 @@ def test_a_fill_without_a_reply_keeps_the_batch_and_its_size_is_asked_for(raw_or
     assert [one["waiting"] + one["scheduled"] + one["pending"] for one in counts] == [1001 - fills[1], fills[1]]
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_first_fill_without_a_reply_is_looked_for_by_the_next_take(
+    raw_orders, client, clock, monkeypatch, raw, keys, arrived
+):
+    """Its members would wait for the end of the lease otherwise, and that counts against them."""
+    push(client, 10)
+    run = raw_orders.broker.run
+
+    def loses_the_first(call):
+        if call.script is None or call.script.name != "batch_fill":
+            return run(call)
+        monkeypatch.setattr(raw_orders.broker, "run", run)
+        if arrived:
+            run(call)
+        raise ServerUnavailable("no reply")
+
+    monkeypatch.setattr(raw_orders.broker, "run", loses_the_first)
+    with pytest.raises(ServerUnavailable):
+        raw_orders.take(50, lease_s=30)
+    clock.advance(29_000)
+    lease = raw_orders.take(50, lease_s=30)
+    assert (lease.size, lease.epoch, lease.is_new) == (10, 1, True)
+    clock.advance(29_000)
+    assert raw_orders.take(50, lease_s=30) is None
+    assert lease.dissolve() == 10
+    assert leftovers(raw, keys) == set()
+
+
 def test_a_dissolved_batch_leaves_its_items_where_they_were(raw_orders, client, raw, keys, audit):
     ids = push(client, 3)
     lease = raw_orders.take(2, lease_s=30)
