@@ -57,7 +57,7 @@ def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord
 def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> LeaseHolder:
     for worker in workers:
         for one in worker.running:
-            if one.items and one.queue == queue and number in _numbers(one.id):
+            if one.items and one.queue == whole_queue(queue) and number in _numbers(one.id):
                 return LeaseHolder(mark="", worker=worker, running=one)
     return LeaseHolder(mark="", worker=None, running=None)
 

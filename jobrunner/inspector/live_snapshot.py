@@ -24,7 +24,15 @@ from jobrunner.inspector.attempts import lease_checks, still_running, with_begin
 from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
-from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, shown_url, views_and_shards
+from jobrunner.inspector.snapshot import (
+    QueueView,
+    Shards,
+    holding,
+    latency_ms,
+    leader_call,
+    shown_url,
+    views_and_shards,
+)
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.inspector.task_rows import TaskRow, some_lines
@@ -268,12 +276,12 @@ def live_rates_of(client: Client) -> LiveRates:
 
 
 def _some_lines(
-    client: Client, seen: list[QueueView], shards: Mapping[str, list[str]], workers: list[WorkerRecord]
+    client: Client, seen: list[QueueView], shards: Mapping[str, Shards], workers: list[WorkerRecord]
 ) -> list[Call[Any]]:
     pending = [
         call
         for queue in _fullest(seen, "pending")
-        for call in some_lines(client, shards[queue.name], "pending", count=_TASKS_OF_EACH)
+        for call in some_lines(client, holding(shards[queue.name], "pending"), "pending", count=_TASKS_OF_EACH)
     ]
     dead = dead_by_job(client, [name for queue in seen if queue.dead for name in shards[queue.name]])
     return [*pending, *lines_of_lost(client, seen, shards), *lines_in_doubt(client, seen, workers, shards), *dead]

@@ -1,7 +1,7 @@
 """Everything at one glance: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -133,12 +133,16 @@ def queue_views(
     return views_and_shards(client, workers, names)[0]
 
 
+Shards = Mapping[str, QueueSummary | str]
+"""The shards of one queue by name, each with its counts, or the error of one that cannot be read."""
+
+
 def views_and_shards(
     client: Client, workers: list[WorkerRecord], names: list[str] | None = None
-) -> tuple[list[QueueView], dict[str, list[str]]]:
+) -> tuple[list[QueueView], dict[str, Shards]]:
     """The same, and the shards of each queue, itself among them."""
     every = with_shards(client, names)
-    shards: dict[str, list[str]] = {}
+    shards: dict[str, dict[str, QueueSummary | str]] = {}
     serving = Counter(queue for worker in workers for queue in set(worker.queues))
     summaries: dict[str, tuple[QueueSummary | str, float]] = {}
     calls = bulk_counts([keys_of(client).queue(name) for name in every])
@@ -148,10 +152,20 @@ def views_and_shards(
         for found in chain.from_iterable(slices):
             name = next(left)
             whole = name if names is not None and name in names else whole_queue(name)
-            shards.setdefault(whole, []).append(name)
+            shards.setdefault(whole, {})[name] = found
             known = summaries.get(whole)
             summaries[whole] = (found if known is None else merged(known[0], found), now_ms)
-    return [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()], shards
+    views = [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()]
+    return views, dict(shards)
+
+
+def holding(shards: Shards, *states: str) -> list[str]:
+    """The shards that have tasks in one of these states, and those that could not be counted."""
+    return [
+        name
+        for name, found in shards.items()
+        if isinstance(found, str) or any(getattr(found.counts, state) for state in states)
+    ]
 
 
 def overridden(client: Client, names: Sequence[str]) -> dict[str, dict[str, SettingOrigin]]:

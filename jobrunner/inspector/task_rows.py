@@ -88,8 +88,8 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
 def some_lines(
     client: Client, shards: Sequence[str], state: str, *, count: int, newest: bool = False
 ) -> list[Call[list[TaskRow]]]:
-    """Calls that read about `count` tasks of a queue as `first_lines` does, as many of each of its shards."""
-    each = -(-count // len(shards))
+    """Calls that read `count` tasks of a queue, or a few more, as `first_lines` does: as many of each shard."""
+    each = -(-count // max(len(shards), 1))
     return [first_lines(client, shard, state, count=each, newest=newest) for shard in shards]
 
 

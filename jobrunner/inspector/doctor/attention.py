@@ -16,7 +16,7 @@ from jobrunner.formatting import counted, duration
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.limit_use import LimitUse, inflight_use
 from jobrunner.inspector.shards import queue_of
-from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.snapshot import QueueView, Shards, holding
 from jobrunner.inspector.stats import StatsWindow
 from jobrunner.inspector.stats_types import ENDS
 from jobrunner.inspector.task_rows import TaskRow, some_lines
@@ -58,7 +58,7 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
 
 
 def lines_of_lost(
-    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Sequence[str]]
+    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Shards]
 ) -> list[Call[list[TaskRow]]]:
     """Calls that read where a task is that ends its workers: pending, or first in line, as it keeps its place. Only of
     the three queues in which the most leases ended without a report."""
@@ -70,7 +70,7 @@ def lines_of_lost(
         call
         for queue in some
         for state, count in counts.items()
-        for call in some_lines(client, shards[queue.name], state, count=count)
+        for call in some_lines(client, holding(shards[queue.name], "waiting", "pending"), state, count=count)
     ]
 
 

@@ -35,7 +35,7 @@ from jobrunner.inspector.doctor.attention import (
     unserved_check,
 )
 from jobrunner.inspector.shards import queue_of, with_shards
-from jobrunner.inspector.snapshot import QueueView, leader, views_and_shards
+from jobrunner.inspector.snapshot import QueueView, Shards, holding, leader, views_and_shards
 from jobrunner.inspector.stats import read_window, releases_since
 from jobrunner.inspector.task_rows import TaskRow, first_lines, some_lines
 from jobrunner.jobs.declared_queues import cap_advice
@@ -139,7 +139,7 @@ class UnknownType:
 
 
 def lines_in_doubt(
-    client: Client, queues: Iterable[QueueView], workers: Sequence[WorkerRecord], shards: Mapping[str, Sequence[str]],
+    client: Client, queues: Iterable[QueueView], workers: Sequence[WorkerRecord], shards: Mapping[str, Shards],
     *, most: int = _QUEUES_IN_DOUBT,
 ) -> list[Call[list[TaskRow]]]:
     """Calls that read the first 20 waiting and scheduled tasks of the fullest queues whose workers all list their jobs;
@@ -151,7 +151,7 @@ def lines_in_doubt(
         for one in fullest
         for state in ("waiting", "scheduled")
         if getattr(one, state)
-        for call in some_lines(client, shards[one.name], state, count=_TASKS_IN_DOUBT)
+        for call in some_lines(client, holding(shards[one.name], state), state, count=_TASKS_IN_DOUBT)
     ]
 
 
@@ -206,14 +206,14 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
 
 
 def _latest_errors(
-    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Sequence[str]]
+    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Shards]
 ) -> dict[tuple[str, str], str]:
     """The latest error of a dead task by (job, queue), of the queues with the most dead."""
     some = sorted((queue for queue in queues if queue.dead), key=lambda queue: -queue.dead)[:_QUEUES_IN_DOUBT]
     calls = [
         call
         for one in some
-        for call in some_lines(client, shards[one.name], "dead", count=_TASKS_SAMPLED, newest=True)
+        for call in some_lines(client, holding(shards[one.name], "dead"), "dead", count=_TASKS_SAMPLED, newest=True)
     ]
     rows = sorted(_read(client, calls), key=lambda row: row.when or row.enqueued)
     return {(row.type, queue_of(row.queue)): row.error for row in rows}

@@ -127,6 +127,20 @@ def test_a_member_of_a_batch_is_held_by_the_worker_that_says_it_has_the_batch(cl
         assert (found.worker.id, found.running.id, found.running.items) == (ONE, batch, 1)
 
 
+def test_a_batch_of_a_shard_is_held_by_the_worker_that_names_the_queue(client: Client) -> None:
+    queue = client.queue("mail")
+    queue.configure(partitions=2)
+    for n in range(4):
+        queue.push(n)
+    lease = Batches(broker_of(client), keys_of(client).queue("mail@1")).take(1, lease_s=30)
+    assert lease is not None
+    (member,) = lease.members(0, 1)
+    announce(client, ONE, running=[["mail", lease.id, "", 1, 1000.0, 1]])
+
+    record = client.task(member, queue="mail").record()
+    assert (record.queue, holder_of(client, record, client.workers()).worker.id) == ("mail@1", ONE)
+
+
 def test_an_attempt_whose_lease_is_over_does_not_run_and_its_neighbours_do(client: Client, held: Any) -> None:
     (_, first), (_, second), (_, third) = held("a", ONE), held("b", ONE), held("c", ONE)
     client.queue("other").push(1, id="a")

@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner import Client, Item
 from jobrunner.broker.calls.leader import ScanReply, announce
+from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.records import DeathEvents, StatsSampler
@@ -127,3 +128,13 @@ def test_the_doctor_finds_strange_jobs_in_any_shard(spread: Client, raw: Any) ->
     says = {"queues": "mail", "types": "Known"}
     broker_of(spread).run(announce(keys_of(spread), "w1", says, ttl_ms=60_000))
     assert [(one.queue, one.type, one.tasks) for one in look(spread).unknown] == [("mail", "Strange", 1)]
+
+
+def test_a_look_reads_as_many_as_it_shows_where_few_of_many_shards_hold_tasks(client: Client) -> None:
+    queue = client.queue("wide")
+    queue.configure(partitions=64)
+    queue.push_many(range(100))  # in two shards
+    held = queue.reserve(50)
+    assert len({tag_of_id(one.id) for one in held}) < 5
+
+    assert len(look(client).running) >= 10
