@@ -48,7 +48,7 @@ def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda 
     weights: dict[str, int] = {}
     for word in given:
         if "," in word:
-            parts = [part.strip() for part in word.split(",")]
+            parts = [name for part in word.split(",") if (name := part.strip())] or ["NAME"]
             each = " ".join(f"-q {part}" for part in parts)
             raise InvalidOption(f"queue {word!r}: name each queue by itself: {each}, or queues={parts!r}")
         name, colon, weight = word.rpartition(":")

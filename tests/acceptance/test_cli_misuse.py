@@ -28,7 +28,8 @@ def project(shell: Any) -> Any:
     [
         (("enqueue", "add", "x=one"), "x of job 'add' is 'one'; it must be int"),
         (("work", "jobs_here", "--concurrency", "0"), "concurrency=0"),
-        (("work", "jobs_here", "-q", "maths:2,mail"), "name each queue by itself: -q maths:2 -q mail"),
+        (("work", "jobs_here", "-q", "maths:2,mail"), "name each queue by itself: -q maths:2 -q mail,"),
+        (("work", "jobs_here", "-q", "mail,"), "name each queue by itself: -q mail,"),
         (("work", "jobs_here", "-q", "maths:heavy"), "queue 'maths:heavy': 'heavy' is not a weight; write maths:3"),
     ],
 )
