@@ -1,16 +1,15 @@
 """Payloads as Arrow columns, for reads and stations on Spark. A payload that does not fit has a reason that names the
 column, and null in all columns.
 
-Python decodes a payload for its check anyway, so 19 columns cost 1 µs more. `from_json` took 18 µs of processors for
-the same, in the first batch of a process: half of what Java did for a join and its compiling.
+Python decodes a payload for its check anyway, and makes 19 columns of it in 1 µs. In the first batch of a process
+`from_json` took 18 µs of processors for each payload, compiling included.
 """
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, tzinfo
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from functools import partial
 from typing import Any, Protocol
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import pyarrow as pa
@@ -22,9 +21,13 @@ from jobrunner.spark.columns import texts
 from jobrunner.spark.payloads import UNREADABLE, misfit, payload_check
 
 _FLAT = (
-    spark.StringType, spark.IntegralType, spark.BooleanType, spark.DateType, spark.FloatType, spark.DoubleType,
-    spark.TimestampType,
+    spark.StringType(), spark.ByteType(), spark.ShortType(), spark.IntegerType(), spark.LongType(),
+    spark.BooleanType(), spark.DateType(), spark.DoubleType(), spark.TimestampType(),
 )  # fmt: skip
+"""Types whose values are the same as those that Spark parses, to the last digit."""
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT")
+_TOO_FINE = re.compile(rb"(:\d\d\.\d{6})\d+")
+_INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
 _AS_THEY_ARE = (spark.StringType, spark.IntegralType, spark.BooleanType, spark.DateType)
 Convert = Callable[[Any], Any]
 
@@ -44,27 +47,45 @@ class PayloadReader(Protocol):
 
 
 class PayloadColumns:
-    """A PayloadReader for the columns of one schema. A point in time that names no offset is one of `zone`."""
+    """A PayloadReader for the columns of one schema. A point in time that names no offset is in UTC."""
 
     by_columns = True
 
-    def __init__(self, schema: spark.StructType, zone: tzinfo = UTC) -> None:
+    def __init__(self, schema: spark.StructType) -> None:
         self.fields: Sequence[spark.StructField] = [
-            spark.StructField(column.name, column.dataType) for column in schema.fields
+            spark.StructField(column.name, column.dataType, metadata=column.metadata) for column in schema.fields
         ]
         self.kinds: Sequence[pa.DataType] = [
             to_arrow_type(column.dataType, timezone="UTC") for column in schema.fields
         ]
         self._decode = payload_check(schema)
-        self._converters = [_converter(column.dataType, zone) for column in schema.fields]
+        self._converters = [_converter(column.dataType) for column in schema.fields]
+        self._times = [place for place, column in enumerate(schema.fields) if isinstance(column.dataType, _INSTANTS)]
         self._empty = msgspec.convert({}, _all_null(len(schema.fields)))
 
     def read(self, payloads: Sequence[bytes | None]) -> tuple[list[pa.Array], dict[int, str]]:
         """As PayloadReader has it."""
         rows, misfits = self._rows(payloads)
         columns = list(zip(*map(msgspec.structs.astuple, rows), strict=True)) or [()] * len(self.kinds)
+        if self._times:
+            self._cut_times(payloads, columns, misfits)
         shapes = zip(columns, self.kinds, self._converters, strict=True)
         return [_array(values, misfits, kind, convert) for values, kind, convert in shapes], misfits
+
+    def _cut_times(
+        self, payloads: Sequence[bytes | None], columns: list[tuple[Any, ...]], misfits: Mapping[int, str]
+    ) -> None:
+        """Cuts points in time off behind the microseconds, as Spark does; the decoder rounds them."""
+        fine = [at for at, raw in enumerate(payloads) if at not in misfits and raw and _TOO_FINE.search(raw)]
+        if not fine:
+            return
+        decode: Callable[[bytes], Any] = self._decode
+        cut = {at: msgspec.structs.astuple(decode(_TOO_FINE.sub(rb"\1", payloads[at] or b""))) for at in fine}
+        for place in self._times:  # no other column: it may have the same digits, and keeps them
+            values = list(columns[place])
+            for at, row in cut.items():
+                values[at] = row[place]
+            columns[place] = tuple(values)
 
     def _rows(self, payloads: Sequence[bytes | None]) -> tuple[list[Any], dict[int, str]]:
         decode, misfits = self._decode, {}
@@ -75,7 +96,7 @@ class PayloadColumns:
         rows = []
         for position, raw in enumerate(payloads):
             try:
-                rows.append(decode(raw or b"null"))
+                rows.append(decode(b"null" if raw is None else raw))
             except UNREADABLE as error:
                 misfits[position] = misfit(error)
                 rows.append(self._empty)
@@ -108,16 +129,12 @@ class PayloadTexts:
 
 
 def payload_reader(schema: spark.StructType | None, zone: str = "UTC") -> PayloadReader:
-    """The reader for a station's schema: by columns, or as text where Spark is to parse it: nested columns, decimals,
-    variants, and a time zone that Python has not."""
-    if schema is None or not all(isinstance(column.dataType, _FLAT) for column in schema.fields):
+    """The reader for a station's schema: by columns where all of its types are those of `_FLAT`, in a session whose
+    time zone is UTC if one of them is `timestamp`; else as text, which Spark parses."""
+    is_flat = schema is not None and all(column.dataType in _FLAT for column in schema.fields)
+    if schema is None or not is_flat or (has_times(schema) and zone not in _UTC):
         return PayloadTexts(schema)
-    if not has_times(schema):
-        return PayloadColumns(schema)
-    try:
-        return PayloadColumns(schema, UTC if zone == "UTC" else ZoneInfo(zone))
-    except (ZoneInfoNotFoundError, ValueError):
-        return PayloadTexts(schema)
+    return PayloadColumns(schema)
 
 
 def has_times(schema: spark.StructType | None) -> bool:
@@ -138,7 +155,7 @@ def check_readable(schema: spark.StructType) -> None:
     """Raises InvalidOption for a column of a type that payloads cannot be read into."""
     for column in schema.fields:
         try:
-            _converter(column.dataType, UTC)
+            _converter(column.dataType)
         except InvalidOption as error:
             raise InvalidOption(f"payload column {column.name!r}: {error}") from None
 
@@ -158,7 +175,7 @@ def _all_null(count: int) -> type[msgspec.Struct]:
     return msgspec.defstruct("Misfit", [(f"f{place}", Any, None) for place in range(count)])
 
 
-def _converter(of: spark.DataType, zone: tzinfo) -> Convert | None:
+def _converter(of: spark.DataType) -> Convert | None:
     """The function that converts a decoded value for Arrow; None when Arrow takes it as it is."""
     if isinstance(of, _AS_THEY_ARE):
         return None
@@ -166,26 +183,26 @@ def _converter(of: spark.DataType, zone: tzinfo) -> Convert | None:
         return float
     if isinstance(of, spark.DecimalType):
         return _decimal(of)
-    if isinstance(of, (spark.TimestampType, spark.TimestampNTZType)):
-        return partial(_instant, zone)
-    return _nested(of, zone)
+    if isinstance(of, _INSTANTS):
+        return _instant
+    return _nested(of)
 
 
-def _nested(of: spark.DataType, zone: tzinfo) -> Convert:
+def _nested(of: spark.DataType) -> Convert:
     if isinstance(of, spark.StructType):
-        parts = [(f"f{place}", part.name, _inside(part.dataType, zone)) for place, part in enumerate(of.fields)]
+        parts = [(f"f{place}", part.name, _inside(part.dataType)) for place, part in enumerate(of.fields)]
         return lambda value: {name: convert(getattr(value, slot)) for slot, name, convert in parts}
     if isinstance(of, spark.ArrayType):
-        element = _inside(of.elementType, zone)
+        element = _inside(of.elementType)
         return lambda value: [element(one) for one in value]
     if isinstance(of, spark.MapType) and isinstance(of.keyType, spark.StringType):
-        held = _inside(of.valueType, zone)
+        held = _inside(of.valueType)
         return lambda value: [(key, held(one)) for key, one in value.items()]
     raise InvalidOption(f"{of.simpleString()} cannot be read from JSON here; read `payload` and convert it in Spark")
 
 
-def _inside(of: spark.DataType, zone: tzinfo) -> Convert:
-    convert = _converter(of, zone)
+def _inside(of: spark.DataType) -> Convert:
+    convert = _converter(of)
     if convert is None:
         return lambda value: value
     return lambda value: None if value is None else convert(value)
@@ -203,5 +220,5 @@ def _decimal(of: spark.DecimalType) -> Convert:
     return convert
 
 
-def _instant(zone: tzinfo, value: datetime) -> datetime:
-    return value if value.tzinfo is not None else value.replace(tzinfo=zone)
+def _instant(value: datetime) -> datetime:
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)

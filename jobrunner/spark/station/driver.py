@@ -6,7 +6,7 @@ What happens to one batch is in `lane`, when a new one begins in `gathering`, wh
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -140,8 +140,9 @@ class StationDriver:
     def start(self) -> None:
         """Starts the lanes; the first turn of one starts the session when there is none, and a batch is gathered
         meanwhile."""
-        if running_session() is None:
-            self._first.start()
+        with suppress(Exception):  # PySpark lacks a part, say: the first turn of a lane ends with that error
+            if running_session() is None:
+                self._first.start()
         for loop in self._loops:
             loop.start()
 

@@ -1,17 +1,20 @@
 """The first batch of a driver, gathered while Spark starts: that takes some seconds, in which the server idles.
 
-Invariants: a lane gets it once, or it goes back into line as soon as the driver takes no batch any more. None is
-gathered while the queue has an open one, so a process that dies each time Spark starts costs one batch one attempt.
+Invariants: a lane gets it once, or it goes back into line: as soon as the driver takes no batch any more, or after a
+minute, as a session that hangs must not keep items from other processes. None is gathered while the queue has an open
+one, so a process that dies each time Spark starts does not hold more and more items.
 """
 
 import threading
 from collections.abc import Callable
 
 from jobrunner.client.batches import BatchLease
+from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.logs import SafeLogger
 
 _RENEWALS_IN_A_LEASE = 3
+_LONGEST_S = 60.0
 _log = SafeLogger("jobrunner.spark")
 
 
@@ -20,7 +23,7 @@ class FirstBatch:
 
     1. lets `gather` take a batch into `lease`;
     2. renews the lease until a lane takes the batch over;
-    3. calls `give_back` when `takes` says no before that.
+    3. calls `give_back` when `takes` says no before that, or when that takes longer than a minute.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class FirstBatch:
         """The batch, under a fresh lease; None when there is none, or it was lost. Raises ServerError, and keeps it."""
         with self._lock:
             if (lease := self._renewed()) is not None:
+                lease.taken_s = monotonic()  # what it waited for Spark is not the time that it was filled in
                 self.lease = None
                 self._woken.set()
             return lease
@@ -67,16 +71,17 @@ class FirstBatch:
         except JobrunnerError:  # a server that is away, say: the lanes meet it, too, and go on
             self.lease = None
             return
+        ends = monotonic() + _LONGEST_S
         while True:
             with self._lock:
                 lease = self.lease
                 if lease is None:
                     return
-                if not self._takes():
+                if not self._takes() or monotonic() >= ends:
                     self.lease = None
                     break
                 self._renew_if_possible()
-            self._woken.wait(self._lease_s / _RENEWALS_IN_A_LEASE)
+            self._woken.wait(min(self._lease_s / _RENEWALS_IN_A_LEASE, _LONGEST_S))
             self._woken.clear()
         try:
             self._give_back(lease)

@@ -41,8 +41,7 @@ class PayloadShape:
         headers = F.from_json("_headers", "map<string,string>").alias("_headers")
         own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
         if reader is not None and reader.by_columns:
-            names = [field.name for field in reader.fields]
-            return read.select(*[F.col(f"`{prefix}{name}`").alias(name) for name in names], *own)
+            return read.select(*[_column(field, prefix) for field in reader.fields], *own)
         text = F.col(f"`{prefix}{PAYLOAD}`")
         if self.columns is not None:
             # Misfits were sorted out before; the mode makes sure that no value turns into null silently.
@@ -50,6 +49,11 @@ class PayloadShape:
             named: list[Column] = [F.col(f"`{PAYLOAD}`.`{name}`") for name in self.columns.fieldNames()]
             return read.select(parsed, *own).select(*named, *map(F.col, OWN))
         return read.select((F.parse_json(text) if self.is_variant else text).alias(PAYLOAD), *own)
+
+
+def _column(field: StructField, prefix: str) -> Column:
+    found = F.col(f"`{prefix}{field.name}`")
+    return found.alias(field.name, metadata=field.metadata) if field.metadata else found.alias(field.name)
 
 
 def time_zone(spark: SparkSession, schemas: Iterable[StructType | None]) -> str:

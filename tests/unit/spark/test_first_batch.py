@@ -12,6 +12,7 @@ from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
 from jobrunner.spark.station import driver as driver_module
+from jobrunner.spark.station import first_batch
 from jobrunner.spark.station.driver import StationDriver, build_driver
 from tests.support.clock import Clock
 from tests.support.registries import forget_pipelines
@@ -206,3 +207,30 @@ def test_a_process_with_a_session_gathers_none_before_its_first_turn(
     assert starting.asked.wait(60)
     assert driver._first._thread.ident is None
     assert counts(client) == (5, 0)
+
+
+def test_it_goes_back_when_spark_does_not_start_for_long(
+    client: Client, starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_batch, "_LONGEST_S", 0.2)
+    client.queue(QUEUE).push_many(range(5))
+    driver = driver_with(batch=5)
+    driver.start()
+    driver._first.wait(60)
+    assert starting.asked.wait(60)
+    assert (driver.in_hand, counts(client)) == (0, (5, 0))
+    assert not starting.goes_on.is_set()
+
+
+def test_a_session_that_cannot_be_asked_for_is_the_lanes_affair(
+    client: Client, starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ImportError("grpcio")
+
+    monkeypatch.setattr(driver_module, "running_session", refuse)
+    driver = driver_with(batch=5)
+    driver.start()
+    starting.goes_on.set()
+    wait_for(lambda: driver.failure)
+    assert str(driver.failure) == "no Java here"
