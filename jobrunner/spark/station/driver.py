@@ -154,6 +154,7 @@ class StationDriver:
     def ask_to_stop(self) -> None:
         """Takes nothing new from now on."""
         self._stopping.set()
+        self._hints.leave()
         self._wake()
 
     def stop(self, grace_s: float) -> None:

@@ -234,3 +234,18 @@ def test_a_session_that_cannot_be_asked_for_is_the_lanes_affair(
     starting.goes_on.set()
     wait_for(lambda: driver.failure)
     assert str(driver.failure) == "no Java here"
+
+
+def test_a_driver_that_waits_for_items_stops_at_once(
+    client: Client, raw: Any, starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "_IDLE_S", 600.0)
+    driver = driver_with(batch=5, parallel=2)
+    starting.result = object()
+    starting.goes_on.set()
+    driver.start()
+    wait_for(lambda: any(one["cmd"] == "bzpopmin" for one in raw.client_list()))
+
+    driver.stop(5)
+
+    assert all(loop.stop(0) for loop in driver._loops)
