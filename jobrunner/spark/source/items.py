@@ -4,9 +4,8 @@ The next page is requested before the present one is converted to Arrow, so that
 shrink when payloads are large: a page is a few MB at most.
 """
 
-import gc
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyspark.sql.types import StringType
 from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import HistoryTrimmed, ParameterError
+from jobrunner.spark.collection import without_collection
 from jobrunner.spark.columns import ItemChunk, Selection, texts
 from jobrunner.spark.payload_columns import PayloadColumns
 from jobrunner.spark.source.options import MISFIT, PAYLOAD, ReadOptions, ReadSchema
@@ -40,25 +40,12 @@ class ItemRead:
     def batches(self, piece: QueueSlice) -> Iterator[pa.RecordBatch]:
         """The items of a slice."""
         with (
-            _without_collection(),
+            without_collection(),
             broker_at(self.options.url) as broker,
             BulkReader(broker, Keys(self.options.prefix).queue(piece.queue).base) as reader,
             closing(_SliceReader(self, piece, reader).batches()) as batches,
         ):
             yield from batches
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Switches the garbage collector off: rows are many lists without cycles, and scanning them for garbage costs a
-    fifth of the read and finds none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _SliceReader:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.chain import PythonStep, StationChain
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.spark.collection import without_collection
 from jobrunner.spark.row_errors import ERROR, ID
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.chained_items import ItemRows, TargetPayloads
@@ -177,4 +178,6 @@ def _run_items(
     """One Spark task."""
     rows = ItemRows(queue, steps, TargetPayloads(schemas, zone))
     for batch in batches:
-        yield rows.of(batch)
+        with without_collection():
+            made = rows.of(batch)
+        yield made

@@ -6,7 +6,6 @@ is no queue in which it could wait for another attempt.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -189,14 +188,15 @@ def _move(attempt: Attempt, moved: Moved) -> None:
         attempt.headers = moved.headers
 
 
-class _ItemRun(SimpleNamespace):
+class _ItemRun:
     """What a StationItem asks of the run it belongs to, where there is no worker."""
 
+    __slots__ = ("attempt",)
     deadline: datetime | None = None
     cancelled = False
 
     def __init__(self, attempt: Attempt) -> None:
-        super().__init__(attempt=attempt)
+        self.attempt = attempt
 
     @property
     def log(self) -> Any:

@@ -28,6 +28,7 @@ from jobrunner.broker.calls.batches import ROWS_AT_ONCE, stage
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.encryption.envelope import is_protected
+from jobrunner.spark.collection import without_collection
 from jobrunner.spark.columns import instants, numbers, texts
 from jobrunner.spark.payload_columns import PayloadReader, payload_reader
 from jobrunner.spark.shipping import Shipped
@@ -193,4 +194,6 @@ def _read_task(
     with place.open() as access:
         for batch in rows:
             for start in batch.column(0).to_pylist():
-                yield read_members(access, start, size, reader)
+                with without_collection():
+                    found = read_members(access, start, size, reader)
+                yield found
