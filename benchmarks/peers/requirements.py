@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def _of_jobrunner() -> tuple[str, ...]:
-    """What `jobrunner-queue[fast]` needs; its code comes from the tree that is measured."""
+    """The requirements of `jobrunner-queue[fast]`; its code is that of this checkout."""
     project = tomllib.loads(Path(__file__, "../../../pyproject.toml").resolve().read_text())["project"]
     return (*project["dependencies"], *project["optional-dependencies"]["fast"])
 

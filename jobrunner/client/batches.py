@@ -231,7 +231,7 @@ class BatchLease:
 
     def settle_size(self) -> None:
         """Asks for `size` when the reply to a fill was lost, and with it how many members came. That fill adds none
-        after this call. Without it a decision would end members that nobody has seen."""
+        after this call. Without it a decision would end members that no function has seen."""
         if not self._size_is_sure:
             self.size, self._ends_ms = self._broker.run(self._filled(0))
             self._size_is_sure = True

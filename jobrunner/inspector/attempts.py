@@ -7,11 +7,11 @@ from typing import Literal
 
 from jobrunner.attempt import mark_in, mark_of, number_from
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord
+from jobrunner.inspector.shards import queue_of
 from jobrunner.inspector.task_rows import TaskRow, read_instant
 from jobrunner.task import Failure, TaskRecord, TaskState
 
@@ -57,7 +57,7 @@ def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord
 def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> LeaseHolder:
     for worker in workers:
         for one in worker.running:
-            if one.items and one.queue == whole_queue(queue) and number in _numbers(one.id):
+            if one.items and one.queue == queue_of(queue) and number in _numbers(one.id):
                 return LeaseHolder(mark="", worker=worker, running=one)
     return LeaseHolder(mark="", worker=None, running=None)
 
@@ -142,7 +142,7 @@ def with_beginnings(rows: Iterable[TaskRow], workers: Iterable[WorkerRecord]) ->
     def with_beginning(row: TaskRow) -> TaskRow:
         if (running := known.get((row.queue, row.id))) is not None:
             return replace(row, started=running.began, attempt=running.attempt)
-        is_fetched = whole_queue(row.queue) in complete
+        is_fetched = queue_of(row.queue) in complete
         return replace(row, attempt=((row.attempt or 1) - 1) or None) if is_fetched else row
 
     return [with_beginning(row) if row.state == "pending" else row for row in rows]
@@ -155,7 +155,7 @@ def with_begun_attempts(records: Iterable[TaskRecord], workers: Iterable[WorkerR
     complete = _completely_reported(workers)
 
     def is_fetched(record: TaskRecord) -> bool:
-        is_pending = record.state is TaskState.PENDING and whole_queue(record.queue) in complete
+        is_pending = record.state is TaskState.PENDING and queue_of(record.queue) in complete
         return is_pending and (record.queue, record.id) not in begun
 
     return [_without_attempt(record) if is_fetched(record) else record for record in records]
@@ -191,7 +191,7 @@ def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskRow]) -> list
     return found + [
         HeldTask(
             queue=line.queue, id=line.id, type=line.type, attempt=line.attempt, began=None,
-            lease_ends=line.when, worker=None, is_fetched=whole_queue(line.queue) in complete,
+            lease_ends=line.when, worker=None, is_fetched=queue_of(line.queue) in complete,
         )
         for line in lines.values()
     ]  # fmt: skip

@@ -139,7 +139,7 @@ Shards = Mapping[str, QueueSummary | str]
 
 def views_and_shards(
     client: Client, workers: list[WorkerRecord], names: list[str] | None = None
-) -> tuple[list[QueueView], dict[str, Shards]]:
+) -> tuple[list[QueueView], Mapping[str, Shards]]:
     """The same, and the shards of each queue, itself among them."""
     every = with_shards(client, names)
     shards: dict[str, dict[str, QueueSummary | str]] = {}
@@ -156,7 +156,7 @@ def views_and_shards(
             known = summaries.get(whole)
             summaries[whole] = (found if known is None else merged(known[0], found), now_ms)
     views = [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()]
-    return views, dict(shards)
+    return views, shards
 
 
 def holding(shards: Shards, *states: str) -> list[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -33,7 +34,7 @@ Convert = Callable[[Any], Any]
 
 
 class PayloadReader(Protocol):
-    """Reads payloads into columns. Life: a process makes its own; it is not sent to others."""
+    """Reads payloads into columns. Safe in several threads; a process makes its own, and sends none to others."""
 
     by_columns: bool
     """Whether it makes the columns of the schema; else one column `payload`, JSON text."""
@@ -128,6 +129,7 @@ class PayloadTexts:
         return [texts(payloads)], misfits
 
 
+@lru_cache(maxsize=64)  # to make a decoder takes as long as to read some hundred payloads, and each batch asks
 def payload_reader(schema: spark.StructType | None, zone: str = "UTC") -> PayloadReader:
     """The reader for a station's schema: by columns where all of its types are those of `_FLAT`, in a session whose
     time zone is UTC if one of them is `timestamp`; else as text, which Spark parses."""

@@ -40,7 +40,7 @@ _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
 _OR_NULL = re.compile(r" \| null")
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, TypeError)
-"""What the check of a payload raises."""
+"""The errors that a check raises for a payload that does not fit."""
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 Check = Callable[[bytes], object]
 

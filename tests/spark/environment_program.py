@@ -77,7 +77,7 @@ mall.chain("raw", batch=40, max_wait=0.1)
 
 
 def rows_of(path):
-    """What a sink wrote there."""
+    """The rows that a sink wrote there."""
     return sorted([row.n, row.town] for row in spark.read.parquet(path).collect())
 
 

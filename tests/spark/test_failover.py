@@ -27,6 +27,24 @@ def behind():
     started.remove()
 
 
+def cut_off(behind):
+    """The primary, from now on without its replicas, which have all that was written so far."""
+    primary = behind.primary()
+    with primary.connect() as connection:
+        connection.set("t:mark", 1)
+        assert connection.wait(1, 20_000) == 1
+    behind.cut_replicas_off()
+    return primary
+
+
+def drive(station, client, spark):
+    """Runs batches of a station until there are none."""
+    driver = build_driver(station, client)
+    while driver.step(spark):
+        pass
+    driver.stop(20)
+
+
 def test_a_failover_after_the_write_of_a_sink_doubles_no_row_and_no_sum(warm, behind, tmp_path):
     """One path has the rows, the other sums of them, without `_id`: both are right."""
     rows, sums = str(tmp_path / "rows"), str(tmp_path / "sums")
@@ -40,11 +58,7 @@ def test_a_failover_after_the_write_of_a_sink_doubles_no_row_and_no_sum(warm, be
 
         ids = flights.push_many("late", [{"n": n, "carrier": "AB"[n % 2]} for n in range(100)])
         station = flights.spark_stations["flights/late"]
-        primary = behind.primary()
-        with primary.connect() as connection:
-            connection.set("t:mark", 1)
-            assert connection.wait(1, 20_000) == 1
-        behind.cut_replicas_off()
+        primary = cut_off(behind)
 
         lease = Batches(broker_of(client), keys_of(client).queue("flights/late")).take(20, lease_s=60)
         run = BatchRun(warm, plan_of(station, client), lease)
@@ -55,10 +69,7 @@ def test_a_failover_after_the_write_of_a_sink_doubles_no_row_and_no_sum(warm, be
             run.decide()
         assert client.queue("flights/late").counts()["waiting"] == 100
 
-        driver = build_driver(station, client)
-        while driver.step(warm):
-            pass
-        driver.stop(20)
+        drive(station, client, warm)
         assert Counter(row._id for row in warm.read.parquet(rows).collect()) == Counter(ids)
         found = warm.read.parquet(sums).agg(F.sum("n").alias("n"), F.sum("of").alias("of")).collect()[0]
         assert (found.n, found.of) == (sum(range(100)), 100)
@@ -119,11 +130,7 @@ def test_a_failover_behind_the_sinks_of_a_chain_doubles_nothing_at_any_of_its_en
         flights = ChainedFlights(client, tmp_path)
         ids = flights.pipeline.push_many("raw", [{"n": n} for n in range(100)])
         station = flights.pipeline.spark_stations["flights/raw"]
-        primary = behind.primary()
-        with primary.connect() as connection:
-            connection.set("t:mark", 1)
-            assert connection.wait(1, 20_000) == 1
-        behind.cut_replicas_off()
+        primary = cut_off(behind)
 
         batches = Batches(broker_of(client), keys_of(client).queue("flights/raw"))
         decided, written, *dead = [
@@ -143,10 +150,7 @@ def test_a_failover_behind_the_sinks_of_a_chain_doubles_nothing_at_any_of_its_en
             written.decide()
         assert client.queue("flights/raw").counts()["waiting"] == 100
 
-        driver = build_driver(station, client)
-        while driver.step(warm):
-            pass
-        driver.stop(20)
+        drive(station, client, warm)
         for name, rows in flights.stored(warm).items():
             assert Counter(rows) == Counter(one for n, one in enumerate(ids) if ENDS.get(n % 10) == name), name
         counts = client.queue("flights/raw").counts()

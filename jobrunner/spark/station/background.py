@@ -22,7 +22,8 @@ from jobrunner.spark.failures import SparkTaskError, is_of_spark
 from jobrunner.spark.station.task_watch import TaskWatch
 from jobrunner.spark.station.ui_names import SparkUsage, job_names, usage_of
 
-_RENEWALS_IN_A_LEASE = 3
+RENEWALS_IN_A_LEASE = 3
+"""Two may fail before the lease ends."""
 _AGAIN_S = 0.5
 _log = SafeLogger("jobrunner.spark")
 
@@ -110,7 +111,7 @@ class LeaseRenewal:
         self._thread.join()
 
     def _keep(self) -> None:
-        while not self._over.wait(self._lease_s / _RENEWALS_IN_A_LEASE):
+        while not self._over.wait(self._lease_s / RENEWALS_IN_A_LEASE):
             if not self._renewed():
                 self.lost = True
                 _log.warning("batch lost", queue=self._lease.queue, batch=self._lease.id, epoch=self._lease.epoch)

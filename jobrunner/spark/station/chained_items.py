@@ -21,13 +21,12 @@ from jobrunner.etl.station import StationItem
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import logger
 from jobrunner.outcome import Fail, Moved, Retry, Snooze, Steer
+from jobrunner.spark.columns import UTC
 from jobrunner.spark.payload_columns import payload_reader
 from jobrunner.spark.row_errors import CAUSED_BY_CODE, one_line
 from jobrunner.spark.station.payload_shape import OWN, OWN_FIELDS, OWN_KINDS, arrow_fields, spark_fields
 
-_OWN = pa.schema(
-    [*zip(OWN, OWN_KINDS, strict=True), ("_to", pa.string()), ("_error", pa.string())]
-)  # fmt: skip
+_OWN = [*zip(OWN, OWN_KINDS, strict=True), ("_to", pa.string()), ("_error", pa.string())]
 _TO_AND_ERROR = [StructField("_to", StringType()), StructField("_error", StringType())]
 
 
@@ -90,12 +89,11 @@ class ItemRows:
         items = zip(*[batch.column(name).to_pylist() for name in names], times, strict=True)
         rows = [row for item in items if (row := self._row(item)) is not None]
         arrays = [array for place in range(len(self._targets.readers)) for array in self._payloads(rows, place)]
-        times_us = pa.array([row.time_us for row in rows], pa.int64()).cast(OWN_KINDS[3])
         own = [
             pa.array([row.id for row in rows], pa.string()),
             pa.array([row.type for row in rows], pa.string()),
             pa.array([row.number for row in rows], pa.int32()),
-            times_us,
+            pa.array([row.time_us for row in rows], pa.int64()).cast(UTC),
             pa.array([row.headers for row in rows], pa.string()),
             pa.array([row.queue for row in rows], pa.string()),
             pa.array([row.error for row in rows], pa.string()),

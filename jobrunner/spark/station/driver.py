@@ -46,8 +46,7 @@ _DUE_S = 0.2
 _CANCEL_S = 10.0
 """Time for the current batches to end after they were cancelled."""
 _STOP_S = 0.5
-"""Time for a stop to get here when Spark does not start: one that is sent to the whole process group ends Java first.
-"""
+"""Wait for a stop after Spark failed to start: a SIGTERM to the whole process group may end Java first."""
 _SLICE_S = 1.0
 """Time for a slice of rolling forward that is under way when the driver ends."""
 _RECLAIM_S = 3.0
@@ -223,7 +222,7 @@ class StationDriver:
     def _gather_first(self, first: FirstBatch) -> None:
         with self._taking:
             if self.takes() and not self._batches.has_any():
-                # A decided one needs no Spark, and would wait here for it: who rolls it forward must find it free.
+                # New ones only: a decided batch is rolled forward without Spark, by whoever finds it free.
                 self._gather(first, self._batches.take_new(self._sizes.wanted, lease_s=self._station.lease))
 
     def _gather(self, holder: Lane | FirstBatch, lease: BatchLease | None) -> None:
@@ -234,7 +233,7 @@ class StationDriver:
             self._gathering.fill(lease)
             if not self._stopping.is_set():
                 return
-            self._failures.report(lease.dissolve)
+            self._give_back(lease)
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
         holder.lease = None

@@ -12,8 +12,8 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.logs import SafeLogger
+from jobrunner.spark.station.background import RENEWALS_IN_A_LEASE
 
-_RENEWALS_IN_A_LEASE = 3
 _LONGEST_S = 60.0
 _log = SafeLogger("jobrunner.spark")
 
@@ -81,7 +81,7 @@ class FirstBatch:
                     self.lease = None
                     break
                 self._renew_if_possible()
-            self._woken.wait(min(self._lease_s / _RENEWALS_IN_A_LEASE, _LONGEST_S))
+            self._woken.wait(min(self._lease_s / RENEWALS_IN_A_LEASE, _LONGEST_S))
             self._woken.clear()
         try:
             self._give_back(lease)

@@ -1,4 +1,4 @@
-"""Payloads as columns: what Python reads, what is left to Spark, and what does not fit among what does."""
+"""Payloads as columns: types that Python reads, types that Spark parses, and payloads that do not fit."""
 
 from datetime import UTC, date, datetime
 from typing import Any
