@@ -28,6 +28,7 @@ _ROOT = Path(__file__).parents[1]
 _SIDE = _ROOT / "benchmarks" / "pairs_side.py"
 _COUNTS = {
     "enqueue": 1000,
+    "enqueue_many": 10_000,
     "push": 1000,
     "push_keyed": 1000,
     "push_many": 10_000,

@@ -61,6 +61,9 @@ class Measures:
         for number in range(count):
             Noop(n=number).enqueue()
 
+    def enqueue_many(self, count: int) -> None:
+        Noop.enqueue_many([Noop(n=number) for number in range(count)])
+
     def push(self, count: int) -> None:
         for number in range(count):
             self._plain.push({"n": number})

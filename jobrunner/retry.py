@@ -166,7 +166,12 @@ def milliseconds(value: timedelta | float | None, option: str) -> int | None:
     length_s = seconds(value, option=option)
     if length_s <= 0:
         raise InvalidOption(f"{option}={describe(value)}: give more than 0")
-    return max(round(length_s * 1000), 1)
+    return whole_ms(length_s)
+
+
+def whole_ms(length_s: float | None) -> int | None:
+    """Seconds that were checked, in whole milliseconds, at least 1; None for None."""
+    return None if length_s is None else max(round(length_s * 1000), 1)
 
 
 def is_spent(attempts: int, max_attempts: int) -> bool:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from jobrunner.broker.keys import check_id, split_queue
 from jobrunner.client.current import current_async_client, current_client
@@ -25,17 +26,16 @@ from jobrunner.jobs.enqueue_options import (
     read_options,
 )
 from jobrunner.jobs.options import positive
-from jobrunner.jobs.registry import JobDefinition
+from jobrunner.jobs.registry import KEPT_S, JobDefinition
 from jobrunner.option_names import no_attribute
 from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
+from jobrunner.retry import whole_ms
 from jobrunner.settings import check_whole
 from jobrunner.task import Task, check_priority, due, new_id
 
 P = ParamSpec("P")
 C = TypeVar("C")
 R = TypeVar("R")
-KEPT_S = 10.0
-"""As long as lua/lib/enqueue_call.lua keeps its notes."""
 
 
 class BoundCall(Generic[R]):
@@ -141,8 +141,8 @@ class FunctionJob(Generic[P, C, R]):
 
 def definition_of(job: type) -> JobDefinition:
     """The definition of a job class. Raises UsageError for one that is not declared."""
-    found: JobDefinition | None = getattr(job, "definition", None)
-    if found is None or found.origin != f"{job.__module__}:{job.__qualname__}":
+    found: JobDefinition | None = vars(job).get("definition")  # a subclass has it by inheritance and is not declared
+    if found is None:
         raise UsageError(f"{job.__qualname__} is not declared; put @job(...) above the class")
     return found
 
@@ -157,11 +157,15 @@ def tasks_of(job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_clas
     if isinstance(calls, (str, bytes, msgspec.Struct, BoundCall)):
         raise UsageError(f"{job}.enqueue_many({describe(calls)}): give a list, or another iterable, of calls")
     tasks: list[Task] = []
+    kind, definition = None, None
     for call in calls:
-        if isinstance(call, BoundCall):
+        if definition is not None and type(call) is kind:  # as the one before, as most are
+            tasks.append(build_task(definition, call, options))
+        elif isinstance(call, BoundCall):
             tasks.append(call.task(options))
         elif isinstance(call, msgspec.Struct) and hasattr(type(call), "definition"):
-            tasks.append(build_task(definition_of(type(call)), call, options))
+            kind, definition = type(call), definition_of(type(call))
+            tasks.append(build_task(definition, call, options))
         else:
             raise UsageError(_no_call(job, is_class, call, len(tasks)))
     return tasks
@@ -182,46 +186,33 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
     key = None if options.partition_by is None else key_of(getattr(values, options.partition_by))
     lock = None if options.unique is None else options.unique.lock(definition.name, values, options.partition_by)
     if chosen is NOW:
-        return Task(
-            id=new_id(_tag_of(options.queue)),
-            queue=options.queue,
-            type=definition.name,
-            payload=definition.parameters.write(values),
-            priority=options.priority,
-            keepalive_ms=_ms(options.keepalive),
-            max_attempts=options.max_attempts,
-            max_stalled=options.max_stalled,
-            expires_in_ms=_ms(options.expires_in),
-            key=key,
-            lock=lock,
-            is_kept=options.result_ttl >= KEPT_S,
-        )
+        template, payload = definition.template, definition.parameters.write(values)
+        return replace(template, id=new_id(template.id), payload=payload, key=key, lock=lock)
+    template = definition.template
     queue = chosen.queue if chosen.queue is not None else options.queue
     delay_ms, at_ms = due(chosen.in_, chosen.at)
     priority = check_priority(chosen.priority)
-    max_attempts, expires_in = options.max_attempts, options.expires_in
+    max_attempts, expires_in_ms = template.max_attempts, template.expires_in_ms
     if chosen.max_attempts is not None:
         max_attempts = check_whole(chosen.max_attempts, "max_attempts", minimum=0)
     if chosen.expires_in is not None:
-        expires_in = positive(chosen.expires_in, "expires_in")
+        expires_in_ms = whole_ms(positive(chosen.expires_in, "expires_in"))
     headers = own_headers(chosen)
     own_ttl = own_result_ttl(headers)
-    return Task(
+    return replace(
+        template,
         id=new_id(_tag_of(queue)) if chosen.id is None else check_id(chosen.id),
         queue=queue,
-        type=definition.name,
         payload=definition.parameters.write(values),
-        priority=options.priority if priority is None else priority,
+        priority=template.priority if priority is None else priority,
         delay_ms=delay_ms,
         at_ms=at_ms,
-        keepalive_ms=_ms(options.keepalive),
         max_attempts=max_attempts,
-        max_stalled=options.max_stalled,
-        expires_in_ms=_ms(expires_in),
+        expires_in_ms=expires_in_ms,
         headers=headers,
         key=key,
         lock=lock,
-        is_kept=chosen.id is None and (options.result_ttl if own_ttl is None else own_ttl) >= KEPT_S,
+        is_kept=chosen.id is None and (template.is_kept if own_ttl is None else own_ttl >= KEPT_S),
         sending="" if chosen.id is None else sending_of(queue, chosen.id),
     )
 
@@ -241,10 +232,6 @@ def _tag_of(queue: object) -> str:
 @lru_cache(maxsize=1024)
 def _tag_of_name(queue: str) -> str:
     return split_queue(queue)[0]
-
-
-def _ms(length_s: float | None) -> int | None:
-    return None if length_s is None else max(round(length_s * 1000), 1)
 
 
 def published(jobs: Iterable[JobDefinition], encryption: PayloadEncryption | None = None) -> dict[str, bytes]:

@@ -9,12 +9,14 @@ A task names its job, or lies in the queue of a station; nothing in Redis can na
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.keys import split_queue
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
@@ -25,10 +27,15 @@ from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_names
 from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
+from jobrunner.retry import whole_ms
 from jobrunner.settings import project_file
+from jobrunner.task import Task
+
+KEPT_S = 10.0
+"""As long as lua/lib/enqueue_call.lua keeps its notes."""
 
 
-class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
+class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A declared job, with all that a worker needs to run its tasks."""
 
     kind: ClassVar[str] = "job"
@@ -47,6 +54,23 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
     def may_run_code_early(self) -> bool:
         """Whether code of the program may run before the job's own, when it is built."""
         return self.parameters.may_run_code
+
+    @cached_property
+    def template(self) -> Task:
+        """A task without options of its own, but for id, payload, key and lock. Its id is the tag that ids end with."""
+        options = self.options
+        return Task(
+            id=split_queue(options.queue)[0],
+            queue=options.queue,
+            type=self.name,
+            payload=b"",
+            priority=options.priority,
+            keepalive_ms=whole_ms(options.keepalive),
+            max_attempts=options.max_attempts,
+            max_stalled=options.max_stalled,
+            expires_in_ms=whole_ms(options.expires_in),
+            is_kept=options.result_ttl >= KEPT_S,
+        )
 
     def build(self, attempt: Attempt, run: JobRun) -> Any:
         """The job of an attempt, with its parameters. Raises ParameterError."""

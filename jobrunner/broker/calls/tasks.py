@@ -64,8 +64,10 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
     shared = task_fields(sent[0]) if alike else []
     words: list[Arg] = ["queue", keys.name, *shared]
     if alike:
+        are_due = all([task.delay_ms is None and task.at_ms is None for task in sent])  # noqa: C419  a list is faster
+        has_wishes = sent[0].priority is not None or not are_due
         for task in sent:
-            words += (task.id, task.payload, _wishes(task, 0))
+            words += (task.id, task.payload, _wishes(task, 0) if has_wishes else "")
     else:
         for task in sent:
             own = task_fields(task)
@@ -86,7 +88,7 @@ def _name_of_call(sent: Sequence[Task]) -> str:
         if task.is_kept:
             return ""
         return task.id + task.sending if _tells_when_sent(task) else os.urandom(16).hex()
-    if all(task.is_kept for task in sent):
+    if all([task.is_kept for task in sent]):  # noqa: C419
         return ""
     if not all(map(_tells_when_sent, sent)):
         return os.urandom(16).hex()

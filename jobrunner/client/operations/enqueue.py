@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
-from jobrunner.broker.call import Call, sliced
+from jobrunner.broker.call import SLICE_BYTES, Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_names, whole_queue
@@ -122,7 +122,8 @@ _TRIES = 20
 def enqueue_call(keys: Keys, encryption: PayloadEncryption | None, sent: list[Task], limit: int) -> Call[Any]:
     """The call that enqueues tasks of one queue, or one unique task; with keys, encrypted. Raises PayloadTooLarge."""
     for task in sent:
-        check_size(task.payload, limit)
+        if len(task.payload) > limit:
+            check_size(task.payload, limit)
     queue = keys.queue(sent[0].queue)
     if encryption is None:
         return tasks.enqueue(queue, sent) if sent[0].lock is None else tasks.enqueue_unique(queue, sent[0])
@@ -191,16 +192,9 @@ class EnqueueBatch:
         self._keys = keys
         self._encryption = encryption
         self._sent = sent
-        unique: list[int] = []
-        together: dict[str, list[int]] = {}
-        for position, task in enumerate(sent):
-            if task.lock is None:
-                together.setdefault(task.queue, []).append(position)
-            else:
-                unique.append(position)
         self.new_queues = {task.queue for task in sent} - known
         self.before: list[Call[Any]] = queues.register(keys, sorted(self.new_queues)) if self.new_queues else []
-        self._parts = [*together.values(), *([position] for position in unique)]
+        self._parts = _parts_of(sent)
         parts = [[sent[position] for position in part] for part in self._parts]
         self.written = [(keys.queue(part[0].queue), enqueue_call(keys, encryption, part, limit)) for part in parts]
 
@@ -219,6 +213,8 @@ class EnqueueBatch:
 
     def placed(self, replies: list[Any]) -> list[Placed]:
         """Maps the replies to (id, is_new), one per task. Raises DuplicateTask."""
+        if len(self._parts) == 1 and self._sent[0].lock is None and False not in replies[-1]:
+            return [(task.id, True) for task in self._sent]
         found: list[Placed] = [("", False)] * len(self._sent)
         for part, reply in zip(self._parts, replies[len(replies) - len(self._parts) :], strict=True):
             first = self._sent[part[0]]
@@ -233,6 +229,18 @@ class EnqueueBatch:
                 task = self._sent[position]
                 found[position] = task.id, is_new(task, said)
         return found
+
+
+def _parts_of(sent: Sequence[Task]) -> list[Sequence[int]]:
+    """The positions of what one call sends: of the tasks of each queue, and of each unique task."""
+    together: dict[str, list[int]] = {}
+    unique: list[int] = []
+    for position, task in enumerate(sent):
+        if task.lock is None:
+            together.setdefault(task.queue, []).append(position)
+        else:
+            unique.append(position)
+    return [*together.values(), *([position] for position in unique)]
 
 
 def write(batch: EnqueueBatch, wait: Duration, *, just_registered: bool = False) -> Operation[list[Any]]:
@@ -267,10 +275,14 @@ def batches(
     while some := list(itertools.islice(rest, most)):
         for task in some:
             try:
-                check_size(task.payload, limit)
+                if len(task.payload) > limit:
+                    check_size(task.payload, limit)
             except AttributeError:
                 raise no_task(task) from None
-        yield from sliced(some, size, most=most)
+        if sum(map(size, some)) <= SLICE_BYTES:
+            yield some
+        else:
+            yield from sliced(some, size, most=most)
 
 
 def _size(task: Task) -> int:
