@@ -22,7 +22,7 @@ def test_it_measures_says_what_it_writes_and_leaves_nothing(
     cli: Callable[..., Any], client: Client, raw: Any
 ) -> None:
     client.queue("mail").push(1)
-    before = sorted(raw.keys())
+    before = set(raw.keys())
 
     result = cli("bench", "--tasks", "300", "--json")
 
@@ -33,7 +33,7 @@ def test_it_measures_says_what_it_writes_and_leaves_nothing(
         assert result.value[name] > 0, name
     for name in ("round_trip_ms", "idle_latency_ms"):
         assert 0 < result.value[name]["p50"] <= result.value[name]["p95"] <= result.value[name]["max"]
-    assert sorted(raw.keys()) == before
+    assert set(raw.keys()) <= before, "the note of the push may have expired meanwhile"
     assert not [job for job in all_jobs() if "bench" in job.name]
 
 
