@@ -90,7 +90,7 @@ def _advanced(reply: list[Any]) -> Advance:
 
 _fill: ScriptCommand[tuple[int, float]] = ScriptCommand("batch_fill", lambda reply: (reply[0], float(reply[1] or 0)))
 _begin: ScriptCommand[Any] = ScriptCommand("batch_begin", lambda reply: reply)
-_claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply, repeatable=False)
+_claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply)
 _renew = ScriptCommand("batch_renew", float)
 _stage: ScriptCommand[Any] = ScriptCommand("batch_stage", lambda reply: reply)
 _decide: ScriptCommand[Any] = ScriptCommand("batch_decide", lambda reply: reply)
@@ -164,9 +164,10 @@ def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int, name: str = "") -> C
     """A batch under a new epoch; False when it is not due yet; True when it is gone, and another may be due.
 
     `name` is that of this call alone. The epoch is not: a failover may forget a claim, and the next one gets its epoch.
+    With a name the call may be sent again: the reply is the same.
     """
     call = _with_batch(_claim, keys, batch_id, tasks=keys.tasks, lease_ms=lease_ms, claim=name)
-    return replace(call, read=partial(_claimed, batch_id, name))
+    return replace(call, read=partial(_claimed, batch_id, name), repeatable=name != "")
 
 
 def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:

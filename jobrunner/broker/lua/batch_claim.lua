@@ -3,17 +3,27 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 -- batch_claim: hands out a batch again whose lease ended, or that is due after a failure: same members, next epoch.
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · lease_ms: length of the lease ·
---       claim: a name of this call alone, which `batch_renew` compares
+--       claim: a name of this call alone, which `batch_renew` compares; '' for none
 -- reply {} when it is not due, {'gone'} when it cannot be taken (it was split, is damaged, or much is staged: ask
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
 --       error, 1 when another part of its root was decided, target, ...}
+--       Sent again under its name while its lease lasts it changes nothing: the same reply.
 -- Works on a server that is full.
--- include numbers queue_settings batch
+-- include numbers queue_settings batch batch_parts
 
 local now = read_clock(now_ms)
 local set = redis.call('ZSCORE', finishing, id) and finishing or batches
 local due = redis.call('ZSCORE', set, id)
 local read = read_batch()
+
+local function handed_out(epoch, ends)
+  return {epoch, read.state, ends, tonumber(read.size), tonumber(read.failures), read.list, tonumber(read.first),
+    read.error or '', redis.call('HEXISTS', batch_key(read.list or id), 'worked'), unpack(batch_targets(read))}
+end
+
+if claim ~= '' and read.claim == claim and is_leased_as(read, read.epoch, now) then
+  return handed_out(tonumber(read.epoch), read.ends)
+end
 if not due or tonumber(due) > now then return {} end
 if read.state ~= 'committed' and read.state ~= 'open' then
   redis.call('ZREM', set, id)
@@ -22,24 +32,7 @@ end
 if set == batches and read_config(now).paused then return {} end
 redis.call('ZREM', set, '')  -- see lib/commands.lua
 
--- The range of a part follows from its name and the size of the whole: `.p3of16`, or of earlier versions `.1` for the
--- first half. Versions that topped up halves left ranges that overlap those of the other halves, whose members a sink
--- would then write twice.
-local function mend_range()
-  local sizes = redis.call('HMGET', batch_key(read.list), 'whole', 'size')
-  local size, first = number(sizes[1]) or number(sizes[2]), 0
-  if not size then return end
-  for part, parts in string.gmatch(string.sub(id, #read.list + 1), '%.p?(%d+)o?f?(%d*)') do
-    parts = tonumber(parts) or 2
-    local from = math.floor((part - 1) * size / parts)
-    first, size = first + from, math.floor(part * size / parts) - from
-  end
-  first, size = exact(first), exact(size)
-  if read.first == first and read.size == size then return end
-  redis.call('HSET', batch, 'first', first, 'size', size)
-  read.first, read.size = first, size
-end
-if read.state == 'open' and read.list ~= id then mend_range() end
+if read.state == 'open' and read.list ~= id then mend_range(read) end
 
 -- No driver took it until the leases of its members ended: they are back in the queue, or are put there now. Running
 -- the batch once more would make a sink write them twice.
@@ -60,5 +53,4 @@ local epoch, ends = (number(read.epoch) or 0) + 1, exact(now + lease_ms)
 redis.call('HSET', batch, 'epoch', epoch, 'ends', ends, 'claim', claim)
 redis.call('ZADD', set, ends, id)
 if read.state == 'open' then clear_staged() end
-return {epoch, read.state, ends, tonumber(read.size), tonumber(read.failures), read.list, tonumber(read.first),
-  read.error or '', redis.call('HEXISTS', batch_key(read.list or id), 'worked'), unpack(batch_targets(read))}
+return handed_out(epoch, ends)
