@@ -32,6 +32,8 @@ class Observer:
     tasks: dict[bytes, Seen] = field(default_factory=dict)
     epochs: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
     """The newest epoch of each batch, and the end of its lease."""
+    claims: dict[bytes, bytes] = field(default_factory=dict)
+    """The name of the newest claim of each batch: sent again, it is answered as before."""
     decided: dict[bytes, bytes] = field(default_factory=dict)
     """The epoch under which a batch was decided."""
     locks: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
@@ -194,10 +196,11 @@ class Observer:
     def claim(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         if len(reply) < 2:
             return
-        before = self.epochs.get(args[1])
-        if before is not None and before[1] > self.now() and reply[1] == b"open":
+        before, epoch = self.epochs.get(args[1]), b"%d" % reply[0]
+        is_again = before is not None and before[0] == epoch and self.claims.get(args[1]) == args[3]
+        if before is not None and before[1] > self.now() and reply[1] == b"open" and not is_again:
             raise Violation(f"batch {args[1].decode()} was handed out while epoch {before[0].decode()} holds it")
-        self.epochs[args[1]] = (b"%d" % reply[0], float(reply[2]))
+        self.epochs[args[1]], self.claims[args[1]] = (epoch, float(reply[2])), args[3]
 
     def fail_batch(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         batch, epoch = args[1:3]
