@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+from enum import Enum
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +62,7 @@ _SHORTER = (
     (r"Union\[Literal\['existing', 'raise'\], Callable\[\[list\[str\]\], object\]\]",
      "'existing' | 'raise' | Callable[[list[str]], object]"),
     (r"~(\w+)", r"\1"),
-    (r"\*<class '(\w+)'>", r"\1"),
+    (r"\*<class '(\w+)'>|Unpack\[(\w+)\]", lambda found: found[1] or found[2]),  # before and since Python 3.12
     (r"-> '(\w+)'$", r"-> \1"),
     (r"Callable\[\[MutableMapping.*?Awaitable\[None\]\](?=[,)]| ->|$)", "ASGIApp"),
     (r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " | ")),
@@ -148,7 +149,9 @@ def _member(owner: type, name: str) -> str:
 
 
 def signature(found: Any, name: str) -> str:
-    """A call in a block: on one line if it is short, else a line for each parameter."""
+    """A call in a block: on one line if it is short, else a line for each parameter. Of an enumeration its members."""
+    if isinstance(found, type) and issubclass(found, Enum):
+        return f"```text\n{', '.join(f'{name}.{one}' for one in found.__members__)}\n```"
     try:
         whole = inspect.signature(found)
     except (TypeError, ValueError):

@@ -6,7 +6,7 @@ Its errors become those of `redis_errors.py`, which the drivers distinguish.
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -165,8 +165,9 @@ class AsyncRedisPyConnection:
             raise
 
     async def disconnect(self, nowait: bool = False) -> None:
-        """Closes it. `nowait`: does not wait until the other end has heard of it."""
-        await self._connection.disconnect(nowait=nowait)
+        """Closes it. `nowait`: does not wait until the other end has heard of it; else as long as for a connect."""
+        with suppress(theirs.TimeoutError):  # closed at this end all the same
+            await self._connection.disconnect(nowait=nowait)
 
     async def send(self, packed: bytes) -> None:
         """Sends commands that are packed already."""

@@ -289,3 +289,18 @@ def test_what_is_no_reply_is_refused(wire: bytes) -> None:
 def test_hiredis_is_used_where_it_is_installed() -> None:
     with socket.socket() as one:
         assert isinstance(replies_of(one)._parser, Reader)  # type: ignore[attr-defined]
+
+
+def test_a_close_that_the_other_end_does_not_hear_of_is_no_error(server: Server) -> None:
+    options = ConnectionOptions(client_name="me", timeout_s=5.0, connect_timeout_s=0.05)
+
+    async def closed() -> bool:
+        connection = open_async(server.url, options)
+        await connection.connect()
+        writer = connection._connection._writer
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer, "wait_closed", asyncio.Event().wait)
+            await connection.disconnect()
+        return bool(writer.is_closing())
+
+    assert asyncio.run(closed())
