@@ -41,7 +41,7 @@ from jobrunner.errors import TaskGone
 from jobrunner.formatting import counted, curve
 from jobrunner.inspector.error_groups import ErrorGroupView, find_group, no_such_group, read_groups
 from jobrunner.inspector.search import Filter, matching
-from jobrunner.inspector.task_rows import dead_ids
+from jobrunner.inspector.task_rows import TaskPosition, dead_ids
 from jobrunner.task import TaskState
 
 _TREND_WIDTH = 12
@@ -180,7 +180,7 @@ def requeue(
         check_queue(client, queue)
         asked = _group(client, queue, group) if group is not None else None
         if asked is not None:
-            chosen = [one for some in _of_group(client, asked) for one in some]
+            chosen = [place.id for found in _of_group(client, asked) for place in found]
         else:
             chosen = [check_id(one) for one in ids] or _dead_like(client, queue, conditions)
         if not chosen:
@@ -249,16 +249,16 @@ def _group(client: Client, queue: str, group_id: str) -> ErrorGroupView:
     return found
 
 
-def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[str]]:
-    for found in matching(client, Filter(queue=group.queue, state="dead", group=group.id)):
-        yield [place.id for place in found]
+def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[TaskPosition]]:
+    yield from matching(client, Filter(queue=group.queue, state="dead", group=group.id))
 
 
 def _purge_group(client: Client, group: ErrorGroupView) -> int:
     done = 0
     with rising(group.dead, "deleting", "tasks") as progress:
-        for ids in _of_group(client, group):
-            done += run_operation(broker_of(client), delete_all(keys_of(client), group.queue, ids)) if ids else 0
+        for found in filter(None, _of_group(client, group)):
+            ids = [place.id for place in found]  # all of one shard
+            done += run_operation(broker_of(client), delete_all(keys_of(client), found[0].queue, ids))
             if progress:
                 progress(done)
     return done

@@ -83,6 +83,17 @@ def test_a_group_is_purged_after_a_question_with_its_number(cli: Says, client: C
     assert client.queue("mail").ids("dead") == others
 
 
+def test_a_group_is_purged_in_all_partitions_of_its_queue(cli: Says, client: Client) -> None:
+    queue = client.queue("mail")
+    queue.configure(partitions=4, max_attempts=1)
+    queue.push_many(range(64))
+    queue.rollback_many(queue.reserve(64), error="TimeoutError: late")
+    group = groups(cli, "mail")["TimeoutError: late"]["id"]
+
+    assert cli("dead", "purge", "mail", "--group", group, "--yes").out == "deleted 64 dead tasks of queue mail\n"
+    assert queue.counts()["dead"] == 0
+
+
 def test_a_group_that_is_not_there_is_named(cli: Says, client: Client) -> None:
     fail(client, "Charge", "TimeoutError: late")
 
