@@ -27,17 +27,18 @@ _AT_ONCE = 500
 _READ_AT_ONCE = 1000
 
 
-def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
-    """Returns how many were put back. With `rate` each is due 1 / rate seconds behind the one before."""
+def requeue_dead(
+    ref: QueueRef, chosen: Iterable[str] | None, payload: Any, *, start_ms: float = 0.0, step_ms: float = 0.0
+) -> Operation[int]:
+    """Returns how many were put back: the first is due in `start_ms`, each `step_ms` behind the one before."""
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
-    step_ms = step_of(rate)
     rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(ref)))
     done = 0
     at_once = _at_once(ref, payload)
     while batch := [check_id(one) for one in itertools.islice(rest, at_once)]:
         fields = yield from _fields(ref, payload, batch[0])
-        call = tasks.requeue(ref.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
+        call = tasks.requeue(ref.keys, batch, start_ms=start_ms + done * step_ms, step_ms=step_ms, fields=fields)
         done += (yield from ask(call)).count("ok")
     if done:
         yield from ask(events.note(ref.all_keys, "dead_requeued", queue=ref.whole_name, by=events.who(), count=done))

@@ -6,6 +6,7 @@ minute (`Routes.counting`), so that no reserve asks for it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from jobrunner.attempt import Attempt
@@ -216,17 +217,35 @@ def _places(ref: QueueRef, held: Sequence[object]) -> dict[str, list[int]]:
 def _by_shard(
     ref: QueueRef, held: Sequence[ReservedItem], report: Callable[[QueueRef, list[int]], Operation[list[bool]]]
 ) -> Operation[list[bool]]:
-    """Reports on leases shard by shard; the verdicts are in the order of the leases."""
+    """Reports on leases of all shards together; the verdicts are in the order of the leases."""
     found: list[bool | LeaseError] = [False] * len(held)
-    for name, some in _places(ref, held).items():
-        verdicts: Sequence[bool | LeaseError]
-        try:
-            verdicts = yield from report(ref.shard(name), some)
-        except ReportsRefused as refused:
-            verdicts = refused.verdicts
+    places = _places(ref, held)
+    answers = yield from _side_by_side([report(ref.shard(name), some) for name, some in places.items()])
+    for some, verdicts in zip(places.values(), answers, strict=True):
         for place, verdict in zip(some, verdicts, strict=True):
             found[place] = verdict
     taken = [verdict for verdict in found if not isinstance(verdict, LeaseError)]
     if len(taken) < len(found):
         raise ReportsRefused(found)
     return taken
+
+
+def _side_by_side(operations: Sequence[Operation[list[bool]]]) -> Operation[list[Sequence[bool | LeaseError]]]:
+    """Carries out operations of calls in the round trips that one of them takes. All have checked what they were given
+    before anything is sent, so a wrong result of one lease leaves those of the other shards as they are."""
+    found: list[Sequence[bool | LeaseError]] = [()] * len(operations)
+    answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(operations)))
+    while answers:
+        calls: dict[int, Calls] = {}
+        for number, answer in answers.items():
+            try:
+                step = operations[number].send(answer)
+                assert isinstance(step, list)
+                calls[number] = step
+            except StopIteration as end:
+                found[number] = end.value
+            except ReportsRefused as refused:
+                found[number] = refused.verdicts
+        rest = iter((yield [call for some in calls.values() for call in some]) if calls else ())
+        answers = {number: list(islice(rest, len(some))) for number, some in calls.items()}
+    return found

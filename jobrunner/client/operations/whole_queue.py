@@ -166,18 +166,13 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
 
 def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
     """Returns how many were put back. The `rate` is that of the whole queue. Raises InvalidOption."""
-    dead_and_history.step_of(rate)  # the rate that was given is told, and not the share of a shard
-    if chosen is None and rate is None:
-        done, others = yield from with_shards(ref, dead_and_history.requeue_dead(ref, None, None, payload))
-        for shard in others:
-            done += yield from dead_and_history.requeue_dead(shard, None, None, payload)
-        return done
+    step_ms = dead_and_history.step_of(rate)
     if chosen is None:
-        every = yield from shards(ref)
-        done = 0
-        for shard in every:
-            done += yield from dead_and_history.requeue_dead(shard, None, rate and rate / len(every), payload)
-        return done
+        found, others = yield from with_shards(ref, ask(queues.counts(ref.keys)))
+        more: list[queues.QueueCounts] = (yield [queues.counts(shard.keys) for shard in others]) if others else []
+        dead = [found.dead, *(one.dead for one in more)]
+        parts: list[_Part] = [(shard, None, count) for shard, count in zip([ref, *others], dead, strict=True) if count]
+        return (yield from _requeue_parts(parts or [(ref, None, 0)], step_ms, payload))
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
     of_shard: dict[QueueRef, list[str]] = {}
@@ -188,10 +183,23 @@ def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None
         of_shard[ref] = [task_id for task_id in of_shard[ref] if tag_of_id(task_id) is not None]
         for task_id in own:
             of_shard.setdefault((yield from shard_with(ref, task_id)), []).append(task_id)
-    own_rate = None if rate is None else rate / max(len(of_shard), 1)
+    parts = [(shard, some, len(some)) for shard, some in of_shard.items()]
+    return (yield from _requeue_parts(parts, step_ms, payload))
+
+
+_Part = tuple[QueueRef, list[str] | None, int]
+"""A shard, the ids of dead tasks in it (None for all), and how many they are."""
+
+
+def _requeue_parts(parts: list[_Part], step_ms: float, payload: Any) -> Operation[int]:
+    """Puts back so many of each shard, in turns: a shard with more of them has shorter steps, so that together they
+    come back at one rate, from the first to the last."""
+    total = sum(count for _, _, count in parts)
     done = 0
-    for shard, some in of_shard.items():
-        done += yield from dead_and_history.requeue_dead(shard, some, own_rate, payload)
+    for place, (shard, some, count) in enumerate(parts):
+        done += yield from dead_and_history.requeue_dead(
+            shard, some, payload, start_ms=place * step_ms, step_ms=step_ms * total / max(count, 1)
+        )
     return done
 
 

@@ -54,6 +54,20 @@ def other_client(client: Client) -> Iterator[Client]:
         yield other
 
 
+@pytest.fixture
+def trips(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls each round trip of the client had."""
+    counted: list[int] = []
+    broker, run_many = broker_of(client), broker_of(client).run_many
+
+    def counting(calls: Any, **how: Any) -> Any:
+        counted.append(len(calls))
+        return run_many(calls, **how)
+
+    monkeypatch.setattr(broker, "run_many", counting)
+    return counted
+
+
 def shard_of(task_id: str) -> str:
     tag = tag_of_id(task_id)
     assert tag is not None
@@ -254,6 +268,53 @@ def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(client: Clie
         mail.delete()
     assert mail.delete(force=True)
     assert client.queues() == []
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["all", "chosen"])
+def test_the_dead_of_all_shards_come_back_at_one_rate(mail: Queue, clock: Any, chosen: bool) -> None:
+    clock.set()
+    mail.configure(max_attempts=1)
+    mail.push_many([*(Item(n, partition="busy") for n in range(36)), *range(4)])
+    while held := mail.reserve(100):
+        mail.rollback_many(held)
+    ids = mail.ids("dead", limit=100)
+    assert mail.requeue_dead(ids if chosen else None, rate=1) == 40
+    for second in range(40):
+        clock.advance(0 if second == 0 else 1000)
+        assert abs(mail.counts()["scheduled"] - (39 - second)) <= 4, "a shard is as far as the others"
+    clock.advance(4000)
+    assert mail.counts()["scheduled"] == 0
+
+
+@pytest.mark.parametrize("wrong", ["result", "lease"])
+def test_a_batch_of_leases_with_a_wrong_one_is_refused_before_any_is_committed(mail: Queue, wrong: str) -> None:
+    mail.push_many(range(64))
+    held: list[Any] = mail.reserve(64)
+    assert len({lease.queue for lease in held}) == 4
+    results = [None] * 63 + [object()] if wrong == "result" else None
+    given = held if wrong == "result" else [*held, 5]
+    with pytest.raises(UsageError, match=r"cannot be stored as JSON|5 is no lease"):
+        mail.commit_many(given, results)
+    assert mail.counts()["pending"] == 64
+    assert mail.release_many(held) == [True] * 64
+
+
+def test_the_reports_on_a_batch_of_all_shards_take_the_round_trips_of_one(mail: Queue, trips: list[int]) -> None:
+    mail.push_many(range(64))
+    held = mail.reserve(64)
+    trips.clear()
+    mail.extend_many(held)
+    assert len(trips) == 1
+    mail.rollback_many(held)
+    assert len(trips) == 3, "the back-off of the queue is read first"
+
+
+def test_the_lowest_rate_is_one_for_a_queue_with_shards_too(mail: Queue) -> None:
+    mail.configure(max_attempts=1)
+    mail.push_many(range(8))
+    while held := mail.reserve(100):
+        mail.rollback_many(held)
+    assert mail.requeue_dead(rate=0.001) == 8
 
 
 def test_a_count_that_shrinks_while_items_wait_is_refused_and_nothing_is_lost(client: Client, mail: Queue) -> None:
