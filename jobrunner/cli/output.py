@@ -20,6 +20,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from jobrunner.clock import perf_counter, utc_now
 from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
@@ -30,7 +32,7 @@ _UNPRINTABLE = re.compile(r"[^\n -~]")
 
 
 def answer_json(value: Any) -> None:
-    """Writes a value of dataclasses, lists, dicts and datetimes (ISO 8601) as JSON."""
+    """Writes a value of dataclasses, structs, lists, dicts and datetimes (ISO 8601) as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
     click.echo(text if text.isprintable() else _UNPRINTABLE.sub(_json_escape, text))
 
@@ -183,6 +185,8 @@ def _cell(value: object) -> str:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        return asdict(value)
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes):

@@ -76,6 +76,12 @@ def test_a_job_is_switched_off_and_on_which_is_told(cli: Callable[..., Any], cli
     ]
 
 
+def test_the_status_as_json_has_the_facts_of_the_server_by_name(cli: Callable[..., Any]) -> None:
+    server = cli("status", "--json").value["server"]
+
+    assert (server["maxmemory_policy"], server["aof"], server["replica"]) == ("noeviction", False, False)
+
+
 def test_the_status_of_an_unused_prefix_is_empty(cli: Callable[..., Any], raw: Any) -> None:
     result = cli("status")
 
