@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -100,6 +101,44 @@ def test_a_setting_that_is_declared_no_more_is_the_default_again_unless_it_was_c
     assert declare(mail, keepalive_ms="1000") == ["max_inflight"]
     assert stored(mail) == {"dead_max": "9", "keepalive_ms": "1000"}
     assert changed(mail) == {"dead_max": "ada"}
+
+
+def rate(prefix, tokens, per):
+    name = "max_tokens" if not prefix else "key_tokens"
+    interval = {f"{prefix}interval_us": per * 1_000_000, f"{prefix}interval": per, f"{prefix}interval_unit": "SECONDS"}
+    return {name: str(tokens), **{name: str(value) for name, value in interval.items()}}
+
+
+@pytest.mark.parametrize("prefix", ["", "key_"], ids=["rate", "rate_per_partition"])
+class TestRates:
+    """A rate has several fields, and is changed and declared as one."""
+
+    def test_a_rate_of_which_one_part_was_changed_by_hand_outlives_its_declaration(self, mail, prefix):
+        declare(mail, **rate(prefix, 5, 60))
+        by_hand(mail, **rate(prefix, 5, 30))
+        assert list(changed(mail).values()) == ["ada"]
+        declare(mail, dead_max="7")
+        assert stored(mail).items() >= {**rate(prefix, 5, 30), "dead_max": "7"}.items()
+
+    def test_a_rate_declared_anew_in_one_part_is_in_force_as_a_whole(self, mail, prefix):
+        declare(mail, **rate(prefix, 5, 60))
+        by_hand(mail, **rate(prefix, 9, 60))
+        declare(mail, **rate(prefix, 5, 30))
+        assert stored(mail).items() >= rate(prefix, 5, 30).items()
+        assert changed(mail) == {}
+
+    def test_a_rate_set_back_by_hand_is_no_change(self, mail, prefix):
+        declare(mail, **rate(prefix, 5, 60))
+        by_hand(mail, **rate(prefix, 9, 30))
+        by_hand(mail, **rate(prefix, 5, 60))
+        assert changed(mail) == {}
+
+
+def test_what_a_step_before_changed_is_known_as_changed_by_hand(mail):
+    declare(mail, max_inflight="4", dead_max="7")
+    mail.run(queues.configure(mail.keys, {"max_inflight": "1", "dead_max": "7"}))
+    mail.run(queues.configure(mail.keys, {"max_inflight": "1", "dead_max": "7"}, by="ada", changed=["max_inflight"]))
+    assert changed(mail) == {"max_inflight": "ada"}
 
 
 def test_a_declared_default_replaces_a_change_by_hand(mail):

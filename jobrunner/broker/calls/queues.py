@@ -144,9 +144,13 @@ def probe(keys: QueueKeys) -> Call[Probe]:
     return _probe.on(keys, tasks=keys.tasks)
 
 
-def configure(keys: QueueKeys, fields: Mapping[str, Arg], *, by: str = "") -> Call[None]:
-    """Sets fields of the settings hash; an empty value removes one. `by`: who changes them by hand."""
-    return _configure.on(keys, rest=[word for pair in fields.items() for word in pair], by=by)
+def configure(
+    keys: QueueKeys, fields: Mapping[str, Arg], *, by: str = "", changed: Iterable[str] = ()
+) -> Call[None]:  # fmt: skip
+    """Sets fields of the settings hash; an empty value removes one. `by`: who changes them by hand; `changed`: those
+    that were changed in a step before."""
+    rest = [word for pair in fields.items() for word in pair]
+    return _configure.on(keys, rest=rest, by=by, changed=" ".join(changed))
 
 
 def declare(keys: QueueKeys, fields: Mapping[str, Arg], *, place: str, ttl_ms: int) -> Call[list[str]]:

@@ -1,21 +1,40 @@
 local settings, wake, declared = unpack(KEYS)
-local now_ms, by = unpack(ARGV, 1, 2)
+local now_ms, by, changed = unpack(ARGV, 1, 3)
 -- configure: sets and removes settings of a queue in one step and wakes a worker; the others stay as they are.
 -- KEYS  settings: hash · wake: zset · declared: hash (see queue_declare.lua)
--- ARGV  now_ms: Unix ms or '' · by: who changes them by hand, or '' · then field, value, ...; an empty value removes
---       the field, '+N' means in N ms
+-- ARGV  now_ms: Unix ms or '' · by: who changes them by hand, or '' · changed: fields, with blanks between, that were
+--       changed by hand in a step before this one · then field, value, ...; an empty value removes the field, '+N'
+--       means in N ms
 -- reply 1
 -- Works on a server that is full, where pausing a queue may help. Its first write frees nothing.
 -- include numbers commands settings_change
 
+local values = {}
+for i = 4, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
+
+-- Whether a hash has the values given for the setting that a field belongs to; `missing` is that of a field not there.
+local function is_same(hash, prefix, field, missing)
+  for _, one in ipairs(fields_with(field)) do
+    if values[one] and (redis.call('HGET', hash, prefix .. one) or missing) ~= values[one] then return false end
+  end
+  return true
+end
+
+local function was_changed(field)
+  for _, one in ipairs(fields_with(field)) do
+    if string.find(' ' .. changed .. ' ', ' ' .. one .. ' ', 1, true) then return true end
+  end
+  return false
+end
+
 redis.call('HDEL', declared, '')
-for i = 3, #ARGV, 2 do
-  local field, value = ARGV[i], ARGV[i + 1]
-  if by == '' or redis.call('HGET', declared, '=' .. field) == value then
+for i = 4, #ARGV, 2 do
+  local field = ARGV[i]
+  if by == '' or is_same(declared, '=', field) then
     redis.call('HDEL', declared, 'by:' .. field)  -- back to what is declared: no change any more
-  elseif (redis.call('HGET', settings, field) or '') ~= value then
+  elseif was_changed(field) or not is_same(settings, '', field, '') then
     redis.call('HSET', declared, 'by:' .. field, exact(math.floor(read_clock(now_ms))) .. ' ' .. by)
   end
 end
-change_settings(settings, wake, ARGV, 3, now_ms)
+change_settings(settings, wake, ARGV, 4, now_ms)
 return 1

@@ -39,18 +39,31 @@ local function change(field, value)
   redis.call('HDEL', declared, 'by:' .. field)
 end
 for i = 5, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
+
+-- Whether something is so of a field, or of another field of its setting.
+local function any_field(field, is_so)
+  for _, one in ipairs(fields_with(field)) do
+    if is_so(one) then return true end
+  end
+  return false
+end
+local function is_by_hand(one) return redis.call('HEXISTS', declared, 'by:' .. one) == 1 end
+local function is_new(one) return values[one] and redis.call('HGET', declared, '=' .. one) ~= values[one] end
+
 for _, name in ipairs(redis.call('HKEYS', declared)) do
   local field = string.match(name, '^=(.*)')
   if field and not values[field] then -- declared no more: the default, or what an operator chose instead
-    if redis.call('HEXISTS', declared, 'by:' .. field) == 0 then change(field, '') end
+    if not any_field(field, is_by_hand) then change(field, '') end
     redis.call('HDEL', declared, name)
   end
 end
+local new = {}
 for i = 5, #ARGV, 2 do
-  if redis.call('HGET', declared, '=' .. ARGV[i]) ~= ARGV[i + 1] then
-    change(ARGV[i], ARGV[i + 1])
-    redis.call('HSET', declared, '=' .. ARGV[i], ARGV[i + 1])
-  end
+  if any_field(ARGV[i], is_new) then new[#new + 1] = i end
+end
+for _, i in ipairs(new) do
+  change(ARGV[i], ARGV[i + 1])
+  redis.call('HSET', declared, '=' .. ARGV[i], ARGV[i + 1])
 end
 redis.call('HSET', declared, 'digest', digest, 'place', place)
 if #changes > 0 then change_settings(settings, wake, changes, 1, now_ms) end

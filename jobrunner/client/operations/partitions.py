@@ -63,7 +63,8 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
     for _ in range(TRIES):
         generation = yield from begin_division(ref)
         if (yield from _configured(ref, written, generation, is_count_given="partitions" in options)):
-            yield from one.configure(ref, options, by=by)
+            changed = [name for name, value in written.items() if str(value).encode() != stored.get(name, b"")]
+            yield from one.configure(ref, options, by=by, changed=changed)  # the division wrote them already
             yield from settle_sizes(ref)
             ref.routes.forget(ref.name)
             return

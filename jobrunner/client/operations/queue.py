@@ -193,10 +193,13 @@ def resume(ref: QueueRef) -> Operation[None]:
     yield from _switched(ref, queues.configure(ref.keys, {"paused": ""}), event)
 
 
-def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Operation[None]:
-    """Changes the settings named, by hand: `by` is the name of a person, by default that of this process."""
+def configure(
+    ref: QueueRef, options: Mapping[str, Any], *, by: str = "", changed: Iterable[str] = ()
+) -> Operation[None]:  # fmt: skip
+    """Changes the settings named, by hand: `by` is the name of a person, by default that of this process. `changed`:
+    fields of them that were changed in a step before."""
     who = by or events.who()
-    wanted = queues.configure(ref.keys, write_settings(options, ref.name), by=who)
+    wanted = queues.configure(ref.keys, write_settings(options, ref.name), by=who, changed=changed)
     if options.get("dead_letter_queue"):
         allow_forward(ref.name, options["dead_letter_queue"])
     said = {f"set_{name}": str(value) for name, value in options.items()}

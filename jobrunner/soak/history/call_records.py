@@ -39,7 +39,7 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
         if name == "reserve":
             record["first"] = int(_text(words[2]))
     elif name in ("configure", "queue_declare"):
-        record["fields"] = [_text(word) for word in words[1 if name == "configure" else 3 :: 2]]
+        record["fields"] = [_text(word) for word in words[2 if name == "configure" else 3 :: 2]]
     elif name in PARSERS:
         record["tasks"] = list(PARSERS[name](words))
         if name == "move":

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jobrunner import AsyncClient, Client, Item, RateLimit, Unique, job
 from jobrunner.broker.call import command
+from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import ShardCounts
 from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_id
 from jobrunner.broker.shards import is_shard, shard_name, whole_queue
@@ -23,6 +24,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.routing import Router
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.client.queue import Queue
+from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import (
     DuplicateTask,
     InvalidName,
@@ -307,6 +309,31 @@ def test_the_reports_on_a_batch_of_all_shards_take_the_round_trips_of_one(mail: 
     assert len(trips) == 1
     mail.rollback_many(held)
     assert len(trips) == 3, "the back-off of the queue is read first"
+
+
+def test_limits_changed_by_hand_are_known_as_such_and_outlive_their_declaration(client: Client, mail: Queue) -> None:
+    keys = keys_of(client).queue("mail")
+
+    def declare(**settings: Any) -> None:
+        fields = write_settings(settings, "mail")
+        broker_of(client).run(queues.declare(keys, fields, place="app:1", ttl_ms=60_000))
+
+    declare(max_inflight=8, max_attempts=3)
+    mail.configure(max_inflight=4, rate=RateLimit(5, per=60))
+    assert {name: bool(one.changed_by) for name, one in mail.origins().items()} == {
+        "partitions": True, "max_inflight": True, "rate": True, "max_attempts": False,
+    }  # fmt: skip
+    assert mail.origins()["max_inflight"].declared == 8
+    mail.configure(max_inflight=8)
+    assert not mail.origins()["max_inflight"].changed_by, "as it is declared again"
+    mail.push_many(range(64))
+    assert len(mail.reserve(9)) > 2
+    with pytest.raises(InvalidOption, match="more leases are held"):
+        mail.configure(max_inflight=1)
+    assert not mail.origins()["max_inflight"].changed_by, "it was refused"
+    mail.configure(max_inflight=9)
+    declare(max_attempts=3)
+    assert mail.settings().max_inflight == 9
 
 
 def test_the_lowest_rate_is_one_for_a_queue_with_shards_too(mail: Queue) -> None:

@@ -1,5 +1,20 @@
 -- Changes the settings of a queue. Includers include `numbers` and `commands` first.
+local RATES = {
+  {'max_tokens', 'interval_us', 'interval', 'interval_unit'},
+  {'key_tokens', 'key_interval_us', 'key_interval', 'key_interval_unit'},
+}
 local PARTITION_SETTINGS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
+
+-- The fields of the setting that a field belongs to. They are declared and changed together: half of a rate that was
+-- declared and half of one that was given by hand is a rate that nobody wanted.
+local function fields_with(field)
+  for _, fields in ipairs(RATES) do
+    for _, one in ipairs(fields) do
+      if one == field then return fields end
+    end
+  end
+  return {field}
+end
 
 -- `words` holds field, value, ... from `first` on; an empty value removes the field, '+N' means in N ms. Wakes a
 -- worker. Works on a server that is full: its first write frees nothing.
