@@ -95,3 +95,8 @@ _of_pipeline = ScriptCommand("pipeline_shards", _read)
 def backlog(keys: QueueKeys) -> Call[int]:
     """How many tasks wait in a queue, as its set has them."""
     return command("ZCARD", keys.waiting, read=int)
+
+
+def scheduled(keys: QueueKeys) -> Call[int]:
+    """How many tasks of a queue are due later, as its set has them: `max_size` bounds these, too."""
+    return command("ZCARD", keys.scheduled, read=int)

@@ -8,6 +8,7 @@ workers serve every shard there ever was.
 import random
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
+from itertools import repeat
 from typing import Any
 from zlib import crc32
 
@@ -15,11 +16,11 @@ from msgspec.structs import force_setattr
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import WITHOUT, ShardCounts, backlog, making_shards, shard_counts
+from jobrunner.broker.calls.shards import WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, tag_of_id
 from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_queue
-from jobrunner.client.operations.operation import EachReply, Operation
+from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.task import Task
@@ -27,7 +28,8 @@ from jobrunner.task import Task
 KNOWN_FOR_S = 60.0
 _MEASURED_FOR_S = 1.0
 _MEASURED_IF_BOUNDED_S = 0.1
-"""With `max_size` a shard that is fuller than it seems refuses a task that others would take."""
+"""With `max_size` a shard that is fuller than it seems refuses a task that others would take. So the first task waits
+for a look, too, and so does one for which no shard seems to have room, and the next after a refusal."""
 _UNMEASURED = 64
 """So many tasks are spread without a look at the backlogs, so that a slow producer does not ask for each task."""
 _CALLS, _LEAST, _MOST = 4, 16, 250
@@ -56,7 +58,7 @@ class Router:
         self._keys = [keys.queue(name) for name in self._names]
         self._node_of = node_of
         self._measured_at = 0.0
-        self._sent = 0
+        self._sent = _UNMEASURED if counts.max_size else 0
         self._nodes: list[tuple[float, float, list[tuple[float, float, int]]]] = []
         """A heap of the nodes by their backlog; of each, a heap of its shards by theirs. The second numbers are random,
         so that equal ones take turns."""
@@ -65,16 +67,26 @@ class Router:
     @property
     def is_due(self) -> bool:
         """Whether the backlogs are to be measured before the next task is placed."""
-        measured_for_s = _MEASURED_IF_BOUNDED_S if self.counts.max_size else _MEASURED_FOR_S
-        return self._sent >= _UNMEASURED and monotonic() >= self._measured_at + measured_for_s
+        if not self.counts.max_size:
+            return self._sent >= _UNMEASURED and monotonic() >= self._measured_at + _MEASURED_FOR_S
+        has_room = self._nodes[0][2][0][0] < 0
+        is_seen = has_room and self._sent < _UNMEASURED
+        return not is_seen and monotonic() >= self._measured_at + _MEASURED_IF_BOUNDED_S
 
     def measuring(self) -> Operation[None]:
         """Measures the backlogs. A node that is away is left out until the next measure."""
         self._sent = 0
         began = monotonic()
-        found = yield EachReply([backlog(keys) for keys in self._keys])
-        self._take([_AWAY if isinstance(one, JobrunnerError) else one for one in found])
+        asked: Calls = [backlog(keys) for keys in self._keys]
+        later: Calls = [scheduled(keys) for keys in self._keys] if self.counts.max_size else []
+        found = yield EachReply([*asked, *later])
+        held = [_AWAY if isinstance(one, JobrunnerError) else one for one in found]
+        self._take([sum(parts) for parts in zip(held[: len(asked)], held[len(asked) :] or repeat(0), strict=False)])
         self._measured_at = monotonic() + 10 * (monotonic() - began)
+
+    def measure_again(self) -> None:
+        """A task was refused, so what is known of the backlogs is wrong."""
+        self._sent, self._measured_at = _UNMEASURED, 0.0
 
     def place_one(self, task: Task) -> None:
         """As `place`."""
@@ -118,13 +130,22 @@ class Router:
                     f"{self._queue!r} has {self.counts.spread} partitions: tasks with different keys are in different "
                     "slots, where no lock is shared; add the key to Unique(by=…), or use a queue without partitions"
                 )
-            _put(task, _shard_of(task.key, self._keyed))
+            self._put(task, _shard_of(task.key, self._keyed))
         elif task.lock is not None:
-            _put(task, _shard_of(task.lock.digest, self._keyed))
+            self._put(task, _shard_of(task.lock.digest, self._keyed))
         elif task.sending:
             own = tag_of_id(task.id)
             is_own = own is not None and whole_queue(own) == self._keys[0].tag
-            _put(task, in_partition_of(own or "", self._queue) if is_own else _shard_of(task.id, self._keyed))
+            self._put(task, in_partition_of(own or "", self._queue) if is_own else _shard_of(task.id, self._keyed))
+
+    def _put(self, task: Task, name: str) -> None:
+        _put(task, name)
+        if self.counts.max_size:  # what it takes, no other task has
+            _, _, shards = self._nodes[0]
+            for place, (held, turn, number) in enumerate(shards):
+                if self._names[number] == name:
+                    shards[place] = (held + 1, turn, number)
+            heapify(shards)
 
     def _take(self, backlogs: Sequence[float]) -> None:
         nodes: dict[object, list[tuple[float, float, int]]] = {}

@@ -57,6 +57,42 @@ def test_a_queue_is_filled_up_to_its_bound_and_never_above(client: Client, name:
 
 
 @NAMES
+def test_a_batch_that_does_not_fit_into_one_shard_adds_nothing_to_the_others(client: Client, name: str) -> None:
+    queue = client.queue(name)
+    queue.configure(partitions=4, max_size=40)
+    with pytest.raises(QueueFull, match=r"no room for 41 more: the part of max_size .* and nothing was added"):
+        queue.push_many(range(41))
+    assert queue.counts()["waiting"] == 0, "who tries again adds none of them twice"
+    mine = [Item(number, id=f"i{number}") for number in range(12)]
+    queue.push_many(mine)
+    queue.push_many(range(28))
+    assert queue.push_many(mine) == [item.id for item in mine], "what is there needs no room"
+    assert queue.counts()["waiting"] == 40
+
+
+def test_a_batch_that_waits_in_vain_says_that_a_part_may_be_there(client: Client) -> None:
+    queue = client.queue("mail")
+    queue.configure(partitions=4, max_size=40)
+    with pytest.raises(QueueFull, match="those for other partitions may have been added"):
+        queue.push_many([*range(9), *(Item(n, partition="busy") for n in range(11))], wait=0.05)
+
+
+@NAMES
+@pytest.mark.parametrize("in_", [0, 3600], ids=["waiting", "scheduled"])
+def test_a_shard_that_a_key_fills_keeps_no_other_task_from_the_room_of_the_others(
+    client: Client, name: str, in_: int
+) -> None:
+    queue = client.queue(name)
+    queue.configure(partitions=4, max_size=400)
+    queue.push_many([Item(number, partition="busy", in_=in_) for number in range(100)])
+    with Client(client.settings.url, client.settings.prefix) as other:
+        producer = other.queue(name)
+        for number in range(300):
+            producer.push(number)
+    assert queue.counts()["waiting"] + queue.counts()["scheduled"] == 400
+
+
+@NAMES
 def test_parts_follow_the_bound_and_the_number_of_partitions(client: Client, name: str) -> None:
     queue = client.queue(name)
     queue.configure(max_size=40, partitions=2)
