@@ -242,7 +242,7 @@ class HistoryTrimmed(JobrunnerError):
 
 
 class QueueFull(JobrunnerError):
-    """The queue has reached its max_size; nothing was added. `wanted`: how many tasks the call has."""
+    """The queue has reached its max_size; nothing was added to it. `wanted`: how many tasks the call has."""
 
     def __init__(self, message: str, wanted: int = 1) -> None:
         super().__init__(message)

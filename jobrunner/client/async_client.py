@@ -190,7 +190,7 @@ class AsyncClient:
                 is_first = await self._placed(tasks)
                 sent = await self._batch(tasks)
             try:
-                writing = write(sent, wait, just_registered=is_first)
+                writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(await run_operation_async(self._broker, writing))
             except OutcomeUnknown:
                 remember_unknown(tasks)

@@ -231,7 +231,8 @@ class Client:
                 is_first = self._placed(tasks)
                 sent = self._batch(tasks)
             try:
-                return sent.placed(run_operation(self._broker, write(sent, wait, just_registered=is_first)))
+                writing = write(sent, wait, self._routes, just_registered=is_first)
+                return sent.placed(run_operation(self._broker, writing))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise

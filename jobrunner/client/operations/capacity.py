@@ -1,16 +1,21 @@
 """Writing into queues that may be full: refused at once, or when there was no room in time."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.calls.shards import backlog, scheduled, shard_counts
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
+from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic
 from jobrunner.errors import QueueFull
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
+from jobrunner.task import Task
 
 _RECHECK_S = 0.5
 _RESENT_S = 5.0
@@ -77,3 +82,66 @@ def _room_for(queue: QueueKeys, wanted: int, ends: float) -> Operation[None]:
         if wanted == 1:
             return
         (room,) = yield [queues.await_capacity(queue, lasts_ms=_NOTED_MS)]
+
+
+def write_parts(
+    keys: Keys,
+    routes: Routes | None,
+    parts: Callable[[], Sequence[tuple[QueueKeys, Sequence[Task]]]],
+    before: Calls,
+    calls: list[tuple[QueueKeys, Call[Any]]],
+    wait: Duration,
+    *,
+    just_registered: bool = False,
+) -> Operation[list[Any]]:
+    """As `write`; `parts` are the tasks of each call. Without `wait` nothing is added to a queue with partitions one of
+    which has no room for its part. Raises QueueFull."""
+    bounded = routes.bounded({whole_queue(queue.name) for queue, _ in calls}) if routes is not None else []
+    try:
+        if bounded and not seconds(wait, option="wait"):
+            yield from _check_room(keys, bounded, parts())
+        return (yield from write(before, calls, wait, just_registered=just_registered))
+    except QueueFull as error:
+        if routes is not None:
+            routes.measure_again(bounded)
+        if len(calls) == 1 or isinstance(error, _PartFull):
+            raise
+        raise _partly_full(error) from error
+
+
+class _PartFull(QueueFull):
+    """Raised before anything was added."""
+
+
+def _check_room(
+    keys: Keys, bounded: Iterable[str], parts: Sequence[tuple[QueueKeys, Sequence[Task]]]
+) -> Operation[None]:
+    """Raises QueueFull when a shard of a queue with partitions and max_size has no room, before any task is added:
+    those for the other shards would be there already, and be added once more by who tries again. Tasks that may be
+    there need no room."""
+    for name in bounded:
+        own = [(queue, part) for queue, part in parts if whole_queue(queue.name) == name]
+        if len(own) < 2:
+            continue
+        every = [queue for queue, _ in own]
+        counts, *held = yield [shard_counts(keys.queue(name)), *map(backlog, every), *map(scheduled, every)]
+        bounds = dict(zip(counts.names(name), counts.parts(counts.max_size), strict=True))
+        wanted: Counter[str] = Counter()
+        for (queue, part), waiting, later in zip(own, held, held[len(own) :], strict=False):
+            wanted[queue.name] += sum(not task.sending and task.lock is None for task in part)
+            more, most = wanted[queue.name], bounds.get(queue.name)
+            if more and most is not None and waiting + later + more > most:
+                raise _part_full(name, more)
+
+
+def _part_full(queue: str, more: int) -> QueueFull:
+    return _PartFull(
+        f"queue {queue!r} has no room for these tasks: the part of max_size of one of its partitions has none for "
+        f"{more} more, and nothing was added; try again later, or raise max_size",
+        wanted=more,
+    )
+
+
+def _partly_full(error: QueueFull) -> QueueFull:
+    added = "those for other queues or partitions may have been added; with ids of your own you may send all again"
+    return QueueFull(f"{error}. This is of some of the tasks; {added}", wanted=error.wanted)

@@ -189,7 +189,7 @@ class EnqueueBatch:
         limit: int,
         known: AbstractSet[str] = frozenset(),
     ) -> None:
-        self._keys = keys
+        self.keys = keys
         self._encryption = encryption
         self._sent = sent
         self.new_queues = {task.queue for task in sent} - known
@@ -197,6 +197,11 @@ class EnqueueBatch:
         self._parts = _parts_of(sent)
         parts = [[sent[position] for position in part] for part in self._parts]
         self.written = [(keys.queue(part[0].queue), enqueue_call(keys, encryption, part, limit)) for part in parts]
+
+    def parts(self) -> list[tuple[QueueKeys, list[Task]]]:
+        """The tasks of each call of `written`, with its queue."""
+        tasks_of = ([self._sent[position] for position in part] for part in self._parts)
+        return [(queue, part) for (queue, _), part in zip(self.written, tasks_of, strict=True)]
 
     def unique(self, replies: list[Any]) -> Iterator[tuple[int, Task]]:
         """The unique tasks among `replies`, each with where its reply is."""
@@ -208,7 +213,7 @@ class EnqueueBatch:
     def encrypted_again(self, task: Task, reply: Any) -> tuple[QueueKeys, Call[Any]]:
         """The call that enqueues a unique task once more, and its queue. Its payload had to be encrypted for another
         task, whose place it takes, as the reply says."""
-        queue, owner_queue = self._keys.queue(task.queue), self._keys.queue(reply.queue)
+        queue, owner_queue = self.keys.queue(task.queue), self.keys.queue(reply.queue)
         return queue, _unique_call(queue, self._encryption, task, reply.id, owner_queue)
 
     def placed(self, replies: list[Any]) -> list[Placed]:
@@ -243,9 +248,13 @@ def _parts_of(sent: Sequence[Task]) -> list[Sequence[int]]:
     return [*together.values(), *([position] for position in unique)]
 
 
-def write(batch: EnqueueBatch, wait: Duration, *, just_registered: bool = False) -> Operation[list[Any]]:
+def write(
+    batch: EnqueueBatch, wait: Duration, routes: Routes, *, just_registered: bool = False
+) -> Operation[list[Any]]:  # fmt: skip
     """Sends a batch; returns its replies. Waits for room in full queues. Raises QueueFull."""
-    replies = yield from capacity.write(batch.before, batch.written, wait, just_registered=just_registered)
+    replies = yield from capacity.write_parts(
+        batch.keys, routes, batch.parts, batch.before, batch.written, wait, just_registered=just_registered
+    )
     for at, task in batch.unique(replies):
         for _ in range(_TRIES):
             if replies[at].word != "encrypt_for":

@@ -14,13 +14,12 @@ from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, batches, is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.operations.shard_sizes import missing_room, part_full
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
-from jobrunner.errors import EncryptionError, InvalidOption, PayloadStoreError, QueueFull, TaskGone, UsageError
+from jobrunner.errors import EncryptionError, InvalidOption, PayloadStoreError, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.queue_settings import QueueSettings
-from jobrunner.retry import milliseconds, seconds
+from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration, check_whole
 from jobrunner.task import Task, TaskRecord, TaskState
 
@@ -60,16 +59,10 @@ def push_many(
                 f"on_clash='raise' for ids in several partitions of queue {ref.name!r}: it adds all or none, and that "
                 "holds within one partition only; push these items one by one, or give on_clash a callable"
             )
-        if len(parts) > 1 and not seconds(wait, option="wait") and (more := (yield from missing_room(ref, parts))):
-            raise part_full(ref, len(pushed), "nothing was added", more)
         calls = [(keys, push_call(ref, keys, part, clash)) for keys, part in parts]
-        try:
-            said = yield from capacity.write([], calls, wait, just_registered=just_registered)
-        except QueueFull as error:
-            refused = part_full(ref, len(pushed), "those for other partitions may have been added", error.wanted)
-            if len(parts) == 1:
-                raise
-            raise refused from error
+        said = yield from capacity.write_parts(
+            ref.all_keys, ref.routes, lambda: parts, [], calls, wait, just_registered=just_registered
+        )
         tell_clashes(chain.from_iterable(part for _, part in parts), chain.from_iterable(said), on_clash)
     return [task.id for task in pushed]
 

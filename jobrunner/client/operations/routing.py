@@ -219,6 +219,16 @@ class Routes:
         router = self.routers.get(queue)
         return WITHOUT if router is None else router.counts
 
+    def bounded(self, names: Iterable[str]) -> list[str]:
+        """Those of these queues that have partitions and a max_size."""
+        return [name for name in names if name in self.routers and self.routers[name].counts.max_size]
+
+    def measure_again(self, names: Iterable[str]) -> None:
+        """Tasks of these queues were refused, so what is known of their backlogs is wrong."""
+        for name in names:
+            if name in self.routers:
+                self.routers[name].measure_again()
+
     def forget(self, queue: str) -> None:
         """The shards of this queue, or of its whole pipeline, were changed here, or it was deleted."""
         pipeline = tag_of(queue) if "/" in queue else None

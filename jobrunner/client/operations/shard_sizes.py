@@ -9,13 +9,11 @@ from collections.abc import Sequence
 
 from jobrunner.broker.call import Call, command, whole
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import SIZE_FIELD, ShardCounts, backlog, scheduled, shard_counts
+from jobrunner.broker.calls.shards import SIZE_FIELD, ShardCounts, shard_counts
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation
 from jobrunner.client.settings_hash import read_settings
-from jobrunner.errors import QueueFull
-from jobrunner.task import Task
 
 Part = int | None
 
@@ -47,32 +45,6 @@ def settle_sizes(ref: QueueRef) -> Operation[None]:
         for shard, old, new in zip(every, there, wanted, strict=True)
         if new != old
     ]
-
-
-def missing_room(ref: QueueRef, parts: Sequence[tuple[QueueKeys, Sequence[Task]]]) -> Operation[int]:
-    """Returns how many items a shard has no room for, before any is added: those for the other shards would be there
-    already, and be added once more by who tries again. Items with ids of their own may be there, and need none."""
-    if ref.routes is None or not ref.routes.routers[ref.name].counts.max_size:
-        return 0
-    every = [keys for keys, _ in parts]
-    counts, *held = yield [shard_counts(ref.keys), *map(backlog, every), *map(scheduled, every)]
-    bounds = dict(zip(counts.names(ref.name), counts.parts(counts.max_size), strict=True))
-    for (keys, part), waiting, later in zip(parts, held, held[len(parts) :], strict=False):
-        more, most = sum(not task.sending for task in part), bounds.get(keys.name)
-        if more and most is not None and waiting + later + more > most:
-            return more
-    return 0
-
-
-def part_full(ref: QueueRef, count: int, outcome: str, wanted: int) -> QueueFull:
-    """The error for items that a shard has no room for. The next items wait for a look at the room of all."""
-    if ref.routes is not None and ref.name in ref.routes.routers:
-        ref.routes.routers[ref.name].measure_again()
-    return QueueFull(
-        f"queue {ref.name!r} has no room for {count} more: the part of max_size of one of its partitions is reached, "
-        f"and {outcome}; try again later, with ids of your own, or raise max_size",
-        wanted=wanted,
-    )
 
 
 def _part(keys: QueueKeys) -> Call[Part]:

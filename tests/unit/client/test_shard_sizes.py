@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobrunner import Client, Item
+from jobrunner import Client, Item, job
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.shards import ShardCounts
 from jobrunner.broker.shards import shard_name
@@ -60,7 +60,7 @@ def test_a_queue_is_filled_up_to_its_bound_and_never_above(client: Client, name:
 def test_a_batch_that_does_not_fit_into_one_shard_adds_nothing_to_the_others(client: Client, name: str) -> None:
     queue = client.queue(name)
     queue.configure(partitions=4, max_size=40)
-    with pytest.raises(QueueFull, match=r"no room for 41 more: the part of max_size .* and nothing was added"):
+    with pytest.raises(QueueFull, match=r"queue '(mail|shop/raw)' has no room for these tasks: .* nothing was added"):
         queue.push_many(range(41))
     assert queue.counts()["waiting"] == 0, "who tries again adds none of them twice"
     mine = [Item(number, id=f"i{number}") for number in range(12)]
@@ -70,10 +70,31 @@ def test_a_batch_that_does_not_fit_into_one_shard_adds_nothing_to_the_others(cli
     assert queue.counts()["waiting"] == 40
 
 
+@job(name="sizes.note", queue="mail")
+def note(number: int) -> None: ...
+
+
+def test_a_batch_of_jobs_that_does_not_fit_into_one_shard_adds_none(current: Client) -> None:
+    queue = current.queue("mail")
+    queue.configure(partitions=4, max_size=40)
+    with pytest.raises(QueueFull, match="nothing was added; try again later"):
+        note.enqueue_many([note.bind(number) for number in range(41)])
+    assert queue.counts()["waiting"] == 0
+    assert len(note.enqueue_many([note.bind(number) for number in range(40)])) == 40
+
+
+def test_a_batch_of_jobs_of_which_one_queue_is_full_says_that_others_may_be_there(current: Client) -> None:
+    current.queue("mail").configure(max_size=1)
+    note.enqueue(1)
+    with pytest.raises(QueueFull, match=r"queue 'mail' has no room for 1 more: .* for other queues .* may have been"):
+        note.enqueue_many([note.bind(2), note.using(queue="other").bind(3)])
+    assert current.queue("other").counts()["waiting"] == 1
+
+
 def test_a_batch_that_waits_in_vain_says_that_a_part_may_be_there(client: Client) -> None:
     queue = client.queue("mail")
     queue.configure(partitions=4, max_size=40)
-    with pytest.raises(QueueFull, match="those for other partitions may have been added"):
+    with pytest.raises(QueueFull, match="those for other queues or partitions may have been added"):
         queue.push_many([*range(9), *(Item(n, partition="busy") for n in range(11))], wait=0.05)
 
 
