@@ -477,6 +477,28 @@ def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
     assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
 
 
+def test_objects_of_all_partitions_are_deleted_when_their_tasks_are_gone(
+    connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_cleaner, "_TURN_S", 0.01)
+    client = connect()
+    client.queue("stored").configure(partitions=4)
+    brief.enqueue_many([brief.bind(text=LARGE) for _ in range(64)])
+    kept = [task.id for task in Note.enqueue_many([Note(text=LARGE) for _ in range(64)], in_=3600)]
+    client.queue("stored").purge("scheduled")
+    assert {path.parent.name for path in objects(folder)} == {f"tag=stored{end}" for end in ("", "@1", "@2", "@3")}
+    worker = Worker(client=client, queues=["stored"])
+    worker.start()
+    try:
+        wait_for(lambda: len(objects(folder)) == len(kept))
+    finally:
+        worker.stop(grace=0)
+    monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
+    found = sweep(broker_of(client), keys_of(client), store_of(encryption_of(client)))
+    assert found == SweepResult(objects=64, young=0, used=0, unused=64)
+    assert objects(folder) == []
+
+
 def test_the_object_of_a_task_that_is_kept_for_a_waiting_client_is_deleted_a_little_later(
     connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
