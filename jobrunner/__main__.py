@@ -1,5 +1,6 @@
 """The way in from the shell: `jobrunner` and `python -m jobrunner`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,9 +14,22 @@ def main() -> None:
 
         where, other = Path(__file__).parent, OTHER_DISTRIBUTION
         sys.exit(f"Error: another project's package {other!r} was installed over {DISTRIBUTION!r} in {where}: {REPAIR}")
+    _open_standard_streams()
     from jobrunner.cli.main import main as command
 
     command()
+
+
+def _open_standard_streams() -> None:
+    """Has those that are closed, as by `>&-`, lead nowhere. Otherwise the next descriptors that are opened have their
+    numbers: those of pipes of the worker, into which jobs and their programs would print."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - for good
+            setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 """A job that closes the descriptors of its worker: the worker ends with an error, and tasks go on elsewhere."""
 
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +87,34 @@ def test_one_that_does_it_while_its_worker_stops_is_not_handed_back(
         culprit.result(timeout=60)
     assert enqueue(current, "other").result(timeout=60) is None
     assert successor.alive
+
+
+_PRINTS = """
+import os
+from jobrunner import job
+
+@job(name="printing.jot", queue="printing", max_attempts=1)
+def jot():
+    print("said")
+    os.system("echo shouted; echo complained >&2")
+    return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+"""
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-"])
+def test_a_worker_whose_streams_are_closed_works_and_no_job_prints_into_its_pipes(
+    current: Client, tmp_path: Path, closed: str, executor: str
+) -> None:
+    (tmp_path / "printing.py").write_text(_PRINTS)
+    task = current.enqueue(Task(id=new_id("printing"), queue="printing", type="printing.jot", payload=b"{}"))
+    words = [sys.executable, "-m", "jobrunner", "work", "printing", "--burst", "--executor", executor]
+    done = subprocess.run(
+        ["sh", "-c", f"exec {shlex.join(words)} {closed}"], cwd=tmp_path, timeout=60, check=False,
+        env={**os.environ, "JOBRUNNER_URL": current.settings.url, "JOBRUNNER_PREFIX": current.settings.prefix,
+             "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0
+    found = task.result(timeout=5)
+    closed_here = [number for number in (1, 2) if f"{number if number > 1 else ''}>&-" in closed.split()]
+    assert {found[number] for number in closed_here} == {"/dev/null"}
