@@ -132,11 +132,10 @@ def _taken_back(
 
 
 def align(ref: QueueRef) -> Operation[None]:
-    """Gives every shard the settings that the queue itself has, whoever wrote them: a worker declares those of the
-    queue alone. Leases above a limit that is new stay, as in any queue. Raises InvalidOption for settings that a queue
-    with partitions cannot have."""
+    """Gives every shard of a queue the settings that the queue itself has, whoever wrote them: a worker declares those
+    of the queue alone. Leases above a limit that is new stay, as in any queue. Raises InvalidOption for settings that a
+    queue with partitions cannot have, when all shards have them: bounds hold, though some shards have no part."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
-    check_fits(ref.name, read_settings(stored), counts.spread)
     if counts.served > 1:
         yield from settle_sizes(ref)
     if "/" in ref.name and counts.served > 1:
@@ -144,7 +143,8 @@ def align(ref: QueueRef) -> Operation[None]:
     for _ in range(TRIES if counts.served > 1 else 0):
         generation = yield from begin_division(ref)
         if (yield from _aligned(ref, generation)):
-            return
+            break
+    check_fits(ref.name, read_settings(stored), counts.spread)
 
 
 def _aligned(ref: QueueRef, generation: int) -> Operation[bool]:

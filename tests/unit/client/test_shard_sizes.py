@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from jobrunner import Client, Item, job
 from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import ShardCounts
 from jobrunner.broker.shards import shard_name
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.queue import align_shards
+from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption, LeaseError, QueueFull
 from tests.support.examples import examples
 
@@ -68,6 +71,25 @@ def test_a_batch_that_does_not_fit_into_one_shard_adds_nothing_to_the_others(cli
     queue.push_many(range(28))
     assert queue.push_many(mine) == [item.id for item in mine], "what is there needs no room"
     assert queue.counts()["waiting"] == 40
+
+
+@NAMES
+def test_a_declared_bound_that_leaves_shards_no_part_holds_and_so_do_the_limits_beside_it(
+    client: Client, name: str
+) -> None:
+    """A worker only warns of it, and works."""
+    queue = client.queue(name)
+    queue.configure(partitions=4)
+    fields = write_settings({"max_size": 2, "max_inflight": 1}, name)
+    broker_of(client).run(queues.declare(keys_of(client).queue(name), fields, place="app:1", ttl_ms=60_000))
+    with pytest.raises(InvalidOption, match="max_size=2 with partitions=4"):
+        align_shards(queue)
+    assert parts(client, name) == [1, 1, 0, 0]
+    for number in range(2):
+        queue.push(number)
+    with pytest.raises(QueueFull):
+        queue.push("one more")
+    assert len(queue.reserve(4)) == 1
 
 
 @job(name="sizes.note", queue="mail")
