@@ -97,28 +97,25 @@ def write_parts(
     """As `write`; `parts` are the tasks of each call. Without `wait` nothing is added to a queue with partitions one of
     which has no room for its part. Raises QueueFull."""
     bounded = routes.bounded({whole_queue(queue.name) for queue, _ in calls}) if routes is not None else []
-    try:
-        if bounded and not seconds(wait, option="wait"):
-            yield from _check_room(keys, bounded, parts())
-        return (yield from write(before, calls, wait, just_registered=just_registered))
-    except QueueFull as error:
-        if routes is not None:
-            routes.measure_again(bounded)
-        if len(calls) == 1 or isinstance(error, _PartFull):
-            raise
-        raise _partly_full(error) from error
+    refused = None
+    if bounded and not seconds(wait, option="wait"):
+        refused = yield from _without_room(keys, bounded, parts())
+    if refused is None:
+        try:
+            return (yield from write(before, calls, wait, just_registered=just_registered))
+        except QueueFull as error:
+            refused = error if len(calls) == 1 else _partly_full(error)
+    if routes is not None:
+        routes.measure_again(bounded)
+    raise refused
 
 
-class _PartFull(QueueFull):
-    """Raised before anything was added."""
-
-
-def _check_room(
+def _without_room(
     keys: Keys, bounded: Iterable[str], parts: Sequence[tuple[QueueKeys, Sequence[Task]]]
-) -> Operation[None]:
-    """Raises QueueFull when a shard of a queue with partitions and max_size has no room, before any task is added:
-    those for the other shards would be there already, and be added once more by who tries again. Tasks that may be
-    there need no room."""
+) -> Operation[QueueFull | None]:
+    """Returns the error for a queue with partitions and max_size of which a shard has no room, before any task is
+    added: those for the other shards would be there already, and be added once more by who tries again. Tasks that may
+    be there need no room."""
     for name in bounded:
         own = [(queue, part) for queue, part in parts if whole_queue(queue.name) == name]
         if len(own) < 2:
@@ -131,11 +128,12 @@ def _check_room(
             wanted[queue.name] += sum(not task.sending and task.lock is None for task in part)
             more, most = wanted[queue.name], bounds.get(queue.name)
             if more and most is not None and waiting + later + more > most:
-                raise _part_full(name, more)
+                return _part_full(name, more)
+    return None
 
 
 def _part_full(queue: str, more: int) -> QueueFull:
-    return _PartFull(
+    return QueueFull(
         f"queue {queue!r} has no room for these tasks: the part of max_size of one of its partitions has none for "
         f"{more} more, and nothing was added; try again later, or raise max_size",
         wanted=more,

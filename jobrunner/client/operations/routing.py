@@ -6,9 +6,9 @@ workers serve every shard there ever was.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
-from itertools import repeat
 from typing import Any
 from zlib import crc32
 
@@ -59,6 +59,8 @@ class Router:
         self._node_of = node_of
         self._measured_at = 0.0
         self._sent = _UNMEASURED if counts.max_size else 0
+        self._since: Counter[int] = Counter()
+        """How many each shard was given since the last measure began: with `max_size`, where each of them counts."""
         self._nodes: list[tuple[float, float, list[tuple[float, float, int]]]] = []
         """A heap of the nodes by their backlog; of each, a heap of its shards by theirs. The second numbers are random,
         so that equal ones take turns."""
@@ -76,12 +78,15 @@ class Router:
     def measuring(self) -> Operation[None]:
         """Measures the backlogs. A node that is away is left out until the next measure."""
         self._sent = 0
-        began = monotonic()
+        self._since.clear()
+        began = self._measured_at = monotonic()  # others go on with what is known
         asked: Calls = [backlog(keys) for keys in self._keys]
-        later: Calls = [scheduled(keys) for keys in self._keys] if self.counts.max_size else []
-        found = yield EachReply([*asked, *later])
-        held = [_AWAY if isinstance(one, JobrunnerError) else one for one in found]
-        self._take([sum(parts) for parts in zip(held[: len(asked)], held[len(asked) :] or repeat(0), strict=False)])
+        if self.counts.max_size:
+            asked += [scheduled(keys) for keys in self._keys]
+        found = yield EachReply(asked)
+        held: list[float] = [_AWAY if isinstance(one, JobrunnerError) else one for one in found]
+        count = len(self._keys)
+        self._take([sum(held[number::count]) + self._since[number] for number in range(count)])
         self._measured_at = monotonic() + 10 * (monotonic() - began)
 
     def measure_again(self) -> None:
@@ -113,6 +118,8 @@ class Router:
         heapreplace(self._nodes, (of_node + count, random.random(), shards))
         of_shard, _, number = shards[0]
         heapreplace(shards, (of_shard + count, random.random(), number))
+        if self.counts.max_size:
+            self._since[number] += count
         self._sent += count
         if number:
             name = self._names[number]
@@ -145,6 +152,7 @@ class Router:
             for place, (held, turn, number) in enumerate(shards):
                 if self._names[number] == name:
                     shards[place] = (held + 1, turn, number)
+                    self._since[number] += 1
             heapify(shards)
 
     def _take(self, backlogs: Sequence[float]) -> None:

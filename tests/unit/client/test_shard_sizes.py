@@ -1,12 +1,13 @@
 """`max_size` of a queue with partitions: each shard has a part, and the parts are never more than the bound."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobrunner import Client, Item, job
+from jobrunner import AsyncClient, Client, Item, job
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import ShardCounts
@@ -133,6 +134,27 @@ def test_a_shard_that_a_key_fills_keeps_no_other_task_from_the_room_of_the_other
         for number in range(300):
             producer.push(number)
     assert queue.counts()["waiting"] + queue.counts()["scheduled"] == 400
+
+
+def test_pushes_at_the_same_time_fill_a_queue_to_its_bound(client: Client) -> None:
+    client.queue("mail").configure(partitions=4, max_size=40)
+
+    async def push_all() -> list[Any]:
+        async with AsyncClient(client.settings.url, client.settings.prefix) as other:
+            queue = other.queue("mail")
+            with pytest.raises(QueueFull):
+                await queue.push_many(range(41))
+            return await asyncio.gather(*[queue.push(number) for number in range(40)], return_exceptions=True)
+
+    found = asyncio.run(push_all())
+    assert [one for one in found if not isinstance(one, str)] == []
+
+
+def test_the_error_of_a_full_partition_has_a_public_name(client: Client) -> None:
+    client.queue("mail").configure(partitions=4, max_size=40)
+    with pytest.raises(QueueFull) as refused:
+        client.queue("mail").push_many(range(41))
+    assert refused.type is QueueFull
 
 
 @NAMES
