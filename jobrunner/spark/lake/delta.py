@@ -58,11 +58,15 @@ class DeltaLake:
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
         kept = {_RETENTION: f"interval {KEPT_DAYS} days"}
-        self._table = DeltaTable.create(
-            self.address.where, Schema.from_arrow(columns), mode="ignore", partition_by=list(partition_by),
-            configuration=kept,
-        )  # fmt: skip
-        self.load()
+        # With its retries the library would put these columns over those of a table that another process makes now.
+        alone = CommitProperties(max_commit_retries=0)
+        with suppress(CommitFailedError):
+            DeltaTable.create(
+                self.address.where, Schema.from_arrow(columns), mode="ignore", partition_by=list(partition_by),
+                configuration=kept, commit_properties=alone,
+            )  # fmt: skip
+        if not self.load():
+            raise TableError(f"table {self.address} was not made, or is gone again")
 
     @property
     def unique_id(self) -> str:

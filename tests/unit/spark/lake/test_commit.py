@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from jobrunner.errors import BatchLost, PipelineError, TableError
+from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake import commit as lake_commit
-from jobrunner.spark.lake.commit import TableCommit, commit, settle
+from jobrunner.spark.lake.commit import TableCommit, commit, open_table, settle
 from jobrunner.spark.lake.tables import CommitConflict
 from tests.unit.spark.lake.conftest import part
 
@@ -84,6 +85,24 @@ def test_commits_of_other_batches_do_not_disturb_and_threads_all_get_through(lak
     [one.join() for one in threads]
     assert errors == []
     assert lake.column() == [0, *(number * 10 + turn for number in range(1, 5) for turn in range(3))]
+
+
+def test_sinks_that_make_one_table_at_once_leave_the_columns_of_the_first(tmp_path):
+    """Those of a later one would hide columns that the first has rows for by now."""
+    for turn in range(5):
+        started, tables = threading.Barrier(4), [open_table(address_of(f"delta:{tmp_path}/{turn}")) for _ in range(4)]
+
+        def make(table, columns, started=started):
+            started.wait()
+            table.create(columns, ())
+
+        threads = [
+            threading.Thread(target=make, args=(table, pa.schema([("n", pa.int64()), (f"of_{place}", pa.string())])))
+            for place, table in enumerate(tables)
+        ]
+        [one.start() for one in threads]
+        [one.join() for one in threads]
+        assert {(table.version, table.unique_id) for table in tables} == {(0, tables[0].unique_id)}
 
 
 def test_conflicts_without_end_are_an_error_that_names_the_table(lake, numbers, monkeypatch):
