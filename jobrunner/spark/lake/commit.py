@@ -187,7 +187,7 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
             discard(ready)
             raise
         try:
-            if guarded(address, "adding columns", partial(table.evolve, plan, merges=bool(ready.merge_on))):
+            if guarded(address, "adding columns", partial(table.evolve, plan)):
                 continue  # upon a version that may hold more than that
             return write()
         except CommitConflict as error:

@@ -96,7 +96,7 @@ class DeltaLake:
     def version(self) -> int:
         return int(self._table.version())
 
-    def evolve(self, plan: SchemaPlan, *, merges: bool) -> bool:  # noqa: ARG002
+    def evolve(self, plan: SchemaPlan) -> bool:
         """A column in which nothing is yet changes no row, so it may be there before the rows are."""
         if not plan.new:
             return False

@@ -21,6 +21,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.iceberg_merge import replace_rows
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
@@ -117,18 +118,10 @@ class IcebergLake:
         snapshot = self._table.current_snapshot()
         return 0 if snapshot is None else snapshot.snapshot_id
 
-    def evolve(self, plan: SchemaPlan, *, merges: bool) -> bool:
-        """For a merge there must be a snapshot of the new columns: the library reads the rows to compare by those of
-        the newest snapshot."""
+    def evolve(self, plan: SchemaPlan) -> bool:
+        """The columns change in the transaction that has the rows."""
         self._plan = plan
-        if not (merges and plan.changes_table):
-            return False
-        transaction = self._table.transaction()
-        self._change_columns(transaction)
-        with transaction.update_snapshot().fast_append():
-            pass
-        self._commit(transaction)
-        return True
+        return False
 
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         transaction = self._begin(attempt)
@@ -140,12 +133,8 @@ class IcebergLake:
 
     def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
         transaction = self._begin(attempt)
-        about = _about(attempt)
-        whole = rows.select(self.columns.names).cast(self._table.schema().as_arrow())
-        done = transaction.upsert(whole, list(merge_on), snapshot_properties=about)
-        if not done.rows_updated + done.rows_inserted:  # without a snapshot, nothing would assert that none came before
-            with transaction.update_snapshot(about).fast_append():
-                pass
+        columns = transaction.table_metadata.schema().as_arrow()
+        replace_rows(transaction, rows.select(columns.names).cast(columns), merge_on, _about(attempt))
         return self._commit(transaction)
 
     def fence(self, batch_id: str) -> None:

@@ -87,7 +87,7 @@ class LakeTable(Protocol):
     def version(self) -> int:
         """The version that is loaded, or the id of the snapshot; 0 for an Iceberg table without one."""
 
-    def evolve(self, plan: SchemaPlan, *, merges: bool) -> bool:
+    def evolve(self, plan: SchemaPlan) -> bool:
         """Lets the next `append`, or `merge`, change the columns by the plan. Returns True when they were changed in a
         transaction of their own: load the table again then."""
 

@@ -1,6 +1,7 @@
 """Upserts by key, each batch once."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from jobrunner.errors import BatchLost, PipelineError, TableError
@@ -92,6 +93,33 @@ def test_a_merge_that_changes_nothing_is_remembered_too(lake, numbers):
     assert lake.write(part("b"), rows, **KEY).rows == 1
     assert lake.write(part("b", epoch=2), numbers(1, v=["z"]), **KEY).repeated
     assert values(lake) == {1: "a"}
+
+
+def test_a_key_of_several_columns_for_a_batch_of_thousands(lake, numbers):
+    """One expression of all keys took a minute for 5 000 of them, and the process ended at 20 000."""
+    key = {"merge_on": ["n", "kind"]}
+    for batch, value, first in (("a", "old", 0), ("b", "new", 10_000)):
+        of = range(first, first + 20_000)
+        lake.write(part(batch), numbers(*of, kind=[f"k{n % 7}" for n in of], v=[value] * len(of)), **key)
+    found = lake.read()
+    assert sorted(found.column("n").to_pylist()) == list(range(30_000))
+    assert found.filter(pc.equal(found.column("v"), "old")).num_rows == 10_000
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "a'b", 'a"b', "a`b", "a/b", "ä", "%20", "Key"])
+def test_a_key_of_any_name(lake, name, numbers):
+    for batch, value in (("a", "old"), ("b", "new")):
+        lake.write(part(batch), numbers(1, 2, **{name: ["x", "y"], "v": [value, value]}), merge_on=[name])
+    assert lake.column("v") == ["new", "new"]
+
+
+def test_a_file_without_a_key_of_the_batch_stays(lake, numbers):
+    for batch, first in (("a", 0), ("b", 1000)):
+        lake.write(part(batch), numbers(*range(first, first + 300), v=["x"] * 300), **KEY)
+    before = lake.named_files()
+    lake.write(part("c"), numbers(*range(1100, 1400), v=["y"] * 300), **KEY)
+    assert len(before & lake.named_files()) == 1
+    assert lake.column() == [*range(300), *range(1000, 1400)]
 
 
 def test_keys_of_several_columns_and_partitions(lake, numbers):

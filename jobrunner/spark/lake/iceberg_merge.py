@@ -1,0 +1,78 @@
+"""Rows that replace those with their key in an Iceberg table: data files that have such rows are written anew.
+
+Not by `upsert` of the library: for a key of several columns it makes one expression of all keys, which takes minutes
+for thousands of rows, and ends the process beyond some ten thousand; a key whose name has a dot it does not find at
+all. This reads the files whose bounds admit a key, one at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessThanOrEqual
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.table import Transaction
+
+_LISTED = 200
+"""Up to so many values the library compares each with the bounds of a file."""
+_WITHOUT_BOUNDS = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary, pa.types.is_boolean)
+"""NaN is in no order, and the others are not worth it."""
+_ROW = "row"
+
+
+def replace_rows(transaction: Transaction, rows: pa.Table, key: Sequence[str], about: dict[str, str]) -> None:
+    """Adds rows, each key once and without nulls, and removes those that have one of their keys, in one snapshot."""
+    metadata, io = transaction.table_metadata, transaction._table.io  # noqa: SLF001 - as its own methods do
+    keys = _numbered(rows, key)
+    kept: list[tuple[Any, pa.Table]] = []
+    for task in transaction._scan(_bounds(rows, key)).plan_files():  # noqa: SLF001
+        there = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue()).to_table([task])
+        others = _without(there, keys, key)
+        if len(others) < len(there):
+            kept.append((task.file, others))
+    with transaction.update_snapshot(about).overwrite() as change:
+        for file, others in kept:
+            change.delete_data_file(file)
+            for made in _files_of(metadata, io, others):
+                change.append_data_file(made)
+        for made in _files_of(metadata, io, rows):
+            change.append_data_file(made)
+
+
+def _files_of(metadata: Any, io: Any, rows: pa.Table) -> Iterator[Any]:
+    if len(rows):
+        yield from _dataframe_to_data_files(metadata, rows, io)
+
+
+def _without(there: pa.Table, keys: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Rows of a file that have none of the keys. Joined by the numbers of rows, as Arrow joins no nested columns."""
+    numbered = _numbered(there, key)
+    names = [name for name in numbered.column_names if name != _ROW]
+    same = [keys.column(name).cast(numbered.schema.field(name).type) for name in names]
+    found = numbered.join(pa.table(same, names=names), names, join_type="left anti")
+    return there.take(found.column(_ROW).sort())
+
+
+def _numbered(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The columns of the key, under names without a meaning, and the number of each row."""
+    columns = [rows.column(name) for name in key]
+    return pa.table([*columns, pa.array(range(len(rows)))], names=[*(f"key {at}" for at in range(len(key))), _ROW])
+
+
+def _bounds(rows: pa.Table, key: Sequence[str]) -> Any:
+    """An expression that all rows with one of the keys fulfil."""
+    found: Any = AlwaysTrue()
+    among: Any = In
+    least: Any = GreaterThanOrEqual
+    most: Any = LessThanOrEqual
+    for name in key:
+        column = rows.column(name)
+        if any(is_without(column.type) for is_without in _WITHOUT_BOUNDS):
+            continue
+        if len(values := column.unique()) <= _LISTED:
+            found = And(found, among(name, values.to_pylist()))
+        else:
+            bounds = pc.min_max(column).as_py()
+            found = And(found, And(least(name, bounds["min"]), most(name, bounds["max"])))
+    return found
