@@ -244,7 +244,9 @@ def _plan(table: LakeTable, rows: pa.Schema, partition_by: Sequence[str], merge_
     if merge_on and missing and table.merges_whole_rows:
         raise TableError(f"table {name} has a column {missing[0]!r} and the rows have not: a merge sets whole rows "
                          "here, so name all columns")  # fmt: skip
-    return fit(name, columns, rows, widens_table=table.widens)
+    plan = fit(name, columns, rows, widens_table=table.widens)
+    table.check_new([one.name for one in plan.new])
+    return plan
 
 
 def _is_settled(ready: Prepared) -> bool:

@@ -109,6 +109,9 @@ class DeltaLake:
             raise CommitConflict(str(error)) from error
         return True
 
+    def check_new(self, names: Sequence[str]) -> None:
+        """Only column mapping can rename or drop columns, and tables with it are refused."""
+
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         added = [AddAction(one.name, one.size, one.partition, unix_ms(), True, _statistics(one)) for one in files]
         try:

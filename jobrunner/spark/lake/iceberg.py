@@ -123,6 +123,18 @@ class IcebergLake:
         self._plan = plan
         return False
 
+    def check_new(self, names: Sequence[str]) -> None:
+        """Our data files have no ids of columns, so the values of an older column would come back under its name."""
+        before = {one.name for schema in self._table.schemas().values() for one in schema.fields}
+        if (mapping := self._table.name_mapping()) is not None:
+            current = {one.field_id: one.name for one in self._table.schema().fields}
+            before |= {name for one in mapping.root for name in one.names if name != current.get(one.field_id or 0)}
+        if again := [name for name in names if name in before]:
+            raise TableError(
+                f"table {self.address} had a column {again[0]!r} that was renamed or dropped, and older data files "
+                "have it under this name: give the column of the rows another name, or the one that the table has"
+            )
+
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         transaction = self._begin(attempt)
         transaction.add_files(

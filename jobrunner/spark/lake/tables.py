@@ -91,6 +91,9 @@ class LakeTable(Protocol):
         """Lets the next `append`, or `merge`, change the columns by the plan. Returns True when they were changed in a
         transaction of their own: load the table again then."""
 
+    def check_new(self, names: Sequence[str]) -> None:
+        """Raises TableError when older data files have such a column, which is not in the table any more."""
+
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         """Adds data files. Returns the version or the id of the snapshot."""
 

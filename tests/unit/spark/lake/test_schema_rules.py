@@ -130,6 +130,35 @@ def test_partitions_by_a_function_are_refused(lake, numbers):
         lake.write(part("b"), numbers(2))
 
 
+@pytest.mark.parametrize("change", ["rename", "drop"])
+@pytest.mark.parametrize("value", ["c", 5])
+def test_a_column_that_another_program_renamed_or_dropped_does_not_come_back(catalog, numbers, change, value):
+    """Values of the older column would be read as those of the new one, or as text where numbers are to be."""
+    from pyiceberg.catalog import load_catalog
+
+    from tests.unit.spark.lake.conftest import Lake
+
+    lake = Lake(f"iceberg:{catalog()}.db.late")
+    lake.write(part("a"), numbers(1, v=["a"]))
+    ready = lake.prepare(part("b"), numbers(2, v=["b"]))
+    files = lake.files(ready, numbers(2, v=["b"]))
+    with load_catalog("lake").load_table("db.late").update_schema() as columns:
+        columns.rename_column("v", "w") if change == "rename" else columns.delete_column("v")
+    before = lake.read().to_pylist()
+    words = f"table {lake.table} had a column 'v' that was renamed or dropped"
+    with pytest.raises(TableError, match=words):
+        commit(ready, files)
+    with pytest.raises(TableError, match=words):
+        lake.write(part("c"), numbers(3, v=[value]))
+    with pytest.raises(TableError, match=words):
+        lake.write(part("d"), numbers(3, v=[value], w=["w"]), merge_on=["n"])
+    assert lake.read().to_pylist() == before
+    lake.write(part("e"), numbers(3, w=["w"]))
+    lake.write(part("f"), numbers(4, w=["x"], other=[1]))
+    assert lake.column() == [1, 3, 4]
+    assert lake.read().sort_by("n").column("w").to_pylist() == ["a" if change == "rename" else None, "w", "x"]
+
+
 def test_types_of_spark():
     from pyspark.sql import types as spark
 
