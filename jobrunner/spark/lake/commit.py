@@ -97,7 +97,7 @@ def prepare(
     if not guarded(address, "opening it", table.load):
         _check_is_new(address)
         columns = table.plain(rows)
-        check_partitions(str(address), tuple(partition_by), (), columns)
+        check_partitions(str(address), tuple(partition_by), (), columns, in_files=table.keeps_partitions)
         check_key(str(address), merge_on, columns)
         fit(str(address), pa.schema([]), columns, widens_table=False)
         guarded(address, "making it", lambda: table.create(columns, partition_by))
@@ -237,7 +237,7 @@ def _plan_again(ready: Prepared) -> SchemaPlan:
 
 def _plan(table: LakeTable, rows: pa.Schema, partition_by: Sequence[str], merge_on: Sequence[str]) -> SchemaPlan:
     name = str(table.address)
-    check_partitions(name, table.partition_by, partition_by, rows)
+    check_partitions(name, table.partition_by, partition_by, rows, in_files=table.keeps_partitions)
     check_key(name, merge_on, rows)
     columns = table.columns
     missing = [one for one in columns.names if one not in rows.names]

@@ -56,9 +56,11 @@ def fit(table: str, columns: pa.Schema, rows: pa.Schema, *, widens_table: bool) 
     return SchemaPlan(files=pa.schema(files), new=tuple(new), widened=tuple(widened))
 
 
-def check_partitions(table: str, columns: Sequence[str], wanted: Sequence[str], rows: pa.Schema) -> None:
+def check_partitions(
+    table: str, columns: Sequence[str], wanted: Sequence[str], rows: pa.Schema, *, in_files: bool
+) -> None:
     """Raises TableError unless the table is partitioned by the wanted columns (none are wanted: by any), the rows have
-    them, and their types can name a partition."""
+    them, and their types can name a partition. `in_files`: data files have these columns, too."""
     if wanted and list(wanted) != list(columns):
         raise TableError(
             f"table {table} is partitioned by {_names(columns)}, the sink says partition_by={list(wanted)}: leave it "
@@ -71,6 +73,9 @@ def check_partitions(table: str, columns: Sequence[str], wanted: Sequence[str], 
         if pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise TableError(f"table {table} cannot be partitioned by {name!r}, of type {kind}: take a text, a date, "
                              "a whole number, a decimal, a boolean or a timestamp")  # fmt: skip
+    if not in_files and set(rows.names) <= set(columns):
+        raise TableError(f"table {table} is partitioned by all columns of the rows, {_names(columns)}: its data files "
+                         "would have none, so add a column, or partition by fewer")  # fmt: skip
 
 
 def check_key(table: str, merge_on: Sequence[str], rows: pa.Schema) -> None:

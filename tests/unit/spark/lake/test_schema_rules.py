@@ -118,6 +118,22 @@ def test_partitions_that_no_table_can_have(lake, numbers):
         lake.write(part("a"), numbers(1), partition_by=["none"])
 
 
+def test_rows_that_have_columns_of_partitions_alone(lake, numbers):
+    """Files of Delta do not have those columns, so they would have neither columns nor rows."""
+    days = pa.table({"day": ["mon", "tue", "mon"]})
+    if lake.address.format == "iceberg":
+        assert lake.write(part("a"), days, partition_by=["day"]).rows == 3
+        assert lake.column("day") == ["mon", "mon", "tue"]
+        return
+    words = f"table {lake.table} is partitioned by all columns of the rows, 'day': its data files would have none"
+    with pytest.raises(TableError, match=words):
+        lake.write(part("a"), days, partition_by=["day"])
+    lake.write(part("b"), numbers(1, day=["mon"]), partition_by=["day"])
+    with pytest.raises(TableError, match=words):
+        lake.write(part("c"), days)
+    assert lake.column("day") == ["mon"]
+
+
 def test_partitions_by_a_function_are_refused(lake, numbers):
     if lake.address.format == "delta":
         return
