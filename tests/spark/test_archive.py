@@ -114,7 +114,7 @@ def test_a_run_that_was_stopped_is_brought_to_its_end_and_doubles_nothing(
 
     real = getattr(module._ArchiveRun, stopped_at)
 
-    def stopped(self: Any, *given: Any) -> Any:
+    def stopped(self: Any, *given: Any, **_: Any) -> Any:
         if stopped_at == "_write_files":  # half of it is in files
             real(self, given[0], given[1][:1])
         raise Killed
@@ -133,6 +133,35 @@ def test_a_run_that_was_stopped_is_brought_to_its_end_and_doubles_nothing(
 
     assert ids(spark, path) == sorted(early + later)
     assert client.queue("mail").counts()["done"] == 0
+
+
+def test_a_run_that_goes_on_keeps_tasks_that_the_server_deleted_since(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any
+) -> None:
+    """The first run was stopped behind the files of one of two queues; then one of them was trimmed by its limits."""
+
+    class Killed(BaseException):
+        pass
+
+    real = module._ArchiveRun._write_files
+
+    def stopped(self: Any, window: Any, names: list[str], **options: Any) -> None:
+        real(self, window, names[:1], **options)
+        raise Killed
+
+    every = finish("mail", 6) + finish("mail", 1, dies=True) + finish("orders/raw", 2)
+    with monkeypatch.context() as fault:
+        fault.setattr(module._ArchiveRun, "_write_files", stopped)
+        with pytest.raises(Killed):
+            archive(spark, client, path, lag_s=0)
+    assert len(ids(spark, path)) == 7
+    client.queue("mail").configure(history_max=3)
+    client.queue("mail").history()  # trims
+
+    done = archive(spark, client, path, lag_s=0)
+
+    assert done.resumed
+    assert ids(spark, path) == sorted(every)
 
 
 def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client: Any, path: str, finish: Any) -> None:

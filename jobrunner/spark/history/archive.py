@@ -2,8 +2,8 @@
 
 A window [from, to) of the server's clock lies in the past, so the set of tasks that ended in it no longer changes. The
 window is recorded on the server before its tasks are written. In a folder, the files of a window are in folders with
-its name, so a run after a crash writes the same window again, over the same files. In a table of a lakehouse a window
-is one commit under its name, which is there or not. Invariants:
+its name, so a run after a crash adds the tasks of the window that are not among them. In a table of a lakehouse a
+window is one commit under its name, which is there or not. Invariants:
 
 1. one process at a time writes an archive: it holds a claim on the server and renews it while it works;
 2. `done` advances when a whole window is in the archive, and this module deletes nothing that ended after `done`;
@@ -184,17 +184,13 @@ class _ArchiveRun:
         expected = self._expected(window)
         there = self._archived(window) if resumed else {}
         is_there = self.place.is_atomic and bool(there)
-        wanted = {
-            name: counts
-            for name, counts in expected.items()
-            if any(counts) and not (is_there or _covers(there.get(name, (0, 0)), counts))
-        }
+        wanted = {name: counts for name, counts in expected.items() if any(counts) and not is_there}
         if wanted:
             total = sum(map(sum, wanted.values()))
             self._tell(f"writing {total} tasks of {len(wanted)} queues")
             self._check_held()
             with self._watch(total) as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
-                self._write_files(window, sorted(wanted))
+                self._write_files(window, sorted(wanted), adds=bool(there))
             there = self._archived(window)
         return there
 
@@ -249,7 +245,9 @@ class _ArchiveRun:
         counted = found.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
         return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
 
-    def _write_files(self, window: ArchiveWindow, names: list[str]) -> None:
+    def _write_files(self, window: ArchiveWindow, names: list[str], *, adds: bool = False) -> None:
+        """Writes tasks of these queues; `adds`: those that are not in the archive, which may have tasks that the server
+        deleted since, and so is never written over."""
         by_begin: dict[float, list[str]] = {}
         for name in names:
             by_begin.setdefault(window.begins[name], []).append(name)
@@ -257,7 +255,10 @@ class _ArchiveRun:
         rows = parts[0]
         for part in parts[1:]:
             rows = rows.unionByName(part)
-        self.place.write(self._named(rows, window.name), f"{self._digest}-{window.name}", self._check_held)
+        named = self._named(rows, window.name)
+        if adds and (there := self.place.rows(window.name)) is not None:
+            named = named.join(there.select(*_DEATH_OR_END), list(_DEATH_OR_END), "left_anti").select(named.columns)
+        self.place.write(named, f"{self._digest}-{window.name}", self._check_held, adds=adds)
 
     def _named(self, rows: DataFrame, window: str) -> DataFrame:
         return rows.withColumns({"date": F.to_date("_finished_at"), "queue": F.col("_queue"), "window": F.lit(window)})
@@ -286,7 +287,5 @@ class _ArchiveRun:
 
 
 _STATES = (("done", "_finished_at"), ("dead", "_when"))
-
-
-def _covers(there: tuple[int, int], expected: tuple[int, int]) -> bool:
-    return there[0] == expected[0] and there[1] >= expected[1]
+_DEATH_OR_END = ("_queue", "_id", "_finished_at")
+"""A task may die, be requeued and end again in one window."""

@@ -41,10 +41,10 @@ class FolderArchive:
     def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
         """Raises an error when rows like these cannot be written; `done`: up to when queues are in the archive."""
 
-    def write(self, rows: DataFrame, name: str, renew: Callable[[], None]) -> None:  # noqa: ARG002
-        """Writes rows of the window that they name, over those that are in its folders. `name`: of this archive and
-        the window; `renew` raises UsageError when another process may write the archive."""
-        writer = rows.write.partitionBy(*PARTITIONS).mode("overwrite")
+    def write(self, rows: DataFrame, name: str, renew: Callable[[], None], *, adds: bool) -> None:  # noqa: ARG002
+        """Writes rows of the window that they name, over those that are in its folders, or `adds` them. `name`: of this
+        archive and the window; `renew` raises UsageError when another process may write the archive."""
+        writer = rows.write.partitionBy(*PARTITIONS).mode("append" if adds else "overwrite")
         writer.option("partitionOverwriteMode", "dynamic").parquet(self.where)
 
     def rows(self, window: str) -> DataFrame | None:

@@ -62,7 +62,7 @@ class TableArchive:
         attempt = attempt_of(_WindowCommit(id="archive-check", renew=lambda: None))
         prepare(self._address, attempt, arrow_schema(self.where, rows.schema), partition_by=PARTITIONS)
 
-    def write(self, rows: DataFrame, name: str, renew: Callable[[], None]) -> None:
+    def write(self, rows: DataFrame, name: str, renew: Callable[[], None], *, adds: bool) -> None:  # noqa: ARG002
         """Commits the rows of a window, unless it is in the table. Raises BatchLost when `renew` raises UsageError."""
 
         def held() -> None:
