@@ -1,16 +1,23 @@
 """Sinks into tables of a lakehouse: stations write them on Spark, each item once, whatever fails."""
 
+import errno
+import os
+import re
+
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
+from jobrunner.client.item import Item
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, StationError, TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.retry import Backoff
-from jobrunner.spark import micro_batch, write_table
+from jobrunner.spark import micro_batch, write_batch, write_table
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.lake.services import clean_up_table
+from jobrunner.spark.station.sink_folders import LocalFolders
+from tests.support.waiting import wait_for
 
 SOON = {"max_wait": 0, "backoff": Backoff(base=0)}
 
@@ -95,6 +102,47 @@ def test_a_table_that_does_not_take_the_rows_blames_no_item_and_goes_on_when_men
         assert monotonic() < ends
         driver.step(spark)
     driver.stop(20)
+
+
+@pytest.mark.parametrize("of", ["table", "folder"])
+def test_a_disk_that_is_full_or_read_only_blames_no_item(
+    flights, driver_of, spark, client, tmp_path, monkeypatch, capsys, of
+):
+    """The first thing that it does not take is the note of a batch, a file of another name for each."""
+    if of == "table":
+        flights.spark_sink("late", table=f"delta:{tmp_path}/late", schema="n long", batch=3, **SOON)
+    else:
+
+        @flights.spark_sink("late", schema="n long", batch=3, **SOON)
+        def store(df, spark, batch):
+            write_batch(df, batch, f"{tmp_path}/late")
+
+    flights.push_many("late", [{"n": n} for n in range(3)])
+    driver = driver_of("late")
+    assert driver.step(spark)
+
+    def full(self, name, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{tmp_path}/late/{name}")
+
+    flights.push_many("late", [Item({"n": n}, max_attempts=1) for n in range(3, 6)])
+    with monkeypatch.context() as fault:
+        fault.setattr(LocalFolders, "write", full)
+        for _ in range(3):
+            driver.step(spark)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "No space left" in line]
+    assert len(lines) == 3
+    words = re.compile(rf"{tmp_path}/late\b.* cannot be written: No space left on device['\" ]")
+    assert all(map(words.search, lines))
+    assert client.queue("flights/late").counts()["dead"] == 0
+
+    def is_empty():
+        driver.step(spark)
+        return not any(client.queue("flights/late").counts().values())
+
+    wait_for(is_empty)
+    driver.stop(20)
+    rows = read(f"delta:{tmp_path}/late") if of == "table" else spark.read.parquet(f"{tmp_path}/late").collect()
+    assert sorted(row["n"] for row in rows) == list(range(6))
 
 
 def test_upserts_keep_the_item_that_was_enqueued_last(flights, drive, table):

@@ -24,7 +24,7 @@ from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
 from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
-from jobrunner.spark.station.records import SinkRecords
+from jobrunner.spark.station.records import NOTES, SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders, as_name
 
@@ -152,7 +152,11 @@ def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepa
         LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(ready, f"{prefix}{batch.named(batch_id)}"),
         sink=batch.sink, members=batch.members,
     )  # fmt: skip
-    there = records.note()
+    try:
+        there = records.note()
+    except OSError as error:  # a disk that is full, a folder without rights: no item is to blame
+        raise TableError(f"table {ready.table.address}: {root}/{NOTES}, where it notes its batches, cannot be written: "
+                         f"{error.strerror or error}") from error  # fmt: skip
     if len(there) == batch.size or not batch.left_out.fits(batch.named(str(root)), there):
         return None
 

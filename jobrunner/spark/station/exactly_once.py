@@ -5,6 +5,9 @@ what readers see. Folders of attempts that are not in place have names that read
 names that begin with `_`, unless there is a `=` in them.
 """
 
+import errno
+import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,8 +16,9 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, JobrunnerError, StationError
 from jobrunner.formatting import describe
+from jobrunner.spark.failures import is_of_python_task
 from jobrunner.spark.station.members import THROUGH_DRIVER
 from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
 from jobrunner.spark.station.records import SinkRecords
@@ -22,6 +26,8 @@ from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import Folders, as_name, folder_of, folders_in
 
 _Save = Callable[[DataFrame, str], None]
+_FAULTS = re.compile("|".join(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES))))
+"""What Python and Java say alike when a disk is full, a file system read-only, or a folder without rights."""
 
 
 def write_batch(
@@ -72,7 +78,27 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
 
 
 def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
-    """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`."""
+    """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`.
+
+    Raises StationError for a disk that takes no file: no item is to blame for it.
+    """
+    try:
+        _write_folder(folders, batch, root, save)
+    except Exception as error:
+        if fault := _fault_of_disk(error):
+            raise StationError(f"{root} cannot be written: {fault}") from error
+        raise
+
+
+def _fault_of_disk(error: Exception) -> str:
+    """The words of the system, without the name of a file: an error that all batches have is to look the same."""
+    if isinstance(error, JobrunnerError) or is_of_python_task(error):
+        return ""
+    found = _FAULTS.search(str(error))
+    return found[0] if found else ""
+
+
+def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
     records = _records(folders, batch, root)
     came_before = batch.epoch > 1 or bool(batch.supersedes)
     if came_before and Merges(folders).has((batch.id, *batch.supersedes)):
