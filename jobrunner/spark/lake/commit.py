@@ -236,10 +236,9 @@ def _plan_again(ready: Prepared) -> SchemaPlan:
 
 
 def _plan(table: LakeTable, rows: pa.Schema, partition_by: Sequence[str], merge_on: Sequence[str]) -> SchemaPlan:
-    name = str(table.address)
+    name, columns = str(table.address), table.columns
     check_partitions(name, table.partition_by, partition_by, rows, in_files=table.keeps_partitions)
     check_key(name, merge_on, rows)
-    columns = table.columns
     missing = [one for one in columns.names if one not in rows.names]
     if merge_on and missing and table.merges_whole_rows:
         raise TableError(f"table {name} has a column {missing[0]!r} and the rows have not: a merge sets whole rows "

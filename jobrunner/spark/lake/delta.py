@@ -8,6 +8,7 @@ was written since the table was loaded is refused by the library, whatever else 
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from math import ceil
 from typing import Any
 from urllib.parse import unquote
 
@@ -154,7 +155,7 @@ class DeltaLake:
     def expire(self, older_than_s: float) -> None:
         """Removes files that newer versions do not name, once they are older than the retention of the table; the
         library removes old entries of the log with its checkpoints."""
-        hours = max(round(older_than_s / 3600), 0)
+        hours = max(ceil(older_than_s / 3600), 0)
         self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
 
     def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:

@@ -67,6 +67,7 @@ class IcebergLake:
         return True
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
+        self._checked(f"{self._catalog.properties.get('warehouse', '')}/{self._name.replace('.', '/')}")
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         try:
             making = self._catalog.create_table_transaction(self._name, schema=columns)
@@ -99,10 +100,19 @@ class IcebergLake:
         return tuple(names)
 
     @property
+    def _root(self) -> str:
+        return self._checked(self._table.location().rstrip("/"))
+
+    def _checked(self, location: str) -> str:
+        if sign := next((one for one in "#?" if one in location), None):
+            raise TableError(f"table {self.address} is at {location}, and pyiceberg ends a path at {sign!r}: give it "
+                             "another name, or its catalog another warehouse")  # fmt: skip
+        return location
+
+    @property
     def storage(self) -> Storage:
-        root = self._table.location().rstrip("/")
-        if "://" not in root or root.startswith("file:"):
-            return Storage(root)
+        if "://" not in (root := self._root) or root.startswith("file:"):
+            return Storage(_unquoted(root))
         access = {name: value for name, value in self._table.io.properties.items() if not name.startswith(_OWN)}
         return Storage(root, library="pyiceberg", properties=access)
 
@@ -138,7 +148,7 @@ class IcebergLake:
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         transaction = self._begin(attempt)
         transaction.add_files(
-            [self.storage.path(one.name) for one in files], snapshot_properties=_about(attempt),
+            [f"{self._root}/{one.name}" for one in files], snapshot_properties=_about(attempt),
             check_duplicate_files=False,
         )  # fmt: skip
         return self._commit(transaction)
@@ -180,7 +190,10 @@ class IcebergLake:
         before = datetime.fromtimestamp(unix_ms() / 1000 - older_than_s, UTC)
         old = [one.snapshot_id for one in self._table.snapshots() if one.timestamp_ms < before.timestamp() * 1000]
         if set(old) - {one.snapshot_id for one in self._table.refs().values()}:
-            self._table.maintenance.expire_snapshots().older_than(before).commit()
+            try:
+                self._table.maintenance.expire_snapshots().older_than(before).commit()
+            except CommitFailedException as error:
+                raise CommitConflict(str(error)) from error
             self.load()
 
     def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:
@@ -253,7 +266,7 @@ class IcebergLake:
 
     def _named(self) -> Iterator[str]:
         """Names below the root of all files that a retained snapshot, or the log of the metadata, names."""
-        table, root = self._table, _unquoted(self._table.location().rstrip("/"))
+        table, root = self._table, _unquoted(self._root)
         addresses = [table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)]
         seen: set[str] = set()
         for snapshot in table.snapshots():

@@ -1,8 +1,10 @@
 """Services for tables of a lakehouse: small files are rewritten, files that no version names are removed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
@@ -14,6 +16,7 @@ from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reas
 
 SAFE_AGE = timedelta(days=KEPT_DAYS)
 _TRIES = 5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +34,7 @@ def compact_table(table: str) -> int:
     Returns how many files there were. They stay until `clean_up_table`, for readers. Raises TableError.
     """
     opened = open_table(address_of(table))
-    for left in reversed(range(_TRIES)):
-        _load(opened)
-        try:
-            return guarded(opened.address, "compacting it", opened.compact)
-        except CommitConflict as error:
-            if not left:
-                raise TableError(f"table {table}: {_TRIES} rewrites met other commits, the last one: {reason(error)}; "
-                                 "compact it when less is written") from error  # fmt: skip
-    raise AssertionError
+    return _between_commits(opened, "compacting it", opened.compact)
 
 
 def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: bool = False) -> CleanUp:
@@ -50,10 +45,9 @@ def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: boo
     nothing writes to the table. Raises TableError.
     """
     opened = open_table(address_of(table))
-    _load(opened)
     age_s = older_than.total_seconds()
     if not dry_run:
-        guarded(opened.address, "expiring old versions", lambda: opened.expire(age_s))
+        _between_commits(opened, "expiring old versions", lambda: opened.expire(age_s))
     _load(opened)
     found = guarded(opened.address, "listing its files", opened.orphans)
     before = unix_ms() / 1000 - age_s
@@ -63,6 +57,19 @@ def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: boo
         if owner_of(name) is not None:
             found.storage.remove_empty(name.rpartition("/")[0])
     return CleanUp(table=str(opened.address), files=tuple(names))
+
+
+def _between_commits(table: LakeTable, doing: str, do: Callable[[], T]) -> T:
+    """Returns the result of `do` upon a table that is loaded, after several tries when sinks commit meanwhile."""
+    for left in reversed(range(_TRIES)):
+        _load(table)
+        try:
+            return guarded(table.address, doing, do)
+        except CommitConflict as error:
+            if not left:
+                raise TableError(f"table {table.address}: {doing} met other commits {_TRIES} times, the last one: "
+                                 f"{reason(error)}; try it when less is written") from error  # fmt: skip
+    raise AssertionError
 
 
 def _load(table: LakeTable) -> None:

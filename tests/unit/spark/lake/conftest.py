@@ -87,7 +87,8 @@ class Lake:
         root = f"{local_path(table.storage.root)}/"
         if self.address.format == "delta":
             return {local_path(one).removeprefix(root) for one in table._table.file_uris()}
-        return {local_path(one.file.file_path).removeprefix(root) for one in table._table.scan().plan_files()}
+        paths = [one.file.file_path.removeprefix("file://") for one in table._table.scan().plan_files()]
+        return {path.removeprefix(root) for path in paths}
 
 
 @pytest.fixture

@@ -144,6 +144,64 @@ def test_metadata_that_a_killed_commit_left_is_removed_by_age(catalog, numbers, 
     assert lake.write(part("b"), numbers(1)).rows == 1
 
 
+@pytest.mark.parametrize("name", ["my table", "tä", "%20", "a'b", "[x]"])
+def test_an_iceberg_table_whose_location_is_no_url_as_it_stands(catalog, name, numbers, tmp_path):
+    """pyiceberg takes what is behind `file://` as a path, and quotes nothing in it."""
+    lake = Lake(f"iceberg:{catalog(warehouse=f'file://{tmp_path}/ware house')}.db.{name}")
+    for turn in range(3):
+        lake.write(part(f"b{turn}"), numbers(turn, day=["mon"]), partition_by=["day"])
+    lake.write(part("m"), numbers(2, 3, day=["tue", "tue"]), merge_on=["n"])
+    dead = lake.prepare(part("d"), numbers(5, day=["x"]))
+    lake.files(dead, numbers(5, day=["x"]))
+    assert compact_table(lake.table) > 0
+    assert lake.write(part("b1", epoch=2), numbers(1, day=["mon"])).repeated
+    time.sleep(0.01)  # behind the instant of the last snapshot
+    clean_up_table(lake.table, older_than=timedelta(0))
+    assert lake.column() == [0, 1, 2, 3]
+    assert len(lake.data_files()) == 2
+
+
+def test_a_location_with_a_sign_that_ends_a_path_is_refused(catalog, numbers, tmp_path):
+    """pyiceberg would cut it off there, and write all metadata to one file."""
+    lake = Lake(f"iceberg:{catalog(warehouse=f'file://{tmp_path}/a#b')}.db.late")
+    with pytest.raises(TableError, match=r"table iceberg:lake\.db\.late is at file://.*/a#b/db/late, .* '#'"):
+        lake.write(part("a"), numbers(1))
+
+
+def test_versions_are_never_given_up_before_their_age(tmp_path, numbers):
+    """The library counts in hours, of which there may be a part."""
+    lake = Lake(f"delta:{tmp_path}/t")
+    for turn in range(3):
+        lake.write(part(f"b{turn}"), numbers(turn))
+    compact_table(lake.table)
+    for age in (timedelta(minutes=20), timedelta(hours=1)):
+        clean_up_table(lake.table, older_than=age)
+        assert len(lake.data_files()) == 4
+    clean_up_table(lake.table, older_than=timedelta(0))
+    assert len(lake.data_files()) == 1
+
+
+def test_a_clean_up_that_meets_commits_of_sinks_is_tried_again(catalog, numbers, monkeypatch):
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+    lake, met = Lake(f"iceberg:{catalog()}.db.late"), []
+    for turn in range(3):
+        lake.write(part(f"b{turn}"), numbers(turn))
+    commits = ExpireSnapshots.commit
+
+    def meets_another(self):
+        if len(met) < 2:
+            met.append(self)
+            raise CommitFailedException("updated by another process")
+        commits(self)
+
+    monkeypatch.setattr(ExpireSnapshots, "commit", meets_another)
+    time.sleep(0.01)  # behind the instant of the last snapshot
+    assert clean_up_table(lake.table, older_than=timedelta(0)).files != ()
+    assert lake.column() == [0, 1, 2]
+
+
 def test_the_commands_compact_and_clean(lake, numbers, cli):
     for turn in range(3):
         lake.write(part(f"b{turn}"), numbers(turn))
