@@ -22,8 +22,9 @@ from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.etl.table_sink import TableAddress
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.lake.file_names import prefix_of
-from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, check_nulls, remove_others, remove_own
+from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, remove_others, remove_own
 from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written
+from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of
 from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_partitions, fit
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason
 
@@ -142,8 +143,9 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
     unique = _latest(ready, rows, order).select(ready.plan.files.names)
     if not len(unique):
         return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
-    check_nulls(str(ready.table.address), ready.plan.files, unique)
-    unique = unique.cast(ready.plan.files)
+    name, unique = str(ready.table.address), unique.cast(ready.plan.files)
+    check_nulls(name, ready.plan.files, unique)
+    check_partitions_of(name, ready.partition_by, unique, in_files=ready.table.keeps_partitions)
     done = _transact(ready, lambda: ready.table.merge(unique, ready.merge_on, ready.attempt))
     if done is None:
         return _repeated(ready.table, ready.attempt)

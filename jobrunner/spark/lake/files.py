@@ -20,13 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from jobrunner.errors import PipelineError, TableError
+from jobrunner.errors import TableError
 from jobrunner.spark.lake.file_names import folder_of, owner_of
 from jobrunner.spark.lake.identity import WriteAttempt
+from jobrunner.spark.lake.row_values import check_nulls, partition_text
 
 ROWS_PER_FILE = 1_000_000
-_LONGEST_PARTITION = 1_000
-"""Bytes of a text that names a partition: Parquet keeps no bounds of longer ones, and paths end before."""
 _LONGEST_BOUND = 64
 
 
@@ -208,17 +207,13 @@ def _runs(
         typed = pa.record_batch([batch.column(one.name).cast(one.type) for one in target.schema], schema=target.schema)
         kept = typed.select(target.in_files.names).cast(target.in_files)
         for start, end in _borders(typed, target.partition_by):
-            values = {name: _text(target, name, typed.column(name)[start].as_py()) for name in target.partition_by}
+            first_row = {name: typed.column(name)[start].as_py() for name in target.partition_by}
+            values = {
+                name: partition_text(target.table, name, value, in_files=target.keeps_partitions)
+                for name, value in first_row.items()
+            }
             for first in range(start, end, target.rows_per_file):
                 yield kept.slice(first, min(end - first, target.rows_per_file)), values
-
-
-def check_nulls(table: str, schema: pa.Schema, rows: Any) -> None:
-    """Raises PipelineError that names a column in which the table allows no null, and rows have one."""
-    for one in schema:
-        if not one.nullable and (nulls := rows.column(one.name).null_count):
-            raise PipelineError(f"{nulls} rows have no value for column {one.name!r}, in which table {table} allows no "
-                                "null")  # fmt: skip
 
 
 def _borders(rows: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[int, int]]:
@@ -231,16 +226,6 @@ def _borders(rows: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[int, in
     starts = np.flatnonzero(np.any([np.diff(one) != 0 for one in codes], axis=0)) + 1
     edges = [0, *starts.tolist(), rows.num_rows]
     return list(pairwise(edges))
-
-
-def _text(target: FileTarget, column: str, value: Any) -> str | None:
-    if value is None or isinstance(value, bool):
-        return None if value is None else str(value).lower()
-    text = value.strftime("%Y-%m-%d %H:%M:%S.%f") if isinstance(value, datetime) else str(value)
-    if len(text.encode()) > _LONGEST_PARTITION:
-        raise PipelineError(f"a value of column {column!r}, by which table {target.table} is partitioned, has more "
-                            f"than {_LONGEST_PARTITION} bytes: {text[:40]}…")  # fmt: skip
-    return text
 
 
 def _statistics(footer: Any, schema: pa.Schema) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:

@@ -11,6 +11,7 @@ from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import TableCommit, commit, open_table, settle
+from jobrunner.spark.lake.services import compact_table
 from jobrunner.spark.lake.tables import CommitConflict
 from tests.unit.spark.lake.conftest import part
 
@@ -235,10 +236,34 @@ def test_values_of_all_types_come_back(lake):
     assert repr(found.slice(0, 2).to_pylist()) == repr(found.slice(2, 2).to_pylist()) == repr(rows.to_pylist())
 
 
-def test_a_value_too_long_for_a_partition_is_the_fault_of_its_item(lake, numbers):
-    with pytest.raises(PipelineError, match=r"column 'day', by which .* has more than 1000") as error:
-        lake.write(part("b"), numbers(1, day=["x" * 1001]), partition_by=["day"])
-    assert not isinstance(error.value, TableError)
+@pytest.mark.parametrize("key", [(), ("n",)])
+def test_a_value_that_cannot_partition_rows_is_the_fault_of_its_item(lake, numbers, key):
+    """Also for a merge and for a compaction, which have folders of these names."""
+    words = r"column 'day', by which table .* is partitioned, is longer than a name of 255 bytes: xxx"
+    for day in ("x" * 252, "ä" * 42):
+        with pytest.raises(PipelineError, match=words.replace("xxx", day[:3])) as error:
+            lake.write(part("a"), numbers(1, day=[day]), partition_by=["day"], merge_on=key)
+        assert not isinstance(error.value, TableError)
+    for turn, day in enumerate(["x" * 251, "ä" * 41] * 2):
+        lake.write(part(f"b{turn}"), numbers(turn, day=[day]), partition_by=["day"], merge_on=key)
+    compact_table(lake.table)
+    assert lake.column() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("key", [(), ("n",)])
+def test_a_decimal_below_zero_that_nobody_could_read_does_not_partition_a_delta_table(lake, numbers, key):
+    """deltalake reads -0.5 of a path as 0.-50, and no row of the table any more."""
+    of = {"partition_by": ["p"], "merge_on": key}
+    money = pa.decimal128(12, 2)
+    lake.write(part("a"), numbers(1, p=pa.array([Decimal("0.50")], money)), **of)
+    below = numbers(2, p=pa.array([Decimal("-0.50")], money))
+    if lake.address.format == "delta":
+        with pytest.raises(PipelineError, match=r"is a decimal below 0, which deltalake cannot read: -0\.50"):
+            lake.write(part("b"), below, **of)
+        assert lake.column() == [1]
+    else:
+        lake.write(part("b"), below, **of)
+        assert lake.column() == [1, 2]
 
 
 def test_a_batch_that_the_server_lost_is_in_the_table_or_will_never_be(lake, numbers):
