@@ -1,5 +1,7 @@
 """History to Parquet: each task exactly once, whatever stops it, and nothing is deleted that is not there."""
 
+import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -183,6 +185,32 @@ def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> 
     assert broker_of(client).run(archive_files.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)
+
+
+def test_a_run_that_loses_its_claim_in_its_write_is_ended(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any, raw: Any, keys: Any
+) -> None:
+    """As one that was suspended: what it would write without an end is cancelled, and the files of the other stay."""
+    real, claim = archive_files.FolderArchive.write, keys.archive(hashlib.sha256(path.encode()).hexdigest()[:16])
+
+    def never_ends(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            while True:
+                time.sleep(0.01)
+            yield batch
+
+    def goes_on(self: Any, rows: Any, *given: Any, **options: Any) -> None:
+        raw.set(claim + b":holder", "another")
+        real(self, rows.mapInArrow(never_ends, rows.schema), *given, **options)
+
+    finish("mail", 3)
+    monkeypatch.setattr(module, "_HOLD_MS", 1200)
+    monkeypatch.setattr(archive_files.FolderArchive, "write", goes_on)
+    with pytest.raises(UsageError, match="this process lost its claim on the archive"):
+        archive(spark, client, path, lag_s=0)
+    assert raw.get(claim + b":holder") == b"another"
+    with pytest.raises(InvalidOption, match="cannot be read as an archive"):
+        read_archive(spark, path)
 
 
 def test_a_selected_part_goes_back_into_its_queues_once(spark: Any, client: Any, path: str, finish: Any) -> None:

@@ -189,7 +189,8 @@ class _ArchiveRun:
             total = sum(map(sum, wanted.values()))
             self._tell(f"writing {total} tasks of {len(wanted)} queues")
             self._check_held()
-            with self._watch(total) as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
+            held = archives.cancellable(self._spark, self._name, self._check_held)
+            with held, self._watch(total) as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
                 self._write_files(window, sorted(wanted), adds=bool(there))
             there = self._archived(window)
         return there
@@ -276,7 +277,10 @@ class _ArchiveRun:
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(_HOLD_MS / 6000):
             with suppress(JobrunnerError):  # tried again soon; the claim outlives several failures
-                self._broker.run(archives.keep(self._keys, self._digest, ttl_ms=_HOLD_MS))
+                if self._broker.run(archives.holder(self._keys, self._digest)) == self._name:
+                    self._broker.run(archives.keep(self._keys, self._digest, ttl_ms=_HOLD_MS))
+                else:
+                    archives.cancel(self._spark, self._name)
 
     def _check_held(self) -> None:
         if self._broker.run(archives.holder(self._keys, self._digest)) != self._name:
