@@ -175,7 +175,8 @@ def test_a_fan_out_waits_for_room_too(bench: Bench, client: Client) -> None:
     (parent,) = begun(bench, client, 1)
 
     end(bench, [parent], FannedOut(children=(ON, ON)))
-    assert bench.fetcher.in_hand == 1
+    assert bench.fetcher.in_hand, "the parent waits; a busy machine may have a step after its report left, too"
+    assert counts(client, RAW)["pending"] == 1
     clean.pop()
     until_empty(bench)
 
@@ -214,7 +215,7 @@ def test_a_lease_that_was_lost_meanwhile_ends_the_wait(bench: Bench, client: Cli
     client.queue(CLEAN).push("there")
     attempts = begun(bench, client, 2)
     end(bench, attempts, ON)
-    assert bench.fetcher.in_hand == 2
+    assert bench.fetcher.in_hand >= 2
     ended = [(attempt.id, attempt.token, 0, "succeeded", b"") for attempt in attempts]
     broker_of(client).run(leases.commit(keys.queue(RAW), ended))
 
@@ -236,7 +237,7 @@ def test_a_connection_that_breaks_meanwhile_loses_no_report(broker: Broker, keys
     clean.pop()
     with pytest.raises(ServerError):
         wait_for(lambda: bench.step() is None)
-    assert bench.fetcher.in_hand == 2
+    assert bench.fetcher.in_hand >= 2
     assert len(bench.held.tokens) == 2
     way.losing = False
 
