@@ -50,14 +50,17 @@ def work(worn=False, processes=1):
     if worn:  # last: the supervisor then replaces this process, and all must have noted by then that they work
         await_notes("works", processes)
         tell("due")
-    while True:
-        signal.pause()
+    rest()
+
+def rest():
+    while True:  # not signal.pause(): a signal that arrives just before it would be handled when it returns
+        time.sleep(0.02)
 """
 
 
 def a_worker(folder: Path, act: str) -> list[str]:
-    """A worker process that does what `act` says, with note, tell, leave, work and await_file; `number` is which start
-    it is."""
+    """A worker process that does what `act` says, with note, tell, leave, work, rest and await_file; `number` is which
+    start it is."""
     return [sys.executable, "-I", "-S", "-c", _PRELUDE + act, str(folder)]
 
 

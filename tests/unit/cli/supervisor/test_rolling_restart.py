@@ -125,7 +125,7 @@ def test_a_new_one_that_does_not_come_up_stops_the_roll_and_the_old_ones_work_on
 
 def test_a_new_one_that_never_says_that_it_works_is_killed_in_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_processes, "_READY_S", 0.3)
-    rolled = run("work() if number == 1 else (note('hangs'), signal.pause())")
+    rolled = run("work() if number == 1 else (note('hangs'), rest())")
     rolled.wait_said("works", 1)
     before = rolled.pids()
 
