@@ -22,9 +22,10 @@ from jobrunner.formatting import describe, install_command
 
 WRITER = "jobrunner.spark.lake.write"
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-_LOWEST = {"deltalake": "1.6", "pyiceberg": "0.11"}
+_LOWEST = {"deltalake": "1.6.1", "pyiceberg": "0.11"}
 """As in the extra `lake`. deltalake below 1.6 writes files without the transaction of the application that is passed
-with them, silently: a repeated batch would be in the table twice. pyiceberg below 0.11 has no properties of a merge.
+with them, silently: a repeated batch would be in the table twice. deltalake 1.6.0 takes two rows of a merge whose keys
+have several columns for one, beyond some thousand rows. pyiceberg below 0.11 has no properties of a merge.
 """
 _EXAMPLES = "'delta:/lake/late', 'delta:s3://bucket/late' or 'iceberg:catalog.db.late'"
 
@@ -106,7 +107,7 @@ def _version(library: str) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
 def is_table(target: str) -> bool:
