@@ -95,7 +95,7 @@ def behind_nginx(port: int, folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{front}/"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(30)
 
 
 def ways_in(kind: str, dashboard: Running, folder: Path) -> Any:

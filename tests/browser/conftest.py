@@ -70,7 +70,7 @@ def serve() -> Iterator[Callable[..., str]]:
     yield serve
     for server, thread in running:
         server.should_exit = True
-        thread.join(10)
+        thread.join(30)
 
 
 @pytest.fixture(scope="module")

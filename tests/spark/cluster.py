@@ -41,7 +41,7 @@ class Cluster:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(30)
 
     def _run(self, name: str, *words: str) -> None:
         home = Path(pyspark.__file__).parent

@@ -92,7 +92,7 @@ class Fleet:
     def _sweep(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(30)
 
 
 @pytest.fixture

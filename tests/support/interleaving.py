@@ -100,7 +100,7 @@ class Driver:
         """Ends the thread, behind the test."""
         self._is_over = True
         self._go.set()
-        self._thread.join(10)
+        self._thread.join(30)
         self.client.close()
 
     def _replies(self, inner: Callable[..., Any], calls: Any, meanwhile: Any = None) -> Any:

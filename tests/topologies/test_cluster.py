@@ -152,7 +152,7 @@ def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Br
     thread.start()
     wait_for(lambda: all(ear._in_use is not None for ear in listener._ears))
     broker.run(queues.wake(LINES[7]))
-    thread.join(20)
+    thread.join(30)
 
     assert heard == ["q7"]
     broker.run(queues.wake(LINES[2]))

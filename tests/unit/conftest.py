@@ -17,5 +17,5 @@ def on_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
     yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
     asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(30)
     loop.close()

@@ -252,7 +252,7 @@ def test_stopping_waits_for_a_turn_that_another_thread_has() -> None:
     assert not loop.stop(0.05)
     go_on.release()
     assert loop.stop()
-    other.join(10)
+    other.join(30)
 
     loop.turn_here()
     assert len(turns) == 2, "nothing begins after the end"

@@ -161,7 +161,7 @@ def test_a_driver_that_cannot_go_on_ends_the_worker_with_an_error(current: Clien
     thread.start()
     wait_for(lambda: made and made[0].calls)
     made[0].failure = OSError("the JVM died")
-    thread.join(10)
+    thread.join(30)
 
     (error,) = caught
     assert isinstance(error, DriverFailed)
@@ -256,7 +256,7 @@ def test_a_worker_of_drivers_stops_when_it_is_told(current: Client, made: list[B
     wait_for(lambda: made and made[0].calls)
 
     send_command(current, worker, "stop", "1")
-    thread.join(10)
+    thread.join(30)
 
     assert not thread.is_alive()
     assert made[0].calls[-1] == "stop"
@@ -293,7 +293,7 @@ def test_a_burst_worker_does_not_wait_for_the_batches_of_a_driver_that_is_down(c
     wait_for(lambda: batched.counts()["waiting"] == 0)
     assert not done.wait(0.3), "an item under a lease of its own is waited for"
     lease.commit()
-    thread.join(20)
+    thread.join(30)
 
     assert done.is_set()
     assert batched.counts()["pending"] == 5

@@ -321,7 +321,7 @@ def test_a_follower_hears_of_what_comes(current: Client, keys: Keys) -> None:
     for name in ("first", "last"):
         current.queue(name).resume()
         wait_for(lambda name=name: name in heard)
-    listener.join(10)
+    listener.join(30)
 
     assert heard == ["first", "last"]
 

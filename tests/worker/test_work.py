@@ -290,7 +290,7 @@ def test_a_worker_ends_when_it_takes_too_much_memory_and_spends_no_attempt(curre
     kept.append(bytearray(b"x" * (96 * 2**20)))
     wait_for(lambda: worker.health()[1].get("problem") == "stopped")
     gates["first"].set()
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
     assert order == ["first"], "it finished what it had in hand, and took no more"
     assert audit("w") == {"waiting": 5, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
@@ -312,7 +312,7 @@ def test_stopping_twice_is_stopping_once(start: Start) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     worker.stop()
 
 

@@ -102,7 +102,7 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
 
     left = [gated.enqueue(name=f"left{number}") for number in range(3)]
     gates["running"].set()
-    stopping.join(10)
+    stopping.join(30)
     assert running.state == "succeeded"
     assert [task.record().state for task in left] == ["waiting"] * 3
     assert set(gates) == {"running"}

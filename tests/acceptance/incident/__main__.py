@@ -51,7 +51,7 @@ def main() -> int:
             wrong += failures(found)
         browser.close()
         server.should_exit = True
-        serving.join(10)
+        serving.join(30)
     print(*wrong, sep="\n")
     return 1 if wrong else 0
 

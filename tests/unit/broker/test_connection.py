@@ -174,7 +174,7 @@ def test_another_thread_may_disconnect_it_while_it_waits_for_a_reply(connect: Op
     waiting.start()
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     connection.disconnect()
-    waiting.join(10)
+    waiting.join(30)
     assert isinstance(heard[0], RedisConnectionError)
     connection.connect()
     assert connection.ask("PING") == b"PONG"

@@ -79,7 +79,7 @@ def test_a_hint_that_comes_later_ends_the_wait(broker, lines, listener, raw, wai
     waiting.start()
     wait_until(lambda: raw.info("clients")["blocked_clients"] == 1)
     enqueue(broker, lines[0])
-    waiting.join(20)
+    waiting.join(30)
 
     assert heard == ["mail"]
 
@@ -114,7 +114,7 @@ def test_a_wait_that_is_closed_ends(listener, raw, wait_until):
     waiting.start()
     wait_until(lambda: raw.info("clients")["blocked_clients"] == 1)
     raw.client_kill_filter(_type="normal", skipme=True)
-    waiting.join(20)
+    waiting.join(30)
 
     assert isinstance(ended[0], ServerUnavailable)
 

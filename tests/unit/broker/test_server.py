@@ -267,7 +267,7 @@ def test_ctrl_c_in_the_terminal_of_the_starter_does_not_reach_the_server(
 
     assert starter.process.pid is not None
     os.killpg(starter.process.pid, signal.SIGINT)
-    starter.process.join(timeout=10)
+    starter.process.join(timeout=30)
 
     assert starter.process.exitcode not in (None, 0)
     assert connect(socket).ping()

@@ -220,7 +220,7 @@ def test_a_waiting_reserve_gets_what_comes(queue: Any, client: Any, raw: Any, wa
     pushing = threading.Thread(target=push_when_someone_waits, args=(client, raw, wait_until))
     pushing.start()
     (lease,) = queue.reserve(3, wait=20)
-    pushing.join(20)
+    pushing.join(30)
 
     assert lease.payload == "late"
     assert monotonic() - began < 10
@@ -258,7 +258,7 @@ def test_a_waiting_reserve_finds_what_no_hint_told_of(
     bringing = threading.Thread(target=bring)
     bringing.start()
     assert [lease.payload for lease in way.queue("p/mail").reserve(wait=20)] == ["silent"]
-    bringing.join(20)
+    bringing.join(30)
 
 
 def test_a_closed_client_refuses_every_operation(way: Any, queue: Any) -> None:

@@ -48,7 +48,7 @@ def terminate() -> int:
     """Starts a process, ends it with SIGTERM, and returns its exit code."""
     process = subprocess.Popen(["sleep", "60"])
     process.terminate()
-    return process.wait(10)
+    return process.wait(30)
 
 
 @job(name="child.fork_and_die", max_attempts=1)

@@ -112,7 +112,7 @@ def test_as_many_run_at_a_time_as_there_are_slots(threads: Any, finished: Finish
 
     def run(attempt: Attempt) -> Outcome:
         running.append(attempt)
-        go.wait(10)
+        go.wait(30)
         return Succeeded()
 
     executor = threads(run, slots=4)
@@ -128,7 +128,7 @@ def test_a_long_task_keeps_nobody_waiting_behind_it(threads: Any, finished: Fini
 
     def run(attempt: Attempt) -> Outcome:
         if attempt.type == "long":
-            go.wait(10)
+            go.wait(30)
         return Succeeded()
 
     executor = threads(run, slots=2)
@@ -144,7 +144,7 @@ def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, fi
 
     def run(attempt: Attempt) -> Outcome:
         if attempt.type == "long":
-            go.wait(10)
+            go.wait(30)
         return Succeeded()
 
     executor = threads(run, slots=2)
@@ -174,7 +174,7 @@ def test_an_error_that_nobody_foresaw_costs_no_slot(threads: Any, finished: Fini
 
 def test_what_was_not_begun_can_be_taken_back(threads: Any, finished: FinishedAttempts) -> None:
     go = threading.Event()
-    executor = threads(lambda attempt: Succeeded(str(go.wait(10)).encode()), slots=1)
+    executor = threads(lambda attempt: Succeeded(str(go.wait(30)).encode()), slots=1)
     attempts = [attempt_at("x") for _ in range(3)]
     executor.submit(attempts)
     wait_for(lambda: executor.backlog == 2)
@@ -194,7 +194,7 @@ def test_no_more_threads_than_slots_run_tasks_whoever_brings_them(finished: Fini
     for number in range(40):
         bringer = threading.Thread(target=executor.submit, args=([attempt_at(str(number))],))
         bringer.start()
-        bringer.join(10)
+        bringer.join(30)
         wait_for(lambda: len(finished) == number + 1)  # noqa: B023  called before the loop goes on
     assert len(ran) <= 2
     executor.close()
@@ -204,7 +204,7 @@ def test_a_task_brought_while_all_slots_are_busy_waits_for_the_first_that_is_fre
     go_on = threading.Event()
 
     def run(attempt: Attempt) -> Outcome:
-        go_on.wait(10)
+        go_on.wait(30)
         return Succeeded()
 
     executor = ThreadExecutor(2, Slots(run), finished)

@@ -142,7 +142,7 @@ class Reopening:
 
     def send(self, _packed: bytes) -> None:
         self.sent.set()
-        assert self._cut.wait(10)
+        assert self._cut.wait(30)
 
     def can_read(self, timeout: float) -> bool:
         self._cut.clear()
@@ -160,7 +160,7 @@ def test_closing_one_that_is_just_about_to_listen_ends_it_too() -> None:
     wakeup = Notifier(broker, Keys("t"), ["a"], lambda *_: None)
     wakeup.start()
     wakeup.arm()
-    assert connection.sent.wait(10)
+    assert connection.sent.wait(30)
 
     wakeup.close()
 

@@ -85,5 +85,5 @@ class Signals:
 
     def _listener(self) -> tuple[Callable[[], object], Callable[[], object]]:
         if self._actions is None:
-            self._actions = self._known.get(timeout=10)
+            self._actions = self._known.get(timeout=30)
         return self._actions

@@ -58,7 +58,7 @@ class Run:
 
     def ended(self) -> int | None:
         """The exit code, when it has ended by itself."""
-        self._thread.join(10)
+        self._thread.join(30)
         assert not self._thread.is_alive()
         return self.code
 
@@ -66,7 +66,7 @@ class Run:
         """Ends it, however."""
         for _ in range(3):
             self.signals.send_stop()
-        self._thread.join(10)
+        self._thread.join(30)
 
     def _run(self) -> None:
         self.code = self.supervisor.run()

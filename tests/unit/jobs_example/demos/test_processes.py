@@ -46,4 +46,4 @@ def test_what_still_runs_is_killed_and_a_number_that_another_has_now_is_not(
     kill_all([Process(pid=child.pid, parent=1, command="the former process of this id"), grandchild])
 
     wait_until(lambda: not descendants(child.pid))
-    assert child.wait(10) == 0
+    assert child.wait(30) == 0

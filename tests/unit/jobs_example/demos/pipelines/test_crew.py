@@ -34,7 +34,7 @@ def test_a_daemon_that_has_started_nobody_is_no_python_of_the_executor() -> None
 def test_a_killed_process_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert kill("driver", Crew(driver=(process.pid,))) == process.pid
-        assert process.wait(10) == -9
+        assert process.wait(30) == -9
 
 
 def test_where_nobody_is_nobody_is_killed() -> None:
