@@ -163,6 +163,11 @@ def split_any_queue(name: object) -> tuple[str, str]:
     return split_queue(name)
 
 
+def check_tag(tag: str) -> None:
+    """Raises InvalidName for what is the hash tag of no queue, pipeline or shard."""
+    check_name(whole_queue(tag) if is_shard(tag) else tag, "queue name")
+
+
 def check_is_text(queue: object) -> None:
     """Raises InvalidName for a queue name that is no text. `Keys.queue` refuses all other wrong names."""
     if not isinstance(queue, str):
@@ -320,7 +325,7 @@ class Keys:
 
     def tag_base(self, tag: str) -> bytes:
         """Prefix of the keys of every queue and task of one tag."""
-        check_name(whole_queue(tag) if is_shard(tag) else tag, "queue name")
+        check_tag(tag)
         return b"%b{%b}:" % (self._root, tag.encode())
 
     def outbox(self, tag: str) -> bytes:

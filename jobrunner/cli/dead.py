@@ -250,7 +250,7 @@ def _group(client: Client, queue: str, group_id: str) -> ErrorGroupView:
 
 
 def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[TaskPosition]]:
-    yield from matching(client, Filter(queue=group.queue, state="dead", group=group.id))
+    return matching(client, Filter(queue=group.queue, state="dead", group=group.id))
 
 
 def _purge_group(client: Client, group: ErrorGroupView) -> int:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import tasks
-from jobrunner.broker.keys import Keys, check_id, check_name
-from jobrunner.broker.shards import is_shard, whole_queue
+from jobrunner.broker.keys import Keys, check_id, check_tag
 from jobrunner.clock import unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import InvalidName, InvalidOption
@@ -83,7 +82,7 @@ def owned(key: str) -> ObjectOwner | None:
     owner = owner_of(key)
     try:
         if owner is not None:
-            check_name(whole_queue(owner.tag) if is_shard(owner.tag) else owner.tag, "tag")
+            check_tag(owner.tag)
             check_id(owner.task_id)
     except InvalidName:
         return None

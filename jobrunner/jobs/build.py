@@ -185,10 +185,10 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
     options = definition.options
     key = None if options.partition_by is None else key_of(getattr(values, options.partition_by))
     lock = None if options.unique is None else options.unique.lock(definition.name, values, options.partition_by)
-    if chosen is NOW:
-        template, payload = definition.template, definition.parameters.write(values)
-        return replace(template, id=new_id(template.id), payload=payload, key=key, lock=lock)
     template = definition.template
+    if chosen is NOW:
+        payload = definition.parameters.write(values)
+        return replace(template, id=new_id(template.id), payload=payload, key=key, lock=lock)
     queue = chosen.queue if chosen.queue is not None else options.queue
     delay_ms, at_ms = due(chosen.in_, chosen.at)
     priority = check_priority(chosen.priority)

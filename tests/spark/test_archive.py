@@ -190,7 +190,7 @@ def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> 
 def test_a_run_that_loses_its_claim_in_its_write_is_ended(
     spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any, raw: Any, keys: Any
 ) -> None:
-    """As one that was suspended: what it would write without an end is cancelled, and the files of the other stay."""
+    """A suspended process loses its claim: its write, which never ends, is cancelled; the other's files stay."""
     real, claim = archive_files.FolderArchive.write, keys.archive(hashlib.sha256(path.encode()).hexdigest()[:16])
 
     def never_ends(batches: Iterator[Any]) -> Iterator[Any]:

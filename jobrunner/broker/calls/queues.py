@@ -147,8 +147,8 @@ def probe(keys: QueueKeys) -> Call[Probe]:
 def configure(
     keys: QueueKeys, fields: Mapping[str, Arg], *, by: str = "", changed: Iterable[str] = ()
 ) -> Call[None]:  # fmt: skip
-    """Sets fields of the settings hash; an empty value removes one. `by`: who changes them by hand; `changed`: those
-    that were changed in a step before."""
+    """Sets fields of the settings hash; an empty value removes one. `by`: the person who changes them, or '';
+    `changed`: the fields that an earlier step of the same change has written."""
     rest = [word for pair in fields.items() for word in pair]
     return _configure.on(keys, rest=rest, by=by, changed=" ".join(changed))
 

@@ -64,8 +64,8 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
     shared = task_fields(sent[0]) if alike else []
     words: list[Arg] = ["queue", keys.name, *shared]
     if alike:
-        are_due = all([task.delay_ms is None and task.at_ms is None for task in sent])  # noqa: C419  a list is faster
-        has_wishes = sent[0].priority is not None or not are_due
+        are_later = any([task.delay_ms is not None or task.at_ms is not None for task in sent])  # noqa: C419  faster
+        has_wishes = are_later or sent[0].priority is not None
         for task in sent:
             words += (task.id, task.payload, _wishes(task, 0) if has_wishes else "")
     else:

@@ -2,9 +2,9 @@ local settings, wake, declared = unpack(KEYS)
 local now_ms, by, changed = unpack(ARGV, 1, 3)
 -- configure: sets and removes settings of a queue in one step and wakes a worker; the others stay as they are.
 -- KEYS  settings: hash · wake: zset · declared: hash (see queue_declare.lua)
--- ARGV  now_ms: Unix ms or '' · by: who changes them by hand, or '' · changed: fields, with blanks between, that were
---       changed by hand in a step before this one · then field, value, ...; an empty value removes the field, '+N'
---       means in N ms
+-- ARGV  now_ms: Unix ms or '' · by: the person who changes them, or '' · changed: the fields that an earlier step of
+--       the same change has written, separated by blanks · then field, value, ...; an empty value removes the field,
+--       '+N' means in N ms
 -- reply 1
 -- Works on a server that is full, where pausing a queue may help. Its first write frees nothing.
 -- include numbers commands settings_change

@@ -27,7 +27,7 @@ from jobrunner.spark.station.sink_folders import Folders, as_name, folder_of, fo
 
 _Save = Callable[[DataFrame, str], None]
 _FAULTS = re.compile("|".join(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES))))
-"""What Python and Java say alike when a disk is full, a file system read-only, or a folder without rights."""
+"""Texts of the system that errors of Python and of Java contain: disk full, read-only file system, no permission."""
 
 
 def write_batch(

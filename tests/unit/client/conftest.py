@@ -10,6 +10,7 @@ import pytest
 from jobrunner.broker.keys import Keys
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of
+from tests.reliability.proxy import Proxy
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -50,6 +51,14 @@ def _bare(given: Any) -> Any:
     if isinstance(given, list):
         return [_bare(one) for one in given]
     return given.real if isinstance(given, Awaited) else given
+
+
+@pytest.fixture
+def proxy(server: Any) -> Iterator[Proxy]:
+    """A way to the server that can lose replies; on a cluster it leads to one server only."""
+    laid = Proxy(server.socket)
+    yield laid
+    laid.close()
 
 
 @pytest.fixture(params=["threads", "asyncio"])

@@ -1,4 +1,5 @@
-"""The reply to the claim of a batch is lost: whoever claimed it gets it all the same, and no attempt is counted."""
+"""The reply to the claim of a batch is lost: the driver gets the batch by sending the claim again, and no attempt is
+counted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +15,6 @@ from tests.support.server import topology_name
 
 pytestmark = pytest.mark.skipif(topology_name() == "cluster", reason="a proxy leads to one server")
 RAW = "orders/raw"
-
-
-@pytest.fixture
-def proxy(server: Any) -> Iterator[Proxy]:
-    laid = Proxy(server.socket)
-    yield laid
-    laid.close()
 
 
 @pytest.fixture

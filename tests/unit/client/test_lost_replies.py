@@ -54,13 +54,6 @@ class Consumer:
 
 
 @pytest.fixture
-def proxy(server: Any) -> Iterator[Proxy]:
-    laid = Proxy(server.socket)
-    yield laid
-    laid.close()
-
-
-@pytest.fixture
 def producer(proxy: Proxy, client: Client, clock: Any) -> Iterator[Client]:
     with Client(proxy.url, client.settings.prefix, now_ms=clock) as made:
         yield made

@@ -66,11 +66,11 @@ def test_a_batch_that_does_not_fit_into_one_shard_adds_nothing_to_the_others(cli
     queue.configure(partitions=4, max_size=40)
     with pytest.raises(QueueFull, match=r"queue '(mail|shop/raw)' has no room for these tasks: .* nothing was added"):
         queue.push_many(range(41))
-    assert queue.counts()["waiting"] == 0, "who tries again adds none of them twice"
+    assert queue.counts()["waiting"] == 0, "a caller that tries again adds none of them twice"
     mine = [Item(number, id=f"i{number}") for number in range(12)]
     queue.push_many(mine)
     queue.push_many(range(28))
-    assert queue.push_many(mine) == [item.id for item in mine], "what is there needs no room"
+    assert queue.push_many(mine) == [item.id for item in mine], "items that are in the queue already need no room"
     assert queue.counts()["waiting"] == 40
 
 

@@ -5,8 +5,8 @@ local RATES = {
 }
 local PARTITION_SETTINGS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
 
--- The fields of the setting that a field belongs to. They are declared and changed together: half of a rate that was
--- declared and half of one that was given by hand is a rate that nobody wanted.
+-- The fields of the setting that a field belongs to. They are declared and changed together: a rate of which one field
+-- was declared and another was set by hand is neither of the two rates.
 local function fields_with(field)
   for _, fields in ipairs(RATES) do
     for _, one in ipairs(fields) do
