@@ -1,5 +1,6 @@
 """Turns of the fetch loop, one `step()` at a time, on a real server with an executor that only keeps what it gets."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -679,6 +680,37 @@ def test_what_a_hint_brought_begins_without_another_look(bench: Bench, client: C
     assert bench.held.tokens.keys() == {begun[0].token}
     assert int(raw.info("commandstats")["cmdstat_evalsha"]["calls"]) == asked, "of two came one: that is all"
     assert bench.ear.is_armed
+
+
+@pytest.mark.parametrize(("begins_in", "pauses_taken"), [(2, 2), (math.inf, fetcher._GIVE_WAY_TIMES)])
+def test_a_turn_leaves_the_interpreter_to_what_a_hint_brought_until_it_begins(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, begins_in: float, pauses_taken: int
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        assert not bench.ear.is_armed, "it gives way before the rest of its turn"
+        pauses.append(seconds)
+        if len(pauses) == begins_in:
+            bench.shelf.waiting[0].began_s = 1.0
+
+    monkeypatch.setattr(fetcher, "sleep", pause)
+    bench.step()
+    push(client, 1)
+    bring(bench, client)
+    bench.step()
+
+    assert len(pauses) == pauses_taken
+    assert sum(pauses) < 0.001
+
+
+def test_a_turn_that_asked_for_its_tasks_itself_does_not_pause(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "sleep", lambda _: pytest.fail("it paused"))
+    push(client, 3)
+
+    assert len(bench.begun()) == 3
 
 
 def test_as_many_as_were_asked_for_may_not_be_all(bench: Bench, client: Client) -> None:
