@@ -8,7 +8,8 @@ Redis 6.2, on Valkey and on the managed services, and a script's digest is its v
 EVALSHA runs a script from its first line on at each call, and each `local function` makes a function, every time. So
 `link` puts a script together in a way that makes few:
 
-- ``-- include x y`` is replaced by what the script reaches of `lua/lib/x.lua` and `y.lua`; the rest is left out.
+- ``-- include x y`` is replaced by what the script reaches of `lua/lib/x.lua` and `y.lua`; the rest is left out. Lines
+  before it know constants and no functions: what ends there has made none.
 - ``-- rarely a b`` names included functions that most calls do not need. What only they reach goes with them into one
   function, which makes all of these when one is first called: ``a(x)`` becomes ``rarely_1().a(x)``. Each such line is a
   group of its own.
@@ -65,7 +66,7 @@ def link(file: str, text: str, read: Callable[[str], str]) -> list[Chunk]:
         return [Chunk(text, file, range(1, text.count("\n") + 2))]
     libs = [_read(lib, read(lib)) for kind, names in lines if kind == "include" for lib in names.split()]
     rarely = [names.split() for kind, names in lines if kind == "rarely"]
-    head, body = Chunk(text[: first.start()], file, range(1, text.count("\n", 0, first.start()) + 1)), _body(file, text)
+    head, body = _head(file, text[: first.start()]), _body(file, text)
     pieces = [msgspec.structs.replace(piece, users=set()) for lib in libs for piece in lib[0]]
     constants = _defaults_in([text, *(piece.text for piece in pieces)])
     constants |= {name: value for lib in libs for name, value in lib[1].items()}
@@ -76,7 +77,9 @@ def link(file: str, text: str, read: Callable[[str], str]) -> list[Chunk]:
     common = [piece for piece in pieces if piece.group == _COMMON]
     makers = chain.from_iterable(_maker(number, pieces, constants) for number in groups)
     words = constants | _calls(_COMMON, pieces)
-    return [head, _own(declared), *_rewritten(common, words), *makers, *_rewritten([body], words)]
+    return [
+        *_rewritten([head], constants), _own(declared), *_rewritten(common, words), *makers, *_rewritten([body], words)
+    ]  # fmt: skip
 
 
 def _defaults_in(texts: Sequence[str]) -> dict[str, str]:
@@ -86,6 +89,11 @@ def _defaults_in(texts: Sequence[str]) -> dict[str, str]:
     from jobrunner.queue_settings import lua_defaults
 
     return lua_defaults()
+
+
+def _head(file: str, text: str) -> _Piece:
+    """The script before its first line about libraries: it knows their constants, and none of their functions."""
+    return _piece(text, "", file, range(1, text.count("\n") + 1), is_function=True)
 
 
 def _body(file: str, text: str) -> _Piece:

@@ -261,6 +261,49 @@ def test_a_call_that_was_refused_leaves_no_note(mail, refusal):
     assert sent(mail, *again, clash="raise") == [True, True]
 
 
+ALONE = {
+    "plain": {},
+    "kept": {"is_kept": True},
+    "with options": {"is_kept": True, "max_attempts": 3, "headers": b"{}", "type": "send", "key": "k"},
+}
+
+
+@pytest.mark.parametrize("options", ALONE.values(), ids=ALONE)
+@pytest.mark.parametrize("step_ms", [0, 7, -7], ids=["within a millisecond", "later", "clock back"])
+def test_a_task_alone_enters_a_known_queue_as_one_among_others(mail, clock, options, step_ms):
+    """Three ways through the script: first in its queue, alone in a known one, among others."""
+    found = []
+    for name in ("first", "alone"):
+        assert mail.enqueue(name, **options) == [True]
+        assert mail.wakes()
+        found.append(mail.hash(name))
+        clock.advance(step_ms)
+    assert mail.enqueue("a", "b", **options) == [True, True]
+    found += [mail.hash(name) for name in "ab"]
+
+    assert mail.ids("waiting") == ["first", "alone", "a", "b"]
+    places = [float(one.pop("place")) for one in found]
+    assert places == list(mail.scores("waiting").values())
+    assert float(mail.raw.get(mail.keys.arrival)) == places[-1]
+    assert [one.pop("id") for one in found] == [b"first", b"alone", b"a", b"b"]
+    assert [float(one.pop("enqueue_time")) for one in found] == [clock.ms - n * step_ms for n in (2, 1, 0, 0)]
+    assert all(one == found[0] for one in found)
+    assert mail.totals() == {"enqueued": 4}
+
+
+def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail):
+    mail.enqueue("first")
+    for is_kept in (False, True):
+        task = a_task(f"kept {is_kept}", is_kept=is_kept, sending="" if is_kept else "1")
+        assert mail.run(tasks.enqueue(mail.keys, [task])) == [True]
+        if not is_kept:
+            mail.run(leases.pop(mail.keys, 9))  # it is finished and deleted
+        before = mail.snapshot()
+        # the reply of a call with a note is repeated; an id that is there is said to be so
+        assert mail.run(tasks.enqueue(mail.keys, [task])) == [not is_kept]
+        assert mail.snapshot() == before
+
+
 def commands(mail, *sent):
     """How many commands the server carries out for one call, without the call itself."""
     count = "total_commands_processed"

@@ -10,21 +10,34 @@ local now_ms, tasks, call, clash, shared = unpack(ARGV, 1, 5)
 --       count of words of its own
 -- reply the positions (1 = first) of tasks whose id exists already, which stay as they are, and 0 behind them for a new
 --       queue; 'full'; or 'exists' and positions, when nothing was added. Sent again it adds nothing: the same reply
+
+-- Most calls have one task, which is new and due at once, for a known queue that limits no enqueue. A function takes
+-- the time in which it is made, at each call, so these make none.
+local first, note = 6 + shared, call ~= '' and string.sub(tasks, 1, -6) .. 'sent:' .. call
+local is_again = note and not redis.call('SET', note, '', 'NX', 'PX', SENT_KEEP_MS)
+local arrived, time = redis.call('GET', arrival), now_ms == '' and redis.call('TIME')
+local now = time and time[1] * 1000 + time[2] / 1000 or tonumber(now_ms)
+local id, last, is_one = ARGV[first], tonumber(arrived) or 0, ARGV[first + 2] == '' and not ARGV[first + 3]
+is_one = is_one and not is_again and redis.call('EXISTS', tasks .. id) == 0
+local limits = redis.call('HMGET', settings, 'max_size', 'fair', 'key_inflight', 'key_tokens')
+if is_one and arrived and not (limits[1] or limits[2] or limits[3] or limits[4]) then
+  last = math.max(last + STEP, now - now % 1 + HALF)
+  redis.call('HSET', tasks .. id, 'id', id, 'place', last, 'payload', ARGV[first + 1], 'enqueue_time', now,
+    'retry_count', '0', unpack(ARGV, 6, first - 1))
+  redis.call('ZADD', waiting, last, id)
+  redis.call('SET', arrival, last)
+  redis.call('HINCRBY', counters, 'enqueued', 1)
+  redis.call('ZADD', wake, 0, '1')
+  return {}
+end
 -- include numbers commands queue_position queue_settings waiting_set enqueue_call
--- rarely number slot_at read_due notify_next_producer add_tasks
+-- rarely number slot_at read_due notify_next_producer add_tasks earlier_reply note_reply withdraw_note
 -- rarely add_to_partition
 -- rarely add_to_partitions
--- rarely earlier_reply note_reply existing_positions withdraw_note
 
-local first, note = 6 + shared, call ~= '' and string.sub(tasks, 1, -6) .. 'sent:' .. call
-if note and not redis.call('SET', note, '', 'NX', 'PX', SENT_KEEP_MS) then return earlier_reply(note) end
-local now, capacity = read_clock(now_ms), capacity_left(settings, waiting, scheduled)
-local arrived = redis.call('GET', arrival)
-local last, known, added = tonumber(arrived) or 0, {}, 1
-
--- Most calls have one task, which is new and due at once: these make no lists, and no functions that fill them.
-local id, is_one = ARGV[first], ARGV[first + 2] == '' and not ARGV[first + 3]
-if is_one and capacity >= 1 and redis.call('EXISTS', tasks .. id) == 0 then
+if is_again then return earlier_reply(note) end
+local capacity, known, added = capacity_left(settings, waiting, scheduled), {}, 1
+if is_one and capacity >= 1 then
   last = arrival_after(last, now)
   redis.call('HSET', tasks .. id, 'id', id, 'place', last, 'payload', ARGV[first + 1], 'enqueue_time', now,
     'retry_count', '0', unpack(ARGV, 6, first - 1))

@@ -60,6 +60,16 @@ def test_a_constant_is_replaced_by_what_it_stands_for(written):
     assert script.source.decode() == f"{HEAD}{said}"
 
 
+def test_what_comes_before_the_libraries_knows_their_constants_and_makes_none_of_their_functions(written):
+    early = "if a == ONE then return f(ONE) end\n"
+    script = written(
+        f"{HEAD}{early}-- include x\nreturn f(ONE)\n", x="local ONE = 1\nlocal function f(n) return n end\n"
+    )
+
+    made = "local function f(n) return n end\nreturn f(1)\n"
+    assert script.source.decode() == f"{HEAD}{early.replace('ONE', '1')}{made}"
+
+
 LIBS = {
     "x": "local base = a .. ':'\nlocal count = 0\n\nlocal function often() return count end\n",
     "y": "local function deep()\n  count = count + 1\n  return base .. often()\nend\n\n"
