@@ -26,7 +26,7 @@ from jobrunner.broker.redis_errors import (
     RedisTimeoutError,
     ResponseError,
 )
-from jobrunner.broker.resp import Arg, pack
+from jobrunner.broker.resp import Arg, PackedHead, pack, pack_behind
 from jobrunner.broker.scripts import Script, load, readable_error
 from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused
 
@@ -60,6 +60,8 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """Whether a cluster sends it to every primary; the reader gets a list of their replies then."""
     divisible: bool = False
     """Whether its reply is a list with an item for each key, so that the keys may be divided among several calls."""
+    head: PackedHead | None = None
+    """All but the last words, packed before, for a server that uses its own clock."""
 
 
 class ScriptCommand(Generic[T]):
@@ -170,7 +172,11 @@ def _answered(error: Exception) -> Exception:
 
 def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes, *, with_source: bool = False) -> bytes:
     """Calls in one piece: each piece would be a packet of its own, and a turn of its own for the server."""
-    return b"".join([pack(resp_args(call, now_ms, with_source=with_source)) for call in calls])
+    if now_ms or with_source:
+        return b"".join([pack(resp_args(call, now_ms, with_source=with_source)) for call in calls])
+    return b"".join(
+        [pack(resp_args(call, b"")) if call.head is None else pack_behind(call.head, call.words) for call in calls]
+    )
 
 
 def pack_unknown(calls: Sequence[Call[Any]], now_ms: bytes) -> bytes:
@@ -186,7 +192,10 @@ def pack_unknown(calls: Sequence[Call[Any]], now_ms: bytes) -> bytes:
 
 def may_repeat(calls: Sequence[Call[Any]]) -> bool:
     """Whether the calls may be sent again when it is not known if they were applied."""
-    return all(call.repeatable for call in calls)
+    for call in calls:  # noqa: SIM110  each exchange asks, and a generator takes four times as long
+        if not call.repeatable:
+            return False
+    return True
 
 
 def interpret(call: Call[T], reply: object) -> T:

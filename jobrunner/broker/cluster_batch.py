@@ -196,7 +196,7 @@ def _parts_of(index: int, call: Call[Any]) -> list[_CallPart]:
     if call.script is None:
         key = key_of(call)
         return [_CallPart(index, call, None if key is None else slot_of(key))]
-    call = structs.replace(call, script=call.script.on_cluster)
+    call = structs.replace(call, script=call.script.on_cluster, head=None)
     if not call.divisible:
         return [_CallPart(index, call, slot_of(call.keys[0]))]
     by_slot: dict[int, list[int]] = {}

@@ -116,8 +116,10 @@ def _disturbances(reply: Any) -> list[bytes]:
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the scripts that the server does not know, and of a confirmation behind them, whose reply is about
     the time before they wrote anything."""
+    if NoScriptError not in map(type, replies):  # so it is after all exchanges but a few
+        return []
     positions = [position for position, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if positions and ends_with_confirmation(calls):
+    if ends_with_confirmation(calls):
         positions.append(len(calls) - 1)
     return positions
 

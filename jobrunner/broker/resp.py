@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 Arg = bytes | str | int | float
 
 
@@ -24,3 +26,25 @@ else:
         """One command in the server's protocol (RESP)."""
         packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
         return packed
+
+
+class PackedHead(msgspec.Struct, frozen=True):
+    """The packed first words of a command, for commands that differ in their last words only."""
+
+    raw: bytes
+    tail: int
+    """How many words follow: one to nine."""
+
+
+_COUNT = len(b"*1\r\n")
+
+
+def packed_head(words: Sequence[Arg], tail: int) -> PackedHead:
+    """All but the last `tail` words of a command."""
+    _, _, rest = pack(words[:-tail]).partition(b"\n")
+    return PackedHead(b"*%d\r\n%b" % (len(words), rest), tail)
+
+
+def pack_behind(head: PackedHead, words: Sequence[Arg]) -> bytes:
+    """The command whose first words are those of `head`; only the last of `words` are read."""
+    return head.raw + pack(words[-head.tail :])[_COUNT:]

@@ -67,6 +67,8 @@ def current_client() -> Client:
     """The client of the worker whose job this is, else of this process; made with default settings at the first use."""
     if (client := _here.get(None)) is not None:
         return client
+    if not _pins and (client := _state.get("client")) is not None:
+        return client
     with _lock:
         if _pins:
             return _pins[-1][0]

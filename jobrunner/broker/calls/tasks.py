@@ -23,6 +23,9 @@ class EnqueueReply(list[bool]):
     is_first = False
 
 
+_ONE_NEW = EnqueueReply([True])
+
+
 def _record(tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
     if not reply:
         return None
@@ -60,7 +63,7 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
     """
     sent = list(tasks)
     name = _name_of_call(sent)
-    alike = len(sent) == 1 or len(set(map(_traits, sent))) == 1
+    alike = len(sent) == 1 or len(set(map(traits_of, sent))) == 1
     shared = task_fields(sent[0]) if alike else []
     words: list[Arg] = ["queue", keys.name, *shared]
     if alike:
@@ -158,7 +161,7 @@ _MORE = ("keepalive_ms", "max_attempts", "max_stalled", "expires_in_ms", "encodi
 _PLAIN = ("priority", "key")
 _of_more, _of_plain = attrgetter(*_MORE), attrgetter(*_PLAIN)
 _NO_MORE = _of_more(Task(id="", queue="", payload=b""))
-_traits = attrgetter("type", *_MORE, *_PLAIN)
+traits_of = attrgetter("type", *_MORE, *_PLAIN)
 """The fields of the hash besides the payload, which most batches have in common and send once."""
 
 
@@ -168,6 +171,8 @@ def task_fields(task: Task) -> list[Arg]:
 
 
 def _are_new(queue: str, sent: int | list[str], known: list[Any] | bytes) -> EnqueueReply:
+    if not known and sent == 1:
+        return _ONE_NEW
     total = sent if isinstance(sent, int) else len(sent)
     if not known:
         return EnqueueReply([True] * total)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jobrunner.broker.call import SLICE_BYTES, Call, sliced
 from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls.plain_enqueue import enqueue_plain, is_plain
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_names, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
@@ -125,8 +126,11 @@ def enqueue_call(keys: Keys, encryption: PayloadEncryption | None, sent: list[Ta
         if len(task.payload) > limit:
             check_size(task.payload, limit)
     queue = keys.queue(sent[0].queue)
+    if encryption is None and sent[0].lock is None:
+        is_one = len(sent) == 1 and is_plain(sent[0])
+        return enqueue_plain(queue, sent[0]) if is_one else tasks.enqueue(queue, sent)
     if encryption is None:
-        return tasks.enqueue(queue, sent) if sent[0].lock is None else tasks.enqueue_unique(queue, sent[0])
+        return tasks.enqueue_unique(queue, sent[0])
     if sent[0].lock is not None:
         return _unique_call(queue, encryption, sent[0], sent[0].id, queue)
     return tasks.enqueue(queue, encrypted_tasks(encryption, queue, sent))
