@@ -44,10 +44,18 @@ _move = ScriptCommand("move", texts)
 _spread = ScriptCommand("fan_out", lambda reply: [text(reply)])
 
 
+_BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
+
+
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
     next_event_ms = float(reply[1]) if reply[1] else None
     attempts = _read_attempts(queue, lease, reply)
     return Reservation(float(reply[0]), next_event_ms, float(reply[3]), reply[5] == 1, attempts)
+
+
+def is_full(reply: object, count: int) -> bool:
+    """Whether this reply of the server to a reserve has the `count` tasks that were asked for."""
+    return isinstance(reply, list) and len(reply) == _BEFORE_TASKS + count * _WORDS_OF_A_TASK
 
 
 def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
@@ -58,7 +66,8 @@ def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
     now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
     usual_limit = int(reply[4])
     attempts, types = [], {b"": "", None: ""}
-    tasks = zip(reply[6::5], reply[7::5], reply[8::5], reply[9::5], reply[10::5], strict=True)
+    words = (reply[at::_WORDS_OF_A_TASK] for at in range(_BEFORE_TASKS, _BEFORE_TASKS + _WORDS_OF_A_TASK))
+    tasks = zip(*words, strict=True)
     for token, (raw_id, raw_type, payload, enqueue_time, more) in enumerate(tasks, lease):
         try:
             task_id = raw_id.decode()

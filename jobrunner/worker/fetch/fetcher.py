@@ -1,9 +1,10 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call
@@ -16,8 +17,8 @@ from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, ReserveAhead, TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
-from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
-from jobrunner.worker.report.report_calls import ReportCall
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
+from jobrunner.worker.fetch.turn import FetchTurn, UnreadReservation, UnreadReservations
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.shards import ServedShards
 
@@ -27,22 +28,6 @@ _NOTIFY_BUSY = 256
 _POLL_ALL_S = 0.2
 _GIVE_WAY_S = 0.00003
 _GIVE_WAY_TIMES = 10
-
-
-@dataclass(slots=True)
-class FetchTurn:
-    """One turn: each step leaves here what the later ones need."""
-
-    may_reserve: bool
-    """Decided once, when the turn begins: it reserves nothing and begins nothing when that was False."""
-    reports: list[ReportCall] = field(default_factory=list)
-    plan: ReservePlan = field(default_factory=ReservePlan)
-    asked_at: float = 0.0
-    """When the exchange began (monotonic clock): leases count from here, as the server may have begun them then."""
-    replies: list[Any] = field(default_factory=list)
-    """In the order of `reports`, of the shares and of the probes of `plan`."""
-    refused: JobrunnerError | None = None
-    """The last error with which the server answered a call. It is raised when everything else was taken in."""
 
 
 class Fetcher:
@@ -67,6 +52,7 @@ class Fetcher:
         self._quarantine = self._intake.quarantine
         self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
         self._ahead = ReserveAhead(parts.keys, self._numbers)
+        self._unread = UnreadReservations()
         self._max_tasks = max_tasks
         self._shards = shards
         if shards is not None:
@@ -87,7 +73,7 @@ class Fetcher:
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported, and ends that were not yet passed on to their flows."""
-        return self._prefetch.in_hand + len(self._ahead) + len(self.reporting)
+        return self._prefetch.in_hand + self._unread.tasks + len(self._ahead) + len(self.reporting)
 
     @property
     def finished_total(self) -> int:
@@ -120,6 +106,7 @@ class Fetcher:
         if self._shards is not None and self._shards.has_changed:
             self._serve_more(self._shards)
         if not turn.may_reserve:
+            self._take_unread(turn)
             self._intake.give_back_unbegun()
             self.reporting.release_waiting()
         self._take_wakeups()
@@ -135,6 +122,8 @@ class Fetcher:
         self._take_replies(turn)
         self.quiet = not turn.may_reserve
         pause_s = self._pause()
+        if pause_s > 0:
+            self._take_unread(turn)
         if turn.refused is not None or pause_s > 0 or not turn.may_reserve:
             self.reporting.after_report.note()
         self.reporting.after_report.pass_on()
@@ -195,29 +184,57 @@ class Fetcher:
         calls: list[Call[Any]] = [report.call for report in turn.reports]
         for queue, share in turn.plan.shares.items():
             first = self._numbers.first_of(share)
-            calls.append(leases.reserve(keys.queue(queue), share, token=first, most_bytes=leases.REPLY_BYTES))
+            turn.reserves.append(leases.reserve(keys.queue(queue), share, token=first, most_bytes=leases.REPLY_BYTES))
+        calls += [replace(reserve, read=_as_sent) for reserve in turn.reserves]
         calls += [probe(keys.queue(queue)) for queue in turn.plan.probed]
-        if not calls:
-            return
-        self._parts.broker.connect()
-        turn.asked_at, began = monotonic(), perf_counter()
-        turn.replies = self._parts.broker.run_each(calls, meanwhile=self.reporting.after_report.note)
-        self._parts.stats.round_trip(perf_counter() - began)
+        try:
+            if calls:
+                self._parts.broker.connect()
+                turn.asked_at, began = monotonic(), perf_counter()
+                turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._meanwhile, turn))
+                self._parts.stats.round_trip(perf_counter() - began)
+        finally:
+            self._take_unread(turn)
+
+    def _meanwhile(self, turn: FetchTurn) -> None:
+        """What is done while the server works."""
+        self._take_unread(turn)
+        self.reporting.after_report.note()
+
+    def _take_unread(self, turn: FetchTurn) -> None:
+        """Takes in the tasks that an earlier turn left unread."""
+        while self._unread:
+            try:
+                self._take_reservation(turn, self._unread.first())
+            finally:
+                self._unread.done()
+
+    def _take_reservation(self, turn: FetchTurn, one: UnreadReservation) -> None:
+        reply = one.read()
+        if isinstance(reply, JobrunnerError):
+            self._rotation.refused(one.queue)
+            turn.refused = reply
+        else:
+            self._intake.take(one.queue, one.count, reply, one.asked_at, begins=self._may_reserve)
 
     def _take_replies(self, turn: FetchTurn) -> None:
         if not turn.replies:
             return
         found = iter(turn.replies[len(turn.reports) :])
-        for queue, share in turn.plan.shares.items():
-            reply = next(found)
-            if isinstance(reply, JobrunnerError):
-                self._rotation.refused(queue)
-                turn.refused = reply
-                continue
-            self._intake.take(queue, share, reply, turn.asked_at, begins=self._may_reserve)
+        for (queue, share), reserve in zip(turn.plan.shares.items(), turn.reserves, strict=True):
+            one = UnreadReservation(queue, share, reserve, next(found), turn.asked_at)
+            if self._may_read_later(share) and one.is_full:
+                self._rotation.gave_all(queue)
+                self._unread.keep(one)
+            else:
+                self._take_reservation(turn, one)
         for queue in turn.plan.probed:
             turn.refused = self._intake.take_probe(queue, next(found)) or turn.refused
         turn.refused = self.reporting.take_replies(turn.reports, turn.replies) or turn.refused
+
+    def _may_read_later(self, count: int) -> bool:
+        is_plain = self._capped is None and not self._quarantine.is_on
+        return is_plain and self._may_reserve and self._prefetch.runs_soon(count)
 
     @property
     def _may_reserve(self) -> bool:
@@ -227,9 +244,10 @@ class Fetcher:
         """How many to reserve now."""
         if not self._may_reserve or self._quarantine.is_on or self._intake.lacks_keeper:
             return 0
-        wanted = self._prefetch.wanted(backlog)
+        coming = self._unread.tasks
+        wanted = self._prefetch.wanted(backlog, coming)
         if self._max_tasks:
-            wanted = min(wanted, self._max_tasks - self.finished_total - self._prefetch.in_hand)
+            wanted = min(wanted, self._max_tasks - self.finished_total - self._prefetch.in_hand - coming)
         return max(wanted, 0)
 
     def _listen(self) -> None:
@@ -270,6 +288,10 @@ class Fetcher:
         if pause_s > 0 and self._rotation.queues:
             self._listen()
         return pause_s
+
+
+def _as_sent(reply: Any) -> Any:
+    return reply
 
 
 def _give_way_to(attempt: Attempt) -> None:

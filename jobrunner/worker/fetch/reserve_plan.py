@@ -240,9 +240,11 @@ class Prefetch:
         """Whether all that is in hand can run at once, and more could."""
         return self.in_hand < self._concurrency
 
-    def wanted(self, backlog: int) -> int:
-        """How many to reserve now; 0 while the backlog is more than half full, unless slots are free all the same."""
-        free = self._concurrency + self.depth - self.in_hand
+    def wanted(self, backlog: int, coming: int = 0) -> int:
+        """How many to reserve now; 0 while the backlog is more than half full, unless slots are free all the same.
+        `coming`: so many were reserved besides, and are neither in hand nor in the backlog yet."""
+        free = self._concurrency + self.depth - self.in_hand - coming
+        backlog += coming
         if free <= 0 or (backlog > 0 and backlog > self.depth // 2 and not self.has_free_slots):
             return 0
         return min(free, self._batch_max)
@@ -254,6 +256,11 @@ class Prefetch:
         if self._rate <= 0 or self.has_free_slots:
             return _SHORTEST_PAUSE_S
         return min(max(_TOGETHER / self._rate, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+
+    def runs_soon(self, count: int) -> bool:
+        """Whether so many tasks run within the time for which tasks are fetched ahead, so that a millisecond more
+        until they begin does not matter."""
+        return count <= self.depth
 
     def ends_together(self, backlog: int, most: int) -> int:
         """How many finished tasks to collect before they are reported: `most`, or fewer when round trips are rare, so

@@ -29,6 +29,9 @@ from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import FinishedAttempts
 
+USUAL_KEEPALIVE = 3
+"""Where the reply to a reserve has the length of its leases."""
+
 
 class Shelf:
     """An executor with some slots that begins attempts only when the test says so."""
@@ -455,14 +458,119 @@ def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broke
     class Late(Unreachable):
         def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
             replies = self._broker.run_each(calls, meanwhile)
-            for attempt in replies[-1].attempts:
-                attempt.keepalive_ms = 0.0
+            replies[-1][USUAL_KEEPALIVE] = b"0"
             return replies
 
     bench = Bench(Late(broker), keys)
     push(client, 2)
     assert bench.begun() == []
     assert bench.fetcher.in_hand == 0
+
+
+class Seen(Unreachable):
+    """A broker that notes what the executor had when each exchange was sent, and when it was answered."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.bench: Bench | None = None
+        self.error: ServerUnavailable | None = None
+        self.sent: list[int] = []
+        self.worked_on: list[int] = []
+
+    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+        assert self.bench is not None
+        self.sent.append(len(self.bench.shelf.waiting))
+        if self.error is not None:
+            raise self.error
+        found = self._broker.run_each(calls, meanwhile)
+        self.worked_on.append(len(self.bench.shelf.waiting))
+        return found
+
+
+@pytest.fixture
+def fast(broker: Broker, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A worker whose tasks are short: it may hold ten, and asks for five at a time."""
+    way = Seen(broker)
+    way.bench = bench = Bench(way, keys, slots=2)
+    monkeypatch.setattr(Prefetch, "depth", 8)
+    monkeypatch.setattr(bench.stock, "_batch_max", 5)
+    monkeypatch.setattr(bench, "way", way, raising=False)
+    return bench
+
+
+def test_a_full_reply_is_read_while_the_server_handles_the_next_exchange(fast: Bench, client: Client) -> None:
+    push(client, 25)
+    way: Any = fast.way  # type: ignore[attr-defined]
+
+    assert fast.step() == 0.0
+    assert (fast.shelf.waiting, fast.held.tokens, fast.fetcher.in_hand) == ([], {}, 5), "reserved, and not read yet"
+    assert fast.step() > 0
+    assert (way.sent, way.worked_on) == ([0, 0], [0, 5]), "read when the next exchange was under way"
+    assert (len(fast.shelf.waiting), len(fast.held.tokens)) == (10, 10), "with nothing to send all is read at once"
+    for _ in range(9):
+        for attempt in fast.shelf.begin():
+            fast.finished.add(attempt, Succeeded())
+        fast.step()
+
+    assert client.queue("q").totals()["succeeded"] == 25
+    assert (fast.fetcher.in_hand, fast.held.tokens) == (0, {})
+
+
+def test_no_more_is_reserved_than_may_be_held_with_what_is_unread(fast: Bench, client: Client) -> None:
+    push(client, 50)
+    held = []
+    for _ in range(4):
+        fast.step()
+        held.append(fast.fetcher.in_hand)
+        assert client.queue("q").counts()["pending"] == held[-1]
+    assert held == [5, 10, 10, 10]
+
+
+def test_a_reply_that_has_less_than_was_asked_for_is_read_at_once(fast: Bench, client: Client) -> None:
+    push(client, 3)
+
+    assert fast.step() > 0
+    assert len(fast.shelf.waiting) == 3
+
+
+@pytest.mark.parametrize("why", ["reserving", "resting"])
+def test_unread_tasks_of_one_that_takes_nothing_any_more_are_handed_back(fast: Bench, client: Client, why: str) -> None:
+    push(client, 25)
+    fast.step()
+    setattr(fast.fetcher, why, why == "resting")
+    while fast.fetcher.in_hand:
+        fast.step()
+
+    assert fast.shelf.begin() == []
+    assert client.queue("q").counts() == {"waiting": 25, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
+
+
+def test_unread_tasks_begin_when_the_server_goes_away(fast: Bench, client: Client) -> None:
+    push(client, 25)
+    fast.step()
+    way: Any = fast.way  # type: ignore[attr-defined]
+    way.error = ServerUnavailable("gone")
+    with pytest.raises(ServerUnavailable):
+        fast.step()
+
+    assert len(fast.shelf.waiting) == 5
+    assert len(fast.held.tokens) == 5
+
+
+def test_the_limit_on_tasks_counts_the_unread_ones(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(Prefetch, "depth", 8)
+    bench = Bench(broker, keys, slots=2, max_tasks=12)
+    push(client, 25)
+    for _ in range(6):
+        bench.step()
+        for attempt in bench.shelf.begin():
+            bench.finished.add(attempt, Succeeded())
+
+    bench.step()
+    assert client.queue("q").totals()["succeeded"] == 12
+    assert client.queue("q").counts()["waiting"] == 13
 
 
 def test_what_the_keeper_cannot_keep_yet_is_handed_back_at_once(bench: Bench, client: Client) -> None:
