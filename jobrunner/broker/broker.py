@@ -189,8 +189,9 @@ class Broker:
             self._idle.rest(connection)
 
     def open_blocking(self, key: bytes) -> Any:
-        """A connection for commands that wait in the server, on that key; the caller disconnects it."""
-        return self.endpoint.open(blocking=True, key=key)
+        """A connection for commands that wait in the server, on that key; the caller disconnects it. Its replies have a
+        time limit, as all have: what may come late is waited for with `can_read`."""
+        return self.endpoint.open(key=key)
 
     def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""

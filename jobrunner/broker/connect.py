@@ -1,7 +1,5 @@
 """From a URL to connections: standalone, TLS, unix socket, embedded, behind Sentinel, of a cluster.
 
-Pooled connections time out reads; blocking reads get a connection of their own without that limit.
-
 Also what a driver does when a connection fails: how long it tries, and whether the server is still the primary.
 """
 
@@ -68,29 +66,27 @@ class Endpoint:
             return self.cluster.url_of(self.cluster.node_for(key))
         return self.url if self.embedded is None else f"unix://{self.embedded.ensure()}"
 
-    def open(self, *, blocking: bool = False, key: bytes = b"") -> BlockingConnection:
-        """An unconnected connection; `blocking` ones never time out while they wait for a reply.
+    def open(self, *, key: bytes = b"") -> BlockingConnection:
+        """An unconnected connection.
 
         On a cluster it is to the node that serves `key`. Raises RedisConnectionError when none is known.
         """
-        return self._open_at(self._url(key), blocking=blocking)
+        return self._open_at(self._url(key))
 
-    def _open_at(self, url: str, *, blocking: bool = False) -> BlockingConnection:
+    def _open_at(self, url: str) -> BlockingConnection:
         check = None if self.sentinels is None else self.sentinels.check_primary
-        return open_connection(url, self._how(blocking), check)
+        return open_connection(url, self._options, check)
 
     async def open_async(self, *, blocking: bool = False, key: bytes = b"") -> Any:
-        """The same for asyncio."""
+        """The same for asyncio; `blocking` ones never time out while they wait for a reply."""
         from asyncio import to_thread
 
         from jobrunner.broker import redis_py
 
         url = await to_thread(self._url, key)
         check = None if self.sentinels is None else self.sentinels.check_primary_async
-        return redis_py.open_async(url, self._how(blocking), check)
-
-    def _how(self, blocking: bool) -> ConnectionOptions:
-        return msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
+        options = msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
+        return redis_py.open_async(url, options, check)
 
     def at(self, address: "Address") -> "Endpoint":
         """One node of the cluster."""

@@ -280,5 +280,5 @@ def listening_error(error: Exception, endpoint: Endpoint) -> JobrunnerError:
     if endpoint.cluster is not None:
         endpoint.cluster.is_stale = True
     if isinstance(error, (*BROKEN, *_NOT_HERE)) or "UNBLOCKED" in str(error):
-        return ServerUnavailable(f"no server at {endpoint}: {error}")
+        return ServerUnavailable(f"no server at {endpoint}: {str(error) or 'no answer in time'}")
     return server_error(error)

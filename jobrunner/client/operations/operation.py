@@ -16,7 +16,8 @@ import msgspec
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.errors import JobrunnerError, QueueFull
+from jobrunner.clock import sleep
+from jobrunner.errors import JobrunnerError, QueueFull, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Calls: TypeAlias = list[Call[Any]]
+_AFTER_BROKEN_S = 0.2
+"""After a wait whose connection broke: a way that always breaks must not become a loop without pause."""
 
 
 class EachReply(msgspec.Struct, frozen=True):
@@ -115,12 +118,21 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                     answer = step.work()
                 else:
                     listener = listener or step.listen(broker)
-                    answer = listener.wait(step.at_most_s)
+                    answer = _waited(listener, step.at_most_s)
             except QueueFull as refused:
                 error = refused
     finally:
         if listener is not None:
             listener.close()
+
+
+def _waited(listener: Listener, at_most_s: float) -> object:
+    """A wait ends early when its connection breaks: who waited asks next, and hears then when the server is away."""
+    try:
+        return listener.wait(at_most_s)
+    except ServerUnavailable:
+        sleep(min(at_most_s, _AFTER_BROKEN_S))
+        return None
 
 
 async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
@@ -148,12 +160,22 @@ async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
                     answer = await _in_thread(step.work)
                 else:
                     listener = listener or step.listen_async(broker)
-                    answer = await listener.wait(step.at_most_s)
+                    answer = await _waited_async(listener, step.at_most_s)
             except QueueFull as refused:
                 error = refused
     finally:
         if listener is not None:
             await listener.close()
+
+
+async def _waited_async(listener: AsyncListener, at_most_s: float) -> object:
+    import asyncio
+
+    try:
+        return await listener.wait(at_most_s)
+    except ServerUnavailable:
+        await asyncio.sleep(min(at_most_s, _AFTER_BROKEN_S))
+        return None
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

@@ -20,6 +20,7 @@ from jobrunner.broker.calls import leases, queues, tasks
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.connection import Connection
 from jobrunner.broker.redis_py import AsyncRedisPyConnection
+from jobrunner.broker.resp import pack
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
     ClientClosed,
@@ -482,7 +483,9 @@ def test_a_blocking_connection_waits_longer_than_any_other(server, keys):
     connection = driver.open_blocking(nothing)
     connection.connect()
 
-    assert connection.ask("BLPOP", nothing, "1.5") is None
+    connection.send(pack(("BLPOP", nothing, "1.5")))
+    assert connection.can_read(timeout=5)
+    assert connection.read_response() is None
     connection.disconnect()
     driver.close()
 

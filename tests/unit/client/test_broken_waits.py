@@ -1,0 +1,116 @@
+"""Waits for work, room or a result over a network that breaks or says nothing any more."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.listeners import ChannelListener
+from jobrunner.client.client import Client
+from jobrunner.errors import ClientClosed
+
+_GREETED = b"+OK\r\n" * 2
+_SUBSCRIBED = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+
+
+@pytest.fixture
+def mute() -> Iterator[Callable[[bytes], Endpoint]]:
+    """mute(words): the way to a server that accepts, says these words and nothing else."""
+    ends: list[socket.socket] = []
+
+    def listen(words: bytes) -> Endpoint:
+        listening = socket.create_server(("127.0.0.1", 0))
+        ends.append(listening)
+
+        def say() -> None:
+            with suppress(OSError):
+                while True:
+                    near, _ = listening.accept()
+                    ends.append(near)
+                    near.sendall(words)
+
+        threading.Thread(target=say, daemon=True).start()
+        return Endpoint(f"redis://127.0.0.1:{listening.getsockname()[1]}/0", timeout_s=0.2)
+
+    yield listen
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+
+
+@pytest.mark.parametrize(
+    "words", [b"", _GREETED, _GREETED + _SUBSCRIBED[:-3], _GREETED + _SUBSCRIBED + b"*3\r\n$7\r\nmess"],
+    ids=["before the greeting", "after it", "within the answer", "within a message"],
+)  # fmt: skip
+def test_a_wait_for_a_result_ends_though_the_server_falls_silent(
+    mute: Callable[[bytes], Endpoint], words: bytes
+) -> None:
+    listener = ChannelListener(Broker(mute(words)), b"c")
+    waiting = threading.Thread(target=lambda: [listener.wait(0.05), listener.wait(0.05)], daemon=True)
+    waiting.start()
+    waiting.join(10)
+
+    assert not waiting.is_alive()
+    listener.close()
+
+
+def cut_when(blocked: int, raw: Any, wait_until: Callable[..., Any], then: Callable[[], object]) -> threading.Thread:
+    """Cuts all connections when so many wait in the server, and does something when they wait again."""
+
+    def cut() -> None:
+        wait_until(lambda: raw.info("clients")["blocked_clients"] == blocked)
+        raw.client_kill_filter(_type="normal", skipme=True)
+        then()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    return thread
+
+
+def test_a_reserve_that_waits_outlasts_a_broken_connection(
+    way: Any, client: Client, raw: Any, wait_until: Callable[..., Any]
+) -> None:
+    cutting = cut_when(1, raw, wait_until, lambda: client.queue("mail").push("later"))
+    (lease,) = way.queue("mail").reserve(wait=20)
+    cutting.join()
+
+    assert lease.payload == "later"
+
+
+def test_a_push_that_waits_for_room_outlasts_a_broken_connection(
+    way: Any, client: Client, raw: Any, wait_until: Callable[..., Any]
+) -> None:
+    client.queue("mail").configure(max_size=1)
+    client.queue("mail").push("first")
+    cutting = cut_when(1, raw, wait_until, lambda: client.queue("mail").pop())
+    way.queue("mail").push("second", wait=20)
+    cutting.join()
+
+    assert [one.payload for one in client.queue("mail").pop()] == ["second"]
+
+
+def test_a_wait_of_a_closed_client_ends(server: Any, keys: Any, raw: Any, wait_until: Callable[..., Any]) -> None:
+    client = Client(server.url, keys.prefix)
+    queue = client.queue("mail")
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            queue.reserve(wait=20)
+        except ClientClosed as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_until(lambda: raw.info("clients")["blocked_clients"] == 1)
+    client.close()
+    raw.client_kill_filter(_type="normal", skipme=True)
+    waiting.join(10)
+
+    assert len(ended) == 1
