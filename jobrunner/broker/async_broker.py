@@ -11,6 +11,7 @@ from jobrunner.broker.call import (
     Call,
     attempt_to_interpret,
     interpret,
+    is_demoted,
     may_repeat,
     pack_calls,
     pack_unknown,
@@ -25,7 +26,7 @@ from jobrunner.broker.confirmed_writes import (
     to_send_again,
     waits_for_disk,
 )
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
 from jobrunner.errors import ClientClosed
@@ -120,6 +121,12 @@ class AsyncBroker:
 
     async def _carried_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """The replies of one exchange, which is repeated as far as it may be."""
+        try:
+            return await self._tried(calls)
+        except Demoted as error:
+            return error.replies
+
+    async def _tried(self, calls: Sequence[Call[Any]]) -> list[Any]:
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         while True:
             if self._closed:
@@ -195,8 +202,9 @@ class AsyncBroker:
                 replies[position] = await read_reply_async(connection)
         if calls and calls[-1].script is None and waits_for_disk(calls):
             replies[-1] = await _carry_out(connection, outlast_sync(calls, replies[-1]))
-        if self._has_sentinels:
-            raise_if_demoted(calls, replies)
+        if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
+            await self._drop_idle()
+            raise Demoted(calls, replies, waits=self._has_sentinels)
         self._idle.rest(connection)
         return replies
 

@@ -13,6 +13,7 @@ from jobrunner.broker.call import (
     Call,
     attempt_to_interpret,
     interpret,
+    is_demoted,
     may_repeat,
     pack_calls,
     pack_unknown,
@@ -28,7 +29,7 @@ from jobrunner.broker.confirmed_writes import (
     to_send_again,
     waits_for_disk,
 )
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, raise_if_demoted
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed
@@ -208,6 +209,12 @@ class Broker:
         return Broker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
 
     def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
+        try:
+            return self._tried(calls, meanwhile)
+        except Demoted as error:
+            return error.replies
+
+    def _tried(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None) -> list[Any]:
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         while True:
             if self._closed:
@@ -281,8 +288,9 @@ class Broker:
                 replies[position] = read_reply(connection)
         if calls and calls[-1].script is None and waits_for_disk(calls):
             replies[-1] = _carry_out(connection, outlast_sync(calls, replies[-1]))
-        if self._has_sentinels:
-            raise_if_demoted(calls, replies)
+        if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
+            self._drop_idle()
+            raise Demoted(calls, replies, waits=self._has_sentinels)
         self._idle.rest(connection)
         return replies
 

@@ -21,6 +21,7 @@ from jobrunner.broker.redis_errors import (
     BusyLoadingError,
     NoPermissionError,
     OutOfMemoryError,
+    ReadOnlyError,
     RedisConnectionError,
     RedisError,
     RedisTimeoutError,
@@ -148,6 +149,11 @@ def key_of(call: Call[Any]) -> bytes | None:
     return key if isinstance(key, bytes) else str(key).encode()
 
 
+def is_demoted(reply: object) -> bool:
+    """Whether a server refused a write because it is a replica. Before Redis 7 a script puts it in other words."""
+    return isinstance(reply, ResponseError) and (isinstance(reply, ReadOnlyError) or "-READONLY" in str(reply))
+
+
 def read_reply(connection: Any) -> Any:
     """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
     try:
@@ -234,6 +240,8 @@ def server_error(error: Exception, script: Script | None = None) -> JobrunnerErr
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")
+    if is_demoted(error):
+        return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
     if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
         return ServerRefused(f"the server answered with an error: {text}")
     return error

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from jobrunner.broker.broker import Broker, raise_if_loading
-from jobrunner.broker.call import BROKEN, Call, interpret, may_repeat, pack_calls, read_reply
+from jobrunner.broker.call import BROKEN, Call, interpret, is_demoted, may_repeat, pack_calls, read_reply
 from jobrunner.broker.confirmed_writes import to_send_again
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
@@ -92,7 +92,7 @@ class CallStream:
         except BROKEN:
             self._write_all_again()
             return
-        if to_send_again(first.calls, replies):
+        if to_send_again(first.calls, replies) or any(map(is_demoted, replies)):
             self._write_all_again()
             return
         self._sent.popleft()

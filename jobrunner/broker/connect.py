@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from jobrunner.broker.call import Call, server_error
+from jobrunner.broker.call import Call, is_demoted, server_error
 from jobrunner.broker.connection import ConnectionOptions
 from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
-from jobrunner.broker.redis_errors import AuthenticationError, ReadOnlyError, RedisConnectionError, ResponseError
+from jobrunner.broker.redis_errors import AuthenticationError, RedisConnectionError, ResponseError
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
@@ -166,19 +166,15 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class Demoted(RedisConnectionError):
-    """A server is a replica now, and did nothing of what may not be repeated."""
+    """A server took no writes, as it is a replica; `replies` are what it said. Its connections are of no use: behind a
+    name or a virtual IP others lead to the new primary, and these never will."""
 
-
-def _is_demoted(reply: object) -> bool:
-    """Whether a server refused a write because it is a replica now. Before Redis 7 a script puts it in other words."""
-    return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))
-
-
-def raise_if_demoted(calls: Sequence[Call[Any]], replies: Sequence[object]) -> None:
-    """Raises Demoted when a server took no writes and all of the calls may be sent again, to the new primary."""
-    refused = [_is_demoted(reply) for reply in replies]
-    if any(refused) and all(call.repeatable or was for call, was in zip(calls, refused, strict=True)):
-        raise Demoted("the server is a replica now")
+    def __init__(self, calls: Sequence[Call[Any]], replies: list[Any], *, waits: bool) -> None:
+        super().__init__("the server is a replica now")
+        self.replies = replies
+        self.may_repeat = all(one.repeatable or is_demoted(reply) for one, reply in zip(calls, replies, strict=True))
+        self.waits = waits
+        """Whether a new primary is waited for, as sentinels will name one; else there is one more try, at once."""
 
 
 class ReconnectPolicy(msgspec.Struct):
@@ -189,6 +185,7 @@ class ReconnectPolicy(msgspec.Struct):
     server: object
     began: float = msgspec.field(default_factory=monotonic)
     next_pause_s: float = _FIRST_PAUSE_S
+    was_demoted: bool = False
 
     def wait_to_connect(self, error: Exception) -> None:
         """Pauses before the next try to connect; raises ServerUnavailable when the time is up."""
@@ -201,10 +198,15 @@ class ReconnectPolicy(msgspec.Struct):
     def pause_to_connect(self, error: Exception) -> float:
         """Seconds to pause before the next try to connect, or before a server that is loading is asked again.
 
-        Raises ServerUnavailable when the time is up, ServerRefused for a wrong user or password.
+        Raises ServerUnavailable when the time is up, ServerRefused for a wrong user or password, and Demoted when the
+        calls are not sent again.
         """
         if isinstance(error, (AuthenticationError, ResponseError)):
             raise server_error(error) from error
+        if isinstance(error, Demoted) and not self._goes_on_after(error):
+            raise error
+        if isinstance(error, Demoted) and not error.waits:
+            return 0.0
         if self._is_over():
             raise ServerUnavailable(
                 f"no server at {self.server}: {error}; start it, or name another with --url or JOBRUNNER_URL"
@@ -223,6 +225,10 @@ class ReconnectPolicy(msgspec.Struct):
                 f"the connection to {self.server} broke during {name}: {error}; it was applied or it was not"
             ) from error
         return 0.0 if stale else self._next_pause()
+
+    def _goes_on_after(self, error: Demoted) -> bool:
+        was_demoted, self.was_demoted = self.was_demoted, True
+        return error.may_repeat and (error.waits or not was_demoted)
 
     def _next_pause(self) -> float:
         pause, self.next_pause_s = self.next_pause_s, min(self.next_pause_s * 2, _LONGEST_PAUSE_S)
