@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, RedisTimeoutError
+from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, RedisTimeoutError, ResponseError
 from jobrunner.broker.reply_parser import CLOSED, replies_of
 from jobrunner.broker.resp import pack
 
@@ -190,21 +190,12 @@ class Connection:
         if address.database:
             needed.append(("SELECT", address.database))
         about = ("CLIENT", "SETINFO", "LIB-NAME", _NAME)
-        self.send(b"".join(map(pack, (*needed, about))))
-        refused = [error for _ in needed if (error := self._refusal()) is not None]
-        self._refusal()  # a server before Redis 7.2 does not know SETINFO, and a user may have no right to it
-        if refused:
-            raise refused[0]
-
-    def _refusal(self) -> RedisError | None:
-        """The error reply to a command of the greeting."""
-        try:
+        with suppress(ConnectionError):  # a server that closes it at once may have said why
+            self.socket.sendall(b"".join(map(pack, (*needed, about))))
+        for _ in needed:
             self.read_response()
-        except RedisError as error:
-            if self._socket is None:
-                raise
-            return error
-        return None
+        with suppress(ResponseError):  # a server before Redis 7.2 does not know SETINFO, a user may have no right to it
+            self.read_response()
 
 
 def _open_socket(address: ServerAddress, options: ConnectionOptions) -> socket.socket:

@@ -137,6 +137,28 @@ def test_a_server_that_is_not_there_is_an_error_of_the_connection(connect: Open,
         connect(f"redis://127.0.0.1:{port}")
 
 
+def test_what_a_server_says_before_it_closes_a_new_connection_is_told(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    with server.connect() as raw:
+        raw.config_set("maxclients", 1)
+        with pytest.raises(RedisConnectionError, match="max number of clients reached"):
+            open_connection(server.url, OPTIONS).connect()
+
+
+@pytest.mark.parametrize("said", ["DENIED Redis is in protected mode", "ERR max number of clients reached"])
+def test_so_it_is_over_tcp(connect: Open, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=_refuse, args=(listening, f"-{said}\r\n".encode()), daemon=True).start()
+        with pytest.raises(RedisError, match=said.partition(" ")[2]):
+            connect(f"redis://127.0.0.1:{listening.getsockname()[1]}")
+
+
+def _refuse(listening: socket.socket, words: bytes) -> None:
+    near, _ = listening.accept()
+    near.sendall(words)
+    near.close()
+
+
 def test_whether_something_can_be_read(connect: Open, raw: Any) -> None:
     connection = connect()
     assert not connection.can_read()
