@@ -7,14 +7,20 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
 from jobrunner.broker.call import Call, is_demoted, server_error
 from jobrunner.broker.connection import ConnectionOptions
 from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
-from jobrunner.broker.redis_errors import AuthenticationError, RedisConnectionError, ResponseError
+from jobrunner.broker.redis_errors import (
+    AuthenticationError,
+    BusyLoadingError,
+    RedisConnectionError,
+    ResponseError,
+    TlsError,
+)
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from jobrunner.broker.topology import Address, Sentinels, Topology
 
 _PLAIN = ("redis", "rediss", "unix")
+_FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"}
 FOLDER = ".jobrunner"
 
 
@@ -159,10 +166,16 @@ def _check_url(url: str) -> None:
         )
     if not is_understood(url):
         raise InvalidOption(f"URL of the server cannot be used: {safe_url(url)!r}; check its port and options")
+    query = parse_qs(urlsplit(url).query)
+    for option in sorted(_FILES & query.keys()):
+        if not os.access(query[option][0], os.R_OK):
+            raise InvalidOption(f"{option} of the server's URL names no file that can be read: {query[option][0]!r}")
 
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
+_FULL = "max number of clients"
+_HUNG_UP = ("closed by server", "reset by peer")
 
 
 class Demoted(RedisConnectionError):
@@ -175,6 +188,17 @@ class Demoted(RedisConnectionError):
         self.may_repeat = all(one.repeatable or is_demoted(reply) for one, reply in zip(calls, replies, strict=True))
         self.waits = waits
         """Whether a new primary is waited for, as sentinels will name one; else there is one more try, at once."""
+
+
+def _unavailable(server: object, error: Exception) -> str:
+    told = str(error)
+    if _FULL in told:
+        return f"the server at {server} takes no more connections: {told}; raise its maxclients, or end some clients"
+    if isinstance(error, BusyLoadingError):
+        return f"the server at {server} does not answer yet: {told}; wait until it has ended that"
+    tls = "; if it expects TLS, its URL begins with rediss://" if any(words in told for words in _HUNG_UP) else ""
+    plain = str(server).startswith(("redis://", "redis+"))
+    return f"no server at {server}: {told}; start it, or name another with --url or JOBRUNNER_URL{tls if plain else ''}"
 
 
 class ReconnectPolicy(msgspec.Struct):
@@ -207,10 +231,10 @@ class ReconnectPolicy(msgspec.Struct):
             raise error
         if isinstance(error, Demoted) and not error.waits:
             return 0.0
+        if isinstance(error, TlsError):
+            raise ServerUnavailable(f"no TLS with the server at {self.server}: {error}") from error
         if self._is_over():
-            raise ServerUnavailable(
-                f"no server at {self.server}: {error}; start it, or name another with --url or JOBRUNNER_URL"
-            ) from error
+            raise ServerUnavailable(_unavailable(self.server, error)) from error
         return self._next_pause()
 
     def pause_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> float:

@@ -21,6 +21,10 @@ class InvalidResponse(RedisError):
     """The bytes of a reply are not in the server's protocol."""
 
 
+class TlsError(RedisConnectionError):
+    """A certificate is not valid, or a file of the URL's options cannot be read: to try again is of no use."""
+
+
 class AuthenticationError(RedisConnectionError):
     """A wrong user or password, or none."""
 

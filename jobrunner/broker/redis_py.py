@@ -7,6 +7,7 @@ Its errors become those of `redis_errors.py`, which the drivers distinguish.
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from ssl import SSLCertVerificationError, SSLError
 from typing import Any
 
 import redis
@@ -34,44 +35,56 @@ _OURS: dict[type[Exception], type[ours.RedisError]] = {
     theirs.TimeoutError: ours.RedisTimeoutError,
     theirs.TryAgainError: ours.TryAgainError,
 }
+_OWN = {"protocol": 2, "decode_responses": False, "health_check_interval": 0, "retry_on_timeout": False}
+"""Options that a URL cannot change: replies are read as bytes in RESP 2, and only calls know what may be sent again."""
+_FILE_ERRORS = ("PEM", "X509")
+"""Parts of OpenSSL that complain about the content of a file."""
 AsyncCheck = Callable[[Any], Awaitable[None]]
 
 
 def is_understood(url: str) -> bool:
     """Whether redis-py can read a URL. Its error is not raised on: the text may name a part that is a secret."""
     try:
-        redis.ConnectionPool.from_url(url)
-    except ValueError:
+        pool = redis.ConnectionPool.from_url(url)
+        pool.connection_kwargs |= _OWN
+        pool.make_connection()
+    except (TypeError, ValueError, theirs.RedisError):  # an option that it does not know, or a value
         return False
     return True
 
 
 def open_connection(url: str, options: ConnectionOptions, check: Check | None = None) -> "RedisPyConnection":
     """An unconnected connection."""
-    retry = redis.retry.Retry(NoBackoff(), 0)
-    pool = redis.ConnectionPool.from_url(url, retry=retry, **_arguments(options))
+    pool = redis.ConnectionPool.from_url(url, **_arguments(options))
+    pool.connection_kwargs |= _OWN | {"retry": redis.retry.Retry(NoBackoff(), 0)}
     return RedisPyConnection(pool.make_connection(), check)
 
 
 def open_async(url: str, options: ConnectionOptions, check: AsyncCheck | None = None) -> "AsyncRedisPyConnection":
     """The same for asyncio."""
-    retry = redis_asyncio.retry.Retry(NoBackoff(), 0)
-    pool: Any = redis_asyncio.ConnectionPool.from_url(url, retry=retry, **_arguments(options))
+    pool: Any = redis_asyncio.ConnectionPool.from_url(url, **_arguments(options))
+    pool.connection_kwargs |= _OWN | {"retry": redis_asyncio.retry.Retry(NoBackoff(), 0)}
+    if options.timeout_s is None:
+        pool.connection_kwargs["socket_timeout"] = None
     return AsyncRedisPyConnection(pool.make_connection(), check)
 
 
 def _arguments(options: ConnectionOptions) -> dict[str, Any]:
     return {
-        "protocol": 2,
         "client_name": options.client_name,
         "socket_timeout": options.timeout_s,
         "socket_connect_timeout": options.connect_timeout_s,
-        "health_check_interval": 0,
     }
 
 
 def translated(error: theirs.RedisError) -> ours.RedisError:
     """The error of this package for one of redis-py."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, SSLCertVerificationError):
+        told = (cause.verify_message or str(cause)).rstrip(".")
+        return ours.TlsError(f"{told}; mend the server's certificate, or see ssl_ca_certs of the URL")
+    if isinstance(cause, SSLError) and cause.library in _FILE_ERRORS:
+        return ours.TlsError(f"{cause}; see the files that the URL names")
     kind = next(kind for kind in type(error).__mro__ if kind in _OURS)
     return _OURS[kind](str(error))
 

@@ -161,4 +161,4 @@ def test_no_page_line_of_the_log_or_answer_has_the_password_of_a_server_that_is_
 
 
 def test_the_endpoint_is_shown_alike_whatever_else_the_url_has() -> None:
-    assert str(Endpoint("redis://h:1/2?password=x&health=y")) == str(Endpoint("redis://u:p@h:1/2")) == "redis://h:1/2"
+    assert str(Endpoint("redis://h:1/2?password=x&client_name=y")) == str(Endpoint("redis://u:p@h:1/2")) == "redis://h:1/2"

@@ -5,7 +5,7 @@ import pytest
 from jobrunner.broker import connect
 from jobrunner.broker.call import command, may_repeat
 from jobrunner.broker.connect import ReconnectPolicy
-from jobrunner.broker.redis_errors import AuthenticationError, RedisConnectionError, ResponseError
+from jobrunner.broker.redis_errors import AuthenticationError, BusyLoadingError, RedisConnectionError, ResponseError
 from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 
 ALWAYS = command("PING", read=bytes)
@@ -44,6 +44,18 @@ def test_patience_ends(time):
         without_end(lambda: policy.wait_to_connect(LOST))
 
     assert 102 <= time.now < 103
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RedisConnectionError("max number of clients reached"), "the server at here takes no more connections: max"),
+        (BusyLoadingError("it is loading"), "the server at here does not answer yet: it is loading; wait"),
+    ],
+)
+def test_a_server_that_answered_is_not_to_be_started(time, error, told):
+    with pytest.raises(ServerUnavailable, match=told):
+        ReconnectPolicy(0, "here", began=time.now).pause_to_connect(error)
 
 
 def test_no_patience_is_one_try(time):

@@ -1,0 +1,165 @@
+"""Servers behind TLS, with certificates that are right, expired, of another host or of an unknown authority."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys
+from jobrunner.client.async_client import AsyncClient
+from jobrunner.clock import monotonic
+from jobrunner.errors import ServerUnavailable
+from jobrunner.soak.fault_proxy import FaultProxy
+from tests.support.server import Server
+
+Connect = Callable[..., Any]
+
+
+class Authority:
+    """Signs certificates; all files are in `folder`."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = folder / f"{name}.pem"
+        own = self._builder(self._name, self._key, days=1).add_extension(x509.BasicConstraints(True, None), True)
+        self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, host: str = "127.0.0.1", *, days: int = 1) -> Path:
+        """A file with the key and the certificate of a host, which ends in so many days."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+        hosts: list[x509.GeneralName] = [x509.IPAddress(ip_address(host))]
+        made = self._builder(named, key, days=days).add_extension(x509.SubjectAlternativeName(hosts), False)
+        file = self._folder / f"{host}.{days}.pem"
+        text = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        signed = made.sign(self._key, hashes.SHA256())
+        file.write_bytes(text + signed.public_bytes(serialization.Encoding.PEM))
+        return file
+
+    def _builder(self, subject: x509.Name, key: Any, *, days: int) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=10))
+            .not_valid_after(now + timedelta(days=days))
+        )
+
+
+class TlsProxy(FaultProxy):
+    """Ends TLS in front of a server without it."""
+
+    def __init__(self, target: Path, certificate: Path) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        super().__init__(target)
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            wrapped = self._context.wrap_socket(near, server_side=True)
+            self._sockets.append(wrapped)
+            super()._carry(wrapped, far)
+        for end in (near, far):
+            end.close()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def tls(server: Server) -> Iterator[Callable[[Path], str]]:
+    """tls(certificate): where the server is behind TLS with this certificate."""
+    made: list[FaultProxy] = []
+
+    def lay(certificate: Path) -> str:
+        made.append(TlsProxy(server.socket, certificate))
+        return f"rediss://127.0.0.1:{made[-1].port}/0"
+
+    yield lay
+    for one in made:
+        one.close()
+
+
+def test_a_server_behind_tls_is_used_as_any(connect: Connect, tls: Any, authority: Authority, keys: Keys) -> None:
+    driver = connect(f"{tls(authority.issue())}?ssl_ca_certs={authority.file}")
+
+    assert driver.run(queues.is_registered(keys, "mail")) is False
+
+
+@pytest.mark.parametrize(
+    ("certificate", "said"),
+    [
+        (lambda authority: authority.issue(days=-1), "certificate has expired"),
+        (lambda authority: authority.issue("127.0.0.2"), "certificate is not valid for '127.0.0.1'"),
+        (lambda authority: Authority(authority.file.parent, "other").issue(), "unable to get local issuer"),
+    ],
+    ids=["expired", "of another host", "of an unknown authority"],
+)
+def test_a_certificate_that_is_not_valid_is_told_at_once(
+    connect: Connect, tls: Any, authority: Authority, mail: Any, certificate: Any, said: str
+) -> None:
+    url = tls(certificate(authority))
+    driver = connect(f"{url}?ssl_ca_certs={authority.file}", retry_timeout_s=60)
+    began = monotonic()
+    with pytest.raises(ServerUnavailable) as refusal:
+        driver.run(queues.counts(mail))
+
+    assert monotonic() < began + 30
+    told = str(refusal.value)
+    assert told.startswith(f"no TLS with the server at {url}: ")
+    assert said in told
+    assert told.endswith("; mend the server's certificate, or see ssl_ca_certs of the URL")
+
+
+def test_a_file_of_certificates_that_has_none_is_told_at_once(
+    connect: Connect, tls: Any, authority: Authority, mail: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.pem").write_text("nothing")
+    driver = connect(f"{tls(authority.issue())}?ssl_ca_certs={tmp_path}/empty.pem", retry_timeout_s=60)
+
+    with pytest.raises(ServerUnavailable, match=r"no TLS with .*NO_CERTIFICATE.*; see the files that the URL names"):
+        driver.run(queues.counts(mail))
+
+
+def test_a_server_that_expects_tls_is_told_as_such(connect: Connect, tls: Any, authority: Authority, mail: Any) -> None:
+    url = tls(authority.issue()).replace("rediss://", "redis://")
+
+    with pytest.raises(ServerUnavailable, match="if it expects TLS, its URL begins with rediss://"):
+        connect(url, retry_timeout_s=0).run(queues.counts(mail))
+
+
+def test_a_time_limit_in_the_url_does_not_end_the_wait_of_a_coroutine(server: Server, keys: Keys) -> None:
+    async def wait() -> list[Any]:
+        async with AsyncClient(f"{server.url}?socket_timeout=0.1", keys.prefix) as client:
+            return await client.queue("mail").reserve(wait=0.4)
+
+    assert asyncio.run(wait()) == []
+
+
+def test_no_option_of_a_url_changes_how_replies_are_read(connect: Connect, server: Server, keys: Keys) -> None:
+    driver = connect(f"{server.url}?protocol=3&decode_responses=true&health_check_interval=1&retry_on_timeout=true")
+
+    assert driver.run(queues.is_registered(keys, "mail")) is False
+    driver.run(queues.configure(keys.queue("mail"), {"paused": "1"}))
+    assert driver.run(queues.settings(keys.queue("mail")))["paused"] == b"1"
