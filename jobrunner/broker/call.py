@@ -35,6 +35,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
 """Redis 6.2 puts words of its own before the error of a command in a script."""
+_DENIED_IN_A_SCRIPT = ("ACL failure in script", "user executing the script can't")
+"""The second is of Redis 6.2."""
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which a connection cannot be used any more."""
 _ANSWERED = (AuthenticationError, BusyLoadingError)
@@ -238,7 +240,7 @@ def server_error(error: Exception, script: Script | None = None) -> JobrunnerErr
     text = reply if script is None else readable_error(script, reply)
     if isinstance(error, OutOfMemoryError) or "OOM" in reply[:80] or _FULL_IN_A_SCRIPT in reply:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
-    if isinstance(error, (AuthenticationError, NoPermissionError)):
+    if isinstance(error, (AuthenticationError, NoPermissionError)) or any(it in reply for it in _DENIED_IN_A_SCRIPT):
         return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")
     if is_demoted(error):
         return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")

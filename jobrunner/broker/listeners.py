@@ -3,7 +3,8 @@
 from typing import Any
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import BROKEN
+from jobrunner.broker.call import BROKEN, server_error
+from jobrunner.broker.redis_errors import RedisError
 from jobrunner.clock import sleep
 
 _RESUBSCRIBE_S = 0.2
@@ -21,7 +22,7 @@ class ChannelListener:
         """Returns when a message came, or after so many seconds.
 
         Subscribes at the first wait, and after the connection broke, and comes back at once then: a message may have
-        been missed.
+        been missed. Raises ServerRefused.
         """
         try:
             if self._connection is None:
@@ -31,6 +32,9 @@ class ChannelListener:
         except BROKEN:
             self.close()
             sleep(min(at_most_s, _RESUBSCRIBE_S))  # who waits looks for itself then, and hears what is wrong
+        except RedisError as error:
+            self.close()
+            raise server_error(error) from error
 
     def close(self) -> None:
         """Ends the connection."""

@@ -100,6 +100,11 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
         (ResponseError("user_script:1: OOM command not allowed"), ServerFull, "took nothing"),
         (AuthenticationError("WRONGPASS"), ServerRefused, "check user, password and ACL"),
         (NoPermissionError("NOPERM"), ServerRefused, "check user, password and ACL"),
+        (ResponseError("ACL failure in script: User u has no permissions to run the 'zadd' command script: x"),
+         ServerRefused, "refused this user: .*'zadd' command.*check user, password and ACL"),
+        (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: "
+                       "The user executing the script can't run this command or subcommand"),
+         ServerRefused, "refused this user: .* check user, password and ACL"),
         (ReadOnlyError("READONLY"), ServerRefused, "READONLY"),
         (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: @user_script: 9: "
                        "-OOM command not allowed when used memory > 'maxmemory'."), ServerFull, "maxmemory"),

@@ -12,7 +12,8 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.listeners import ChannelListener
 from jobrunner.client.client import Client
-from jobrunner.errors import ClientClosed
+from jobrunner.errors import ClientClosed, ServerRefused
+from tests.support.server import topology_name
 
 _GREETED = b"+OK\r\n" * 2
 _SUBSCRIBED = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
@@ -58,6 +59,21 @@ def test_a_wait_for_a_result_ends_though_the_server_falls_silent(
 
     assert not waiting.is_alive()
     listener.close()
+
+
+def test_a_user_who_may_not_subscribe_is_told(server: Any, client: Client, keys: Any, raw: Any) -> None:
+    if topology_name():
+        pytest.skip("the user is one of the server with the tasks")
+    task_id = client.queue("mail").push("x")
+    raw.acl_setuser("deaf", enabled=True, nopass=True, keys="*", commands=["+@all", "-subscribe"])
+    try:
+        with (
+            Client(server.url.replace("://", "://deaf:any@"), keys.prefix) as deaf,
+            pytest.raises(ServerRefused, match=r"refused this user: .*'subscribe'"),
+        ):
+            deaf.task(task_id).result(timeout=5)
+    finally:
+        raw.acl_deluser("deaf")
 
 
 def cut_when(blocked: int, raw: Any, wait_until: Callable[..., Any], then: Callable[[], object]) -> threading.Thread:
