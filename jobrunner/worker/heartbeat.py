@@ -242,6 +242,8 @@ class Heartbeat:
         if periodics:
             calls.append(leader_calls.define_periodics(self._keys, published(periodics, self._encryption)))
         calls += (replace(call, read=_nothing, may_fail=True) for call in publishing(self._keys, self._heartbeat_s))
+        if self._registration.redact:
+            calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         if not self._has_started:
             known = {"release": self._registration.release} if self._registration.release else {}
             calls.append(
@@ -249,8 +251,6 @@ class Heartbeat:
             )
             if self._registration.release:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
-            if self._registration.redact:
-                calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         asking = [shards.asking() for shards in self._shards]
         _, commands, *said = self._broker.run_many([*calls, *chain.from_iterable(asking)])
         replies = iter(said[len(said) - sum(map(len, asking)) :])

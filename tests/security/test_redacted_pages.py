@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -253,3 +254,17 @@ def test_the_asyncio_client_hides_what_was_published_and_publishes(connect: Conn
 
     asyncio.run(story())
     assert connect().redaction().hides("from_asyncio")
+
+
+def test_a_server_that_lost_the_names_of_a_worker_has_them_back_soon(
+    connect: Connect, raw: redis.Redis, wait_until: Callable[..., Any]
+) -> None:
+    worker = Worker(client=connect(redact=["iban"]), queues=["shown"], heartbeat=0.2)
+    worker.start()
+    try:
+        wait_until(lambda: connect().redaction().hides("iban"))
+        raw.delete(keys_of(connect()).redact)
+
+        wait_until(lambda: connect().redaction().hides("iban"), timeout_s=10)
+    finally:
+        worker.stop(grace=0)
