@@ -95,10 +95,17 @@ _BY_TEXT: dict[str, type[RedisError]] = {
     "Are you sure your configuration is correct?": AuthenticationError,
 }
 """Those with the code ERR."""
+_ARGUMENTS = ", with args beginning with:"
+
+
+def without_arguments(reply: str) -> str:
+    """An error reply without the arguments of a command that the server does not know: those of AUTH are secret."""
+    return reply.partition(_ARGUMENTS)[0]
 
 
 def error_of_reply(reply: str) -> RedisError:
     """The error of an error reply. Its text lacks the code when that is ERR or its class stands for it."""
+    reply = without_arguments(reply)
     code, _, text = reply.partition(" ")
     if code == "ERR":
         return _BY_TEXT.get(text, ResponseError)(text)

@@ -85,8 +85,16 @@ def translated(error: theirs.RedisError) -> ours.RedisError:
         return ours.TlsError(f"{told}; mend the server's certificate, or see ssl_ca_certs of the URL")
     if isinstance(cause, SSLError) and cause.library in _FILE_ERRORS:
         return ours.TlsError(f"{cause}; see the files that the URL names")
+    _forget_arguments(error)
     kind = next(kind for kind in type(error).__mro__ if kind in _OURS)
     return _OURS[kind](str(error))
+
+
+def _forget_arguments(link: BaseException | None) -> None:
+    """Cuts the texts of an error and of its causes, which a traceback prints, too."""
+    while link is not None:
+        link.args = tuple(ours.without_arguments(one) if isinstance(one, str) else one for one in link.args)
+        link = link.__cause__ or link.__context__
 
 
 @contextmanager
@@ -167,6 +175,7 @@ class AsyncRedisPyConnection:
             await self._connection.connect()
         except theirs.RedisError as error:
             # What a server says to a greeting is wrapped in a ConnectionError here.
+            _forget_arguments(error)
             cause = error.__cause__
             said = cause if isinstance(cause, (theirs.AuthenticationError, theirs.ResponseError)) else error
             raise translated(said) from error

@@ -1,15 +1,17 @@
 """No secret of a URL is anywhere: reprs, errors and their causes, logs, commands, pages; strangers see no address."""
 
+import asyncio
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from jobrunner import Client, Worker
+from jobrunner import AsyncClient, Client, Worker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.cli import options
 from jobrunner.cli.main import jobrunner as command_line
@@ -85,6 +87,27 @@ def test_nothing_of_a_wrong_url_tells_the_secret(url: str, capfd: pytest.Capture
     assert guarded(command_line, ["status", "--url", url.format(SECRET), "--debug"]) != 0
     said = capfd.readouterr()
     assert SECRET not in re.sub(r"^ .*$", "", said.out + said.err, flags=re.MULTILINE)
+
+
+def test_a_server_without_auth_that_repeats_the_password_in_its_answer_does_not_tell_it(
+    start_server: Callable[..., Server],
+) -> None:
+    own = start_server(rename_command="AUTH SESAME").url.replace("unix://", f"unix://me:{SECRET}@")
+
+    async def push(url: str) -> None:
+        async with AsyncClient(url) as client:
+            await client.queue("mail").push("x")
+
+    def run_async(coroutine: Callable[..., Any], *given: Any) -> None:
+        asyncio.run(coroutine(*given))
+
+    for url in (own, f"{own}?client_name=me"):
+        for told in (
+            error_text(partial(Client(url).queue("mail").push, "x")),
+            error_text(partial(run_async, push, url)),
+        ):
+            assert "unknown command 'AUTH'" in told
+            assert SECRET not in told
 
 
 @pytest.mark.parametrize(
