@@ -232,7 +232,8 @@ class _ListeningConnection:
         connection = self._connection
         if connection is not None:
             with suppress(RedisError, OSError):  # it is not open
-                connection.socket.shutdown(socket.SHUT_WR)
+                # The method of SSLSocket would also end the decryption of what is still to be read.
+                socket.socket.shutdown(connection.socket, socket.SHUT_WR)
 
     def close(self) -> None:
         connection, self._connection = self._connection or self._in_use, None

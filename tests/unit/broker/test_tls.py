@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.notifier import WakeListener
+from jobrunner.broker.resp import pack
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerUnavailable
@@ -163,3 +168,37 @@ def test_no_option_of_a_url_changes_how_replies_are_read(connect: Connect, serve
     assert driver.run(queues.is_registered(keys, "mail")) is False
     driver.run(queues.configure(keys.queue("mail"), {"paused": "1"}))
     assert driver.run(queues.settings(keys.queue("mail")))["paused"] == b"1"
+
+
+def test_a_reply_that_comes_while_a_listener_leaves_is_read(authority: Authority, keys: Keys) -> None:
+    mail = keys.queue("mail")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue())
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # it goes on sending, as if its reply were under way
+    hint = pack([mail.wake, "1", "0"])
+    asked, heard_all = threading.Event(), threading.Event()
+
+    def answer(listening: socket.socket) -> None:
+        with context.wrap_socket(listening.accept()[0], server_side=True) as near:
+            while b"BZPOPMIN" not in (said := near.recv(65536)):
+                near.sendall(b"+OK\r\n" * said.count(b"*"))
+            asked.set()
+            while near.recv(65536):
+                pass
+            near.sendall(hint)
+            heard_all.wait(20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, args=(listening,), daemon=True).start()
+        url = f"rediss://127.0.0.1:{listening.getsockname()[1]}/0?ssl_ca_certs={authority.file}"
+        listener = WakeListener(Broker(Endpoint(url)), [mail])
+        heard: list[object] = []
+        waiting = threading.Thread(target=lambda: heard.append(listener.wait(20)))
+        waiting.start()
+        assert asked.wait(20)
+        listener.leave()
+        waiting.join(20)
+        heard_all.set()
+        listener.close()
+
+    assert heard == ["mail"]
