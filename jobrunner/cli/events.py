@@ -4,6 +4,7 @@ The audit log: the user of the operating system, the host, and what was done.
 """
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 
 import click
@@ -11,10 +12,14 @@ import click
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import INDENT, echo, plain_json, screen_width
 from jobrunner.client.client import Client
+from jobrunner.clock import sleep
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.events import KINDS, Event
 from jobrunner.formatting import display_width
 from jobrunner.inspector import audit
 
+_AWAY_S = 1.0
+"""The pause before a server that is away is asked again."""
 _EXAMPLES = """\b
 Examples:
   jobrunner events
@@ -37,9 +42,30 @@ def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[
     """
     room = screen_width()
     with connected(shared) as client, suppress(KeyboardInterrupt):
-        for event in client.events(after, follow=follow):
+        for event in read(client, after, follow=follow):
             if not kinds or event.kind in kinds:
                 echo(json.dumps(plain_json(event)) if shared.as_json else _line(event, room))
+
+
+def read(client: Client, after: str | None, *, follow: bool) -> Iterator[Event]:
+    """Yields events, oldest first; with `follow` for ever, and over times in which the server is away, once it has
+    answered."""
+    has_answered = is_told = False
+    while True:
+        try:
+            for event in client.events(after, follow=has_answered):
+                has_answered, is_told, after = follow, False, event.id
+                yield event
+            if not follow:
+                return
+            has_answered = True
+        except (OutcomeUnknown, ServerUnavailable) as error:
+            if not has_answered:
+                raise
+            if not is_told:
+                click.echo(f"the server is away, and is waited for: {error}", err=True)
+            is_told = True
+            sleep(_AWAY_S)
 
 
 def _line(event: Event, room: int | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, OutcomeUnknown
 from jobrunner.events import Event
 from jobrunner.formatting import describe
 
@@ -26,7 +26,10 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
         yield from found
         last = found[-1].id
     while follow:
-        found = broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
+        try:
+            found = broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
+        except OutcomeUnknown:  # the wait was cut: to ask again tells whether the server is there
+            found = broker.run(calls.after(keys, last, count=_AT_ONCE))
         yield from found
         last = found[-1].id if found else last
 
@@ -41,7 +44,10 @@ async def read_events_async(
             yield event
         last = found[-1].id
     while follow:
-        found = await broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
+        try:
+            found = await broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
+        except OutcomeUnknown:
+            found = await broker.run(calls.after(keys, last, count=_AT_ONCE))
         for event in found:
             yield event
         last = found[-1].id if found else last

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from jobrunner import Client
+from jobrunner.cli import events
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.errors import ServerUnavailable
 from jobrunner.task import new_id
 
 
@@ -56,3 +59,31 @@ def test_what_is_no_id_is_misuse(cli: Any) -> None:
 
     assert result.code == 2
     assert "give the id of an event" in result.err
+
+
+def test_a_follower_outlasts_a_restart_of_the_server(
+    start_server: Any, keys: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, away = start_server(), []
+
+    def start_again(_seconds: float) -> None:
+        away.append(1)
+        if len(away) == 2:
+            server.start()
+            Client(server.url, keys.prefix).queue("q").resume()
+
+    monkeypatch.setattr(events, "sleep", start_again)
+    with Client(server.url, keys.prefix, retry_timeout=0) as client:
+        client.queue("q").pause()
+        followed = events.read(client, None, follow=True)
+        first = next(followed).kind
+        server.kill()
+
+        assert (first, next(followed).kind) == ("queue_paused", "queue_resumed")
+    assert len(away) == 2
+    assert capsys.readouterr().err.count("the server is away, and is waited for") == 1
+
+
+def test_a_server_that_is_away_from_the_beginning_is_not_waited_for(tmp_path: Any) -> None:
+    with Client(f"unix://{tmp_path}/none", retry_timeout=0) as client, pytest.raises(ServerUnavailable):
+        next(events.read(client, None, follow=True))

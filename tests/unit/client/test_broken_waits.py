@@ -111,6 +111,19 @@ def test_a_push_that_waits_for_room_outlasts_a_broken_connection(
     assert [one.payload for one in client.queue("mail").pop()] == ["second"]
 
 
+def test_events_are_followed_over_a_broken_connection(
+    way: Any, client: Client, on_loop: Any, raw: Any, wait_until: Callable[..., Any]
+) -> None:
+    def change() -> None:
+        client.queue("mail").pause()
+
+    cutting = cut_when(1, raw, wait_until, change)
+    event = next(client.events(follow=True)) if way is client else on_loop(anext(way.real.events(follow=True)))
+    cutting.join()
+
+    assert event.kind == "queue_paused"
+
+
 def test_a_wait_of_a_closed_client_ends(server: Any, keys: Any, raw: Any, wait_until: Callable[..., Any]) -> None:
     client = Client(server.url, keys.prefix)
     queue = client.queue("mail")
