@@ -211,6 +211,18 @@ def test_who_waits_for_the_end_is_told_and_can_read_it(mail, raw, keys):
     assert not raw.exists(mail.keys.waiters)
 
 
+def test_a_user_without_channels_reports_although_somebody_waits(mail, keys, weak_broker):
+    first, second, last = (mail.lease(one, max_attempts=1) for one in "abc")
+    for one in "abc":
+        mail.run(tasks.show(keys, one, queue="mail", awaited=True))
+    mail.run = weak_broker("resetchannels").run
+
+    assert mail.commit(first, second, keep_ms=60_000, result=b"1") == ["ok", "ok"]
+    assert mail.fail(last) == ["dead"]
+    assert mail.totals() == {"enqueued": 3, "succeeded": 2, "failed": 1, "dead": 1}
+    assert not mail.raw.exists(mail.keys.waiters)
+
+
 def test_a_command_that_is_denied_half_way_leaves_the_lease(mail, weak_broker):
     attempt = mail.lease("a")
 
