@@ -1,26 +1,34 @@
 """A TCP proxy that can break connections, lose chosen replies, or answer with errors itself."""
 
+import random
 import socket
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from jobrunner.broker.scripts import load
+from jobrunner.clock import sleep
 from jobrunner.soak.fault_proxy import FaultProxy
 
 _REQUEST = "cut_request"
+_SILENT = 1 / 3
+_SILENCE_S = 0.5
 
 
 class Proxy(FaultProxy):
     """A proxy that loses the replies of chosen scripts. While `error` is set no command arrives: each is answered with
-    that, and `refused` counts round trips.
+    that, and `refused` counts round trips. `cut_share` of all pieces, in both directions, end at a random byte, and
+    their connections with them, every third one after a silence; `cuts` counts them.
     """
 
     def __init__(self, target: Path) -> None:
         self.resets = 0
         self.error = b""
         self.refused = 0
+        self.cut_share = 0.0
+        self.cuts = 0
         self.lost: Counter[str] = Counter()
         self.before_loss: Callable[[], object] = lambda: None
         """Called when the reply has arrived, before the connection breaks."""
@@ -29,6 +37,7 @@ class Proxy(FaultProxy):
         self._doomed: dict[socket.socket, str] = {}
         self._parsers: dict[socket.socket, _Commands] = defaultdict(_Commands)
         self._lock = threading.Lock()
+        self._random = random.Random(9)
         super().__init__(target)
 
     def lose_replies(self, script: str, *, times: int = 1, every: int = 1) -> None:
@@ -49,6 +58,8 @@ class Proxy(FaultProxy):
         return thread
 
     def _passes(self, data: bytes, source: socket.socket, sink: socket.socket, name: str) -> bytes:
+        if self.cut_share and self._random.random() < self.cut_share:
+            self._cut(data, sink)
         if name == _REQUEST:
             return self._request(data, source, sink)
         if source in self._doomed and not data.startswith(b"-NOSCRIPT"):
@@ -56,6 +67,14 @@ class Proxy(FaultProxy):
             self.lost[self._doomed.pop(source)] += 1
             raise ConnectionError("this reply is lost")
         return data
+
+    def _cut(self, data: bytes, sink: socket.socket) -> None:
+        self.cuts += 1
+        with suppress(OSError):
+            sink.sendall(data[: self._random.randrange(len(data))])
+        if self._random.random() < _SILENT:
+            sleep(self._random.uniform(0, _SILENCE_S))  # the fault: a silence before the cut
+        raise ConnectionError("this connection is cut")
 
     def _request(self, data: bytes, source: socket.socket, sink: socket.socket) -> bytes:
         if self.error:

@@ -1,8 +1,10 @@
-"""A network to the server that breaks, falls silent, or is slow: R9, R11, R12, R39."""
+"""A network to the server that breaks, falls silent, or is slow: R9, R11, R12, R39, R44."""
 
 import threading
 import time
+from pathlib import Path
 
+from tests.acceptance.jobs_for_tests import BlockLoop
 from tests.reliability.checker import judge
 from tests.reliability.recording import judge_history
 from tests.reliability.rows.workers import PREFETCH, SLOTS
@@ -10,6 +12,8 @@ from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
 
 _LONGER_THAN_A_LEASE_S = 2.5
+_FIRST_USE = 24
+"""Descriptors of eight children and an event loop, which start with their first task, and of connections that rest."""
 
 
 @scenario("R9", short={"tasks": 1_000, "seconds": 5}, full={"tasks": 20_000, "seconds": 60})
@@ -33,6 +37,43 @@ def broken(stage: Stage, findings: Findings, tasks: int, seconds: int) -> None:
     findings.equals("enqueued", stage.client.queue(QUEUE).totals()["enqueued"], len(stage.acknowledged))
     findings.at_least("resets", proxy.resets, seconds - 1)
     judge_history(stage, findings)
+
+
+@scenario(
+    "R44", short={"tasks": 1_000, "seconds": 5, "share": 0.02}, full={"tasks": 20_000, "seconds": 60, "share": 0.02}
+)
+def cut(stage: Stage, findings: Findings, tasks: int, seconds: int, share: float) -> None:
+    """Connections break at random bytes, in the middle of requests and replies, those of the producer too.
+
+    Loss 0; nothing is enqueued twice, and no attempt begins twice; a lease is lost by at most one in ten of the cuts.
+    Workers of threads, of processes and of coroutines go on without help, and no connection is left open.
+    """
+    stage.record_history()
+    proxy = stage.proxy()
+    kinds: tuple[dict[str, object], ...] = ({"executor": "threads"}, {"executor": "processes"})
+    workers = [stage.fleet.start_one(url=proxy.url, concurrency=SLOTS, **kind) for kind in kinds]
+    stage.produce_through(proxy)
+    stage.enqueue(200, seconds=0.005)
+    stage.drain()
+    before = [_descriptors(worker.pid) for worker in workers]
+    proxy.cut_share = share
+    with stage.producing(tasks, seconds=0.01, rate=tasks / seconds):
+        awaited = BlockLoop.enqueue_many(BlockLoop(seconds=0.0) for _ in range(tasks // 10))
+        stage.acknowledged.update(task.id for task in awaited)
+    proxy.cut_share = 0.0
+    stage.drain()
+
+    judge(stage, findings, more_starts=max(proxy.cuts // 10, 1))
+    findings.equals("enqueued", stage.client.queue(QUEUE).totals()["enqueued"], len(stage.acknowledged))
+    findings.equals("workers that exited", sum(not worker.alive for worker in workers), 0)
+    grown = [_descriptors(worker.pid) - held for worker, held in zip(workers, before, strict=True)]
+    findings.at_most("descriptors more than before", max(grown), _FIRST_USE)
+    findings.at_least("cuts", proxy.cuts, seconds * 2)
+    judge_history(stage, findings)
+
+
+def _descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 @scenario("R11", short=None, full={"tasks": 20_000, "silences": "1 5 20 120"})
@@ -130,4 +171,4 @@ def _rate(stage: Stage, url: str, queues: list[str], tasks: int) -> float:
     return tasks / took_s
 
 
-ROWS = (broken, silent, slow, many)
+ROWS = (broken, silent, slow, many, cut)
