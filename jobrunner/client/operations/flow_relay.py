@@ -6,7 +6,8 @@ or by another one at the same time: an arrival that is known changes nothing.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +19,9 @@ from jobrunner.client.operations.operation import EachReply, Operation, run_oper
 from jobrunner.errors import JobrunnerError
 from jobrunner.join import Arrival, Ended, JoinRef, read_onward
 from jobrunner.logs import SafeLogger
+
+if TYPE_CHECKING:
+    from jobrunner.loop import Complaints
 
 SLICE = 100
 _AT_ONCE = 500
@@ -82,6 +86,7 @@ def _tell(keys: Keys, batch: list[Ended]) -> Operation[tuple[set[str], list[Ende
         for one in to:
             arrivals.setdefault(JoinRef(one.queue, one.join), []).append((one.member, entry.outcome, entry.result))
     found = yield from _arrive(keys, arrivals)
+    _complain(found.refused)
     told: dict[str, list[Ended]] = {}
     untold = []
     for entry, to in addressed:
@@ -92,6 +97,21 @@ def _tell(keys: Keys, batch: list[Ended]) -> Operation[tuple[set[str], list[Ende
     if told:
         yield EachReply([flows.forget(keys, tag, entries) for tag, entries in told.items()])
     return found.posted, untold
+
+
+@cache
+def _complaints() -> "Complaints":
+    from jobrunner.loop import Complaints  # with the first: most programs have none
+
+    return Complaints()
+
+
+def _complain(refused: "Mapping[JoinRef, JobrunnerError]") -> None:
+    """Once in ten seconds for each kind of error: on a full server every end of a step comes here, again and again."""
+    for place, error in refused.items():
+        if _complaints().may_tell(type(error).__name__):
+            told = {"join": place.join, "joins": len(refused), "error": str(error)}
+            _log.warning("a join could not be told; it will be again", **told)
 
 
 _Brought = tuple[int, str, bytes]
@@ -108,7 +128,6 @@ class _ArrivalReply(msgspec.Struct, frozen=True):
         """Records the reply of a join."""
         if isinstance(word, JobrunnerError):
             self.refused[place] = word
-            _log.warning("a join could not be told; it will be again", join=place.join, error=str(word))
         elif word == "gone":
             _log.warning("a join is gone: its flow waited too long, or was deleted", join=place.join)
         elif word in ("posted", "dead"):

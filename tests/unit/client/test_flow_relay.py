@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.encryption import receive
+from jobrunner.client.operations import flow_relay
 from jobrunner.client.operations.flow_relay import relay, relaying
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.join import Arrival, Ended, Join, write_onward
+from jobrunner.loop import Complaints
 from jobrunner.task import Task
 from tests.support.clock import Clock
 
@@ -424,3 +427,25 @@ def test_a_client_that_cancels_or_purges_tells_at_once(
     assert client.queue("a").purge("waiting") == 1
     assert flow.outbox("a") == 0
     assert flow.waiting("c") == ["task-j"]
+
+
+def test_joins_that_a_full_server_refuses_are_told_of_in_few_lines_and_go_on_later(
+    flow: Flow, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, Any]] = []
+    complaints = Complaints()
+    monkeypatch.setattr(flow_relay, "_complaints", lambda: complaints)
+    monkeypatch.setattr(flow_relay, "_log", SimpleNamespace(warning=lambda _event, **said: lines.append(said)))
+    for number in range(20):
+        flow.join(f"j{number}", "b", total=1)
+        flow.end(f"m{number}", "a", to(("b", f"j{number}", 0)))
+    raw.config_set("maxmemory", 1)
+    try:
+        for _ in range(2):
+            relay(flow.broker, keys, tags=["a"])
+    finally:
+        raw.config_set("maxmemory", 0)
+
+    assert [(said["joins"], "maxmemory" in said["error"]) for said in lines] == [(20, True)]
+    relay(flow.broker, keys, tags=["a"])
+    assert flow.enqueued("b") == 20
