@@ -252,7 +252,9 @@ class Heartbeat:
             if self._registration.release:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
         asking = [shards.asking() for shards in self._shards]
-        _, commands, *said = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        is_empty, commands, *said = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        if is_empty and self._has_started:
+            _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
         replies = iter(said[len(said) - sum(map(len, asking)) :])
         for shards, some in zip(self._shards, asking, strict=True):
             shards.take(list(islice(replies, len(some))))

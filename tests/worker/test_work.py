@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+import structlog
 
 from jobrunner import Backoff, Client, Worker, chain, job
 from jobrunner.broker.keys import Keys
@@ -426,9 +427,22 @@ def test_what_it_said_of_itself_is_back_after_the_server_lost_it(
     start: Start, current: Client, raw: redis.Redis, keys: Keys
 ) -> None:
     """R8"""
-    start(queues=["w"], heartbeat=0.1)
-    raw.flushall()
-    wait_for(lambda: raw.zcard(keys.workers) and raw.sismember(keys.queues, "w"))
+    with structlog.testing.capture_logs() as lines:
+        start(queues=["w"], heartbeat=0.1)
+        raw.flushall()
+        wait_for(lambda: raw.zcard(keys.workers) and raw.sismember(keys.queues, "w"))
+        wait_for(lambda: raw.hget(keys.worker(raw.zrange(keys.workers, 0, 0)[0].decode()), "at"))
+
+    assert sum("the server has lost the keys" in line["event"] for line in lines) == 1
+
+
+def test_a_queue_that_was_deleted_is_no_loss(start: Start, current: Client, raw: redis.Redis, keys: Keys) -> None:
+    with structlog.testing.capture_logs() as lines:
+        start(queues=["w"], heartbeat=0.1)
+        raw.srem(keys.queues, "w")
+        wait_for(lambda: raw.sismember(keys.queues, "w"))
+
+    assert not [line for line in lines if "has lost" in line["event"]]
 
 
 def test_workers_that_were_killed_long_ago_are_forgotten(start: Start, raw: redis.Redis, keys: Keys) -> None:

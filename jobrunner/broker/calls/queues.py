@@ -240,16 +240,18 @@ def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]
     return [replace(call, read=lambda _: None, may_fail=True) for call in register(keys, names)]
 
 
-def register_queues(keys: Keys, names: Sequence[str]) -> Call[None]:
+def register_queues(keys: Keys, names: Sequence[str]) -> Call[bool]:
     """Notes the format and adds queues to the registry where that is missing, unless the server takes no more.
 
-    Reading its reply raises NewerFormat or OlderFormat when another version wrote here.
+    Reading its reply raises NewerFormat or OlderFormat when another version wrote here. Reply: whether both were
+    missing, as below a prefix that nobody has used.
     """
 
-    def read(reply: list[Any] | None) -> None:
-        found = reply[0] if reply else None
+    def read(reply: list[Any] | None) -> bool:
+        found, added = reply if reply and len(reply) > 1 else (None, None)
         if isinstance(found, list) and found:  # else what went wrong: a user who may not look is not told
             refuse_other_format(keys, found[0])
+        return found == [None] and isinstance(added, list) and added > [0]
 
     call = _register.with_keys((keys.format, keys.queues), rest=names, number=FORMAT)
     return replace(call, read=read, may_fail=True)
