@@ -22,6 +22,7 @@
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
     │   ├── FsspecMissing               the package that a payload store needs is not installed
+    │   ├── MicroBatchChanged           a repeated micro-batch has another number of rows than before
     │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
@@ -151,6 +152,11 @@ class TableError(StationError):
 
     Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is mended.
     """
+
+
+class MicroBatchChanged(UsageError):
+    """A micro-batch that was written to a queue before has another number of rows now: its checkpoint is older than the
+    queue, or was copied. Nothing was added."""
 
 
 class UnknownMember(UsageError):

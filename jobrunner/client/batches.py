@@ -189,6 +189,8 @@ class BatchLease:
         """Whether another part of the same root was decided before this one was taken."""
         self.state = found.state
         """open, committed or done, as far as this lease knows."""
+        self.rows_before = found.rows
+        """Of a write that was decided before it was opened: how many rows it had. None if that is not known."""
         self.taken_s = monotonic()
         """When this hand-out was taken, by the monotonic clock of this process."""
 

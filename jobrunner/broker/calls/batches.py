@@ -57,6 +57,8 @@ class Claimed:
     """Whether another part of the same root was decided: then its error is not one of every item."""
     claim: str = ""
     """The name of the claim that handed it out; empty for a batch that its holder filled."""
+    rows: int | None = None
+    """Of a write that was decided before: how many rows. None for others, and for one of an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,11 @@ def begin(
 
 
 def _begun(batch_id: str, reply: list[Any]) -> Claimed:
-    epoch, state, ends, *targets = reply
+    epoch, state, ends, rows, *targets = reply
     return Claimed(
-        id=batch_id, root=batch_id, epoch=epoch, state=state.decode(), ends_ms=float(ends), targets=_texts(targets)
-    )
+        id=batch_id, root=batch_id, epoch=epoch, state=state.decode(), ends_ms=float(ends), targets=_texts(targets),
+        rows=None if rows < 0 else rows,
+    )  # fmt: skip
 
 
 def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:

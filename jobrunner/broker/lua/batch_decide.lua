@@ -14,13 +14,16 @@ local now = read_clock(now_ms)
 local read = read_batch()
 if read.decided == epoch then return {'ok', unpack(batch_targets(read))} end
 if not (is_leased_as(read, epoch, now) and read.state == 'open') then return {'lost'} end
+local rows = 0
 for n = 6, #ARGV, 2 do  -- a failover may have lost them, and their members would end as if no row named them
   local staged = redis.call('LLEN', batch .. ':rows:' .. epoch .. '.' .. ARGV[n]) / 4
+  rows = rows + staged
   if staged < (number(ARGV[n + 1]) or 0) then return {'missing', ARGV[n]} end
 end
 redis.call('UNLINK', batch .. ':manifest')
 for n = 6, #ARGV, 2 do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
-redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch)
+redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch,
+  'rows', rows)
 redis.call('ZADD', finishing, read.ends, id)
 redis.call('ZREM', batches, id)
 if read.list ~= id then redis.call('HSET', batch_key(read.list), 'worked', 1) end  -- see batch_claim

@@ -7,7 +7,8 @@ The rows are staged under a batch without members (docs/how-batches-work.md), an
 2. a write that fails leaves nothing behind; a write that was decided is never undone, also when Spark, which did not
    receive the result of the decision, calls `abort`;
 3. the batch of a micro-batch is named after its query and number, in `writeStream` and, by options, in a write of
-   `foreachBatch`: when Spark writes it again after a crash, it finds that the batch was decided, and writes nothing.
+   `foreachBatch`: when Spark writes it again after a crash, it finds that the batch was decided, and writes nothing;
+   with another number of rows it is another one under an old number, and the write fails.
 """
 
 import secrets
@@ -24,7 +25,7 @@ from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import BatchLost, InvalidOption
+from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.brief_errors import brief
@@ -44,7 +45,7 @@ _log = SafeLogger("jobrunner.spark")
 
 @dataclass
 class StagedWrite(WriterCommitMessage):
-    """The rows that one Spark task staged. `is_over`: the batch was decided before, so nothing was staged."""
+    """The rows that one Spark task staged. `is_over`: the batch was decided before, so they were only counted."""
 
     batch: str
     epoch: int
@@ -154,7 +155,8 @@ class _NamedWrite:
                 lease_s=LEASE_S, batch_id=batch_id, shared=_shared(self._options), attempt=self._attempt
             )
             if lease.state != "open":
-                return StagedWrite(lease.id, lease.epoch, "", 0, is_over=True)
+                rows = sum(batch.num_rows for batch in iterator)
+                return StagedWrite(lease.id, lease.epoch, "", rows, is_over=True)
             return _stage(lease, self._options, self._shape, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -163,10 +165,21 @@ class _NamedWrite:
             return
         with _batches(self._options) as batches:
             if any(message.is_over for message in told):
+                lease = batches.open(lease_s=LEASE_S, batch_id=told[0].batch, attempt=self._attempt)
+                _roll_forward(lease)
+                self._check_same(lease.rows_before, sum(message.rows for message in told))
                 _log.info("the micro-batch was written before; nothing is added", queue=self._options.queue)
-                _roll_forward(batches.open(lease_s=LEASE_S, batch_id=told[0].batch, attempt=self._attempt))
             else:
                 _decide(batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S), messages)
+
+    def _check_same(self, before: int | None, rows: int) -> None:
+        """Refuses another micro-batch that has the number of an earlier one, as its rows would be lost."""
+        if before is not None and before != rows:
+            raise MicroBatchChanged(
+                f"this micro-batch was written to {self._options.queue} before with {before} rows, and has {rows} now; "
+                "nothing is added: the checkpoint is older than the queue (restored or copied), so begin with a new "
+                "one, and with ids (idFrom) where rows must not double"
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         told = [message for message in messages if isinstance(message, StagedWrite) and not message.is_over]

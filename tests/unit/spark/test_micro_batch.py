@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobrunner.errors import BatchLost, InvalidOption, UnknownOption
+from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged, UnknownOption
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
 from jobrunner.spark.sink.micro_batch import OncePerRun, as_options
@@ -50,6 +50,29 @@ def test_a_repeated_micro_batch_adds_nothing_and_the_next_one_does(writer, clien
         made.commit(stage(made))
     assert numbers(client) == [1, 2, 3, 4] * 2
     assert leftovers(raw, keys) == set()
+
+
+def test_another_micro_batch_under_the_number_of_an_earlier_one_is_refused(writer, client):
+    """As after a checkpoint was restored from a copy: skipped as repeated, its rows would be lost."""
+    first = writer(microBatch="0")
+    first.commit(stage(first))
+    other = writer(microBatch="0")
+    with pytest.raises(MicroBatchChanged, match="to orders before with 4 rows, and has 3 now"):
+        other.commit(stage(other, ROWS[:3]))
+    assert numbers(client) == [1, 2, 3, 4]
+    again = writer(microBatch="0")
+    again.commit(stage(again))
+    assert numbers(client) == [1, 2, 3, 4]
+
+
+def test_a_micro_batch_of_which_an_earlier_version_kept_no_number_is_taken_as_repeated(writer, client, raw, keys):
+    first = writer(microBatch="0")
+    first.commit(stage(first))
+    (noted,) = raw.scan_iter(match=f"{keys.prefix}:*:batch:*")
+    assert raw.hdel(noted, "rows") == 1
+    other = writer(microBatch="0")
+    other.commit(stage(other, ROWS[:3]))
+    assert numbers(client) == [1, 2, 3, 4]
 
 
 def test_another_query_or_another_queue_is_another_write(writer, client):

@@ -123,7 +123,8 @@ local function finish_batch(read)
   if redis.call('HEXISTS', root, 'users') == 1 then users = redis.call('HINCRBY', root, 'users', -1) end
   redis.call('UNLINK', batch .. ':manifest')
   redis.call('UNLINK', batch)
-  redis.call('HSET', batch, 'state', 'done', 'queue', queue, 'epoch', read.epoch, 'decided', read.decided or '')
+  redis.call('HSET', batch, 'state', 'done', 'queue', queue, 'epoch', read.epoch, 'decided', read.decided or '',
+    'rows', read.rows or '')
   local keep_ms = (read.attempt or '') ~= '' and NAMED_KEEP_MS or DONE_KEEP_MS
   redis.call('PEXPIRE', batch, keep_ms)
   if users <= 0 then
