@@ -13,6 +13,8 @@ from typing import ParamSpec, TypeVar
 
 from jobrunner.errors import JobrunnerError
 
+_OF_SPARK = ("pyspark.", "jobrunner.spark.preloaded_daemon")
+"""Modules that processes of Spark run: the second is the parent of workers in a session that this package started."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -42,5 +44,5 @@ def brief_rows(rows: Iterator[T]) -> Iterator[T]:
 
 def _hide_traceback() -> None:
     started_as = getattr(sys.modules["__main__"], "__spec__", None)
-    if started_as is not None and started_as.name.startswith("pyspark."):  # a process of Spark's, not the user's own
+    if started_as is not None and started_as.name.startswith(_OF_SPARK):  # not the user's own process
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"

@@ -104,7 +104,8 @@ def comes_again(traceback: str) -> bool:
     """Whether the error of a failed task is one of Python that is the same however often Spark runs the task: not the
     end of a process, and no error that passes."""
     name = error_line(SparkTaskError(traceback)).partition(":")[0]
-    return _TRACEBACK in traceback and not _PASSING.fullmatch(name) and name not in (BatchLost.__name__, *_OUTAGE)
+    is_of_python = _TRACEBACK in traceback or _OURS.search(traceback) is not None
+    return is_of_python and not _PASSING.fullmatch(name) and name not in (BatchLost.__name__, *_OUTAGE)
 
 
 class SparkTaskError(Exception):
@@ -113,7 +114,10 @@ class SparkTaskError(Exception):
 
 def is_of_python_task(error: BaseException) -> bool:
     """Whether it was raised by Python code in a task of Spark."""
-    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _TRACEBACK in str(error)
+    text = str(error)
+    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and (
+        _TRACEBACK in text or _OURS.search(text) is not None
+    )
 
 
 def is_of_spark(error: BaseException | None) -> bool:
