@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from jobrunner.errors import InvalidOption, SparkMissing
 from jobrunner.etl.graph import nearest
@@ -27,6 +27,9 @@ _LOWEST = {"deltalake": "1.6.1", "pyiceberg": "0.11"}
 with them, silently: a repeated batch would be in the table twice. deltalake 1.6.0 takes two rows of a merge whose keys
 have several columns for one, beyond some thousand rows. pyiceberg below 0.11 has no properties of a merge.
 """
+_UNFIT_IN_A_PATH = re.compile(r"\\|[\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+"""Parts of a local path that deltalake changes: a backslash into a slash, and it decodes what is a code in a URL."""
+_CUTS_A_URL = re.compile(r"[#?]")
 _EXAMPLES = "'delta:/lake/late', 'delta:s3://bucket/late' or 'iceberg:catalog.db.late'"
 
 
@@ -137,7 +140,21 @@ def address_of(table: object) -> TableAddress:
     root = where.rstrip("/")
     if not root or root == f"{scheme}:":
         raise InvalidOption(f"table={table!r}: name a folder of its own below the root")
+    _check_readable(table, root, scheme)
     return TableAddress("delta", root)
+
+
+def _check_readable(table: str, root: str, scheme: str) -> None:
+    """Raises InvalidOption for a path that the library of Delta takes for another one: files would be written to this
+    folder, and looked for in that one."""
+    found = _CUTS_A_URL.search(root) if scheme else None
+    if found is None and scheme in ("", "file"):
+        found = _UNFIT_IN_A_PATH.search(unquote(urlsplit(root).path) if scheme else root)
+    if found is not None:
+        raise InvalidOption(
+            f"table={table!r} is a path with {found[0]!r}, which the library of Delta takes for another one: give it "
+            "another name"
+        )
 
 
 def settle_table(
