@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
@@ -21,6 +20,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_merge import replace_rows
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
@@ -47,7 +47,7 @@ class IcebergLake:
     def __init__(self, address: TableAddress) -> None:
         self.address = address
         catalog, _, self._name = address.where.partition(".")
-        self._catalog = load_catalog(catalog)
+        self._catalog = open_catalog(catalog)
         self._loaded: Table | None = None
         self._plan: SchemaPlan | None = None
 
@@ -68,7 +68,7 @@ class IcebergLake:
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
         self._checked(f"{self._catalog.properties.get('warehouse', '')}/{self._name.replace('.', '/')}")
-        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        make_namespace(self._catalog, self._name.rpartition(".")[0])
         try:
             making = self._catalog.create_table_transaction(self._name, schema=columns)
             with making, making.update_spec() as by:

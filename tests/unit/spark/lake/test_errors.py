@@ -1,6 +1,7 @@
 """Tables that cannot be reached: each error names the table and the cause, and writing goes on when that is mended."""
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
 from jobrunner.errors import SparkMissing, TableError
 from jobrunner.etl import table_sink
@@ -35,6 +36,31 @@ def test_a_catalog_whose_database_is_no_folder(catalog, numbers, tmp_path):
     (tmp_path / "file").unlink()
     (tmp_path / "file").mkdir()
     assert lake.write(part("a"), numbers(1)).rows == 1
+
+
+def test_two_processes_that_begin_with_an_empty_catalog(catalog, numbers, monkeypatch):
+    """The other one makes the tables of the catalog, and later the namespace, where this one has just looked for it."""
+    tables, exists, made = SqlCatalog.create_tables, SqlCatalog.namespace_exists, []
+
+    def made_by_the_other(self):
+        if "tables" in made:
+            return tables(self)
+        made.append("tables")
+        tables(self)
+        return SqlCatalogBaseTable.metadata.create_all(self.engine, checkfirst=False)
+
+    def looked_before_the_other(self, namespace):
+        if "namespace" in made:
+            return exists(self, namespace)
+        made.append("namespace")
+        self.create_namespace(namespace)
+        return False
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", made_by_the_other)
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", looked_before_the_other)
+    lake = Lake(f"iceberg:{catalog()}.db.late")
+    assert lake.write(part("a"), numbers(1)).rows == 1
+    assert made == ["tables", "namespace"]
 
 
 def test_a_folder_of_data_files_that_cannot_be_written(lake, numbers):
