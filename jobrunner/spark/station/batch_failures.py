@@ -38,6 +38,9 @@ many failures without a success may have another cause by now."""
 _REMEMBERED = 10_000
 _FIRST_S = 1.0
 _LONGEST_S = 60.0
+_LONGEST_OUTAGE_S = 10.0
+"""Longest pause while the server answers, but takes no rows: it is full, say. Short, as the batches of others wait
+behind it."""
 _AGAIN_S = 0.2
 """Pause before a report is sent again that met an outage."""
 _BEHIND_PAUSE = 1.5
@@ -61,9 +64,10 @@ class CircuitBreaker:
     items.
     """
 
-    def __init__(self, patient_with: int = _PATIENT_WITH) -> None:
+    def __init__(self, patient_with: int = _PATIENT_WITH, longest_s: float = _LONGEST_S) -> None:
         self.in_a_row = 0
         self.patient_with = patient_with
+        self._longest_s = longest_s
 
     def succeeded(self) -> None:
         """Ends the row of failures."""
@@ -73,7 +77,7 @@ class CircuitBreaker:
         """Counts a failure. Returns the seconds to wait before the next attempt: 0 for the first few."""
         self.in_a_row += 1
         beyond = self.in_a_row - self.patient_with
-        return 0.0 if beyond <= 0 else min(_FIRST_S * 2.0 ** min(beyond - 1, 10), _LONGEST_S)
+        return 0.0 if beyond <= 0 else min(_FIRST_S * 2.0 ** min(beyond - 1, 10), self._longest_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class BatchFailures:
         self._lock = threading.Lock()
         self._history = FailureHistory()
         self._breaker = CircuitBreaker()
+        self._outages = CircuitBreaker(patient_with=1, longest_s=_LONGEST_OUTAGE_S)
         self._paused_until = 0.0
 
     def succeeded(self) -> None:
@@ -157,6 +162,7 @@ class BatchFailures:
         with self._lock:
             self._history.succeeded()
             self._breaker.succeeded()
+            self._outages.succeeded()
             self._paused_until = 0.0
             reason, self.reason = self.reason, None
         if reason is not None:
@@ -188,7 +194,7 @@ class BatchFailures:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
             ended("lost", line)
         elif cause in (Cause.OUTAGE, Cause.ENGINE) or self.stopping.is_set():
-            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
+            self._pause_in_outage(lease, line, cause, run_s)
             if cause is Cause.ENGINE and not self.stopping.is_set():
                 self.give_up(error)
             self.report(lease.release)
@@ -206,6 +212,21 @@ class BatchFailures:
         if (left := self._paused_until - monotonic()) > 0:
             self.stopping.wait(left)
 
+    def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> None:
+        """Begins a pause at the second outage in a row. A server that is full, or refuses single commands, hands the
+        batch out again at once, and nothing else would hold the station up."""
+        pause_s = 0.0
+        if cause is Cause.OUTAGE and not self.stopping.is_set():
+            with self._lock:
+                pause_s = self._pause(monotonic() - run_s, self._outages)
+        if pause_s and self.reason != line:
+            self.reason = line
+            _log.error("station stops: an outage", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
+        elif pause_s:
+            _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
+        else:
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
+
     def _judge(
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float, ended: Ended
     ) -> None:
@@ -222,7 +243,7 @@ class BatchFailures:
             is_lone = has_worked and found.in_a_row <= 1  # it comes back later and later, and others go on meanwhile
             if not found.others_worked and (found.in_a_row > 1 or is_code):
                 self._breaker.patient_with = _PATIENT_WITH if has_worked or not is_code else 0
-                pause_s = self._breaker.failed() if is_lone else self._pause(monotonic() - run_s)
+                pause_s = self._breaker.failed() if is_lone else self._pause(monotonic() - run_s, self._breaker)
         told = with_user_frame(line, error)
         if is_code or (is_everything and not found.others_worked):
             # A part that succeeds proves that some items work. A function that never worked is mended first.
@@ -237,12 +258,12 @@ class BatchFailures:
         waiting, pending, _ = self._broker.run_many(queues.coming(self._keys, until_ms=0))
         return not waiting and pending <= _PATIENT_WITH
 
-    def _pause(self, began: float) -> float:
+    def _pause(self, began: float, breaker: CircuitBreaker) -> float:
         """Seconds to pause. Batches that ran beside the one whose failure began the pause do not make it longer."""
         now = monotonic()
         if began < self._paused_until and now < self._paused_until:
             return self._paused_until - now
-        pause_s = self._breaker.failed()
+        pause_s = breaker.failed()
         self._paused_until = now + pause_s
         return pause_s
 

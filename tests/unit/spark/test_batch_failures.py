@@ -6,9 +6,10 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
-from jobrunner.errors import PipelineError, StationError
+from jobrunner.errors import PipelineError, ServerFull, StationError
 from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
@@ -264,6 +265,27 @@ def test_batches_that_fail_beside_each_other_make_one_pause(station, client):
     assert served.stopping.paused == [], "a lane that pauses holds no batch that it handed back"
     served.failures.wait_out_pause()
     assert 0 < served.stopping.paused[0] <= 1
+
+
+def test_a_server_that_takes_no_rows_pauses_the_station_and_says_so_once(station, client):
+    """It is full, say: it hands batches out and takes them back, but no row is staged."""
+    served = station()
+    ids = client.queue(QUEUE).push_many(range(3))
+    full = ServerFull("at its maxmemory")
+    with capture_logs() as told:
+        for _ in range(9):
+            assert served.step(lambda members: full)
+    assert served.stopping.paused == pytest.approx([1, 2, 4, 8, 10, 10, 10, 10])
+    assert [one["event"] for one in told if one["log_level"] == "error"] == ["station stops: an outage"]
+    assert served.failures.reason == "ServerFull: at its maxmemory"
+    assert client.task(ids[0]).record().retry_count == 0
+
+    served.step(lambda members: None)
+    assert served.failures.reason is None
+    assert client.queue("flights/late").counts()["waiting"] == 3
+    client.queue(QUEUE).push_many(range(3))
+    served.step(lambda members: full)
+    assert len(served.stopping.paused) == 8, "a lone outage costs no pause"
 
 
 BRIEF = SparkTaskError("An exception was thrown from the Python worker:\njobrunner.errors.InvalidOption: row 3: x")
