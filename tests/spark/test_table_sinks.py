@@ -16,6 +16,7 @@ from jobrunner.spark import micro_batch, write_batch, write_table
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.lake.services import clean_up_table
+from jobrunner.spark.station import batch_run, members
 from jobrunner.spark.station.sink_folders import LocalFolders
 from tests.support.waiting import wait_for
 
@@ -193,6 +194,32 @@ def test_a_zombie_behind_its_lease_writes_nothing(flights, take, table, raw, key
     with pytest.raises(BatchLost):
         zombie.decide()
     assert sorted(row["n"] for row in read(table)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["the driver died", "the server forgot"])
+def test_payloads_that_do_not_fit_are_dead_also_when_the_rows_of_their_batch_are_there(
+    flights, drive, take, table, raw, keys, client, monkeypatch, how
+):
+    """The second attempt writes nothing, so nothing evaluates the frame, which executors read, as of a large batch."""
+    monkeypatch.setattr(members, "THROUGH_DRIVER", 0)
+    monkeypatch.setattr(members, "CHUNK", 2)
+    monkeypatch.setattr(batch_run, "THROUGH_DRIVER", 0)
+    flights.spark_sink("late", table=table, schema="n long", **SOON)
+    ids = flights.push_many("late", [{"n": 0}, {"n": 1}, {"n": 2}, {"n": "three"}, {"n": 4}])
+    before = {key: raw.dump(key) for key in raw.keys("*")}
+    dead = take("late")
+    dead.stage()
+    if how == "the driver died":
+        queue = keys.queue("flights/late")
+        raw.zadd(queue.batches, {dead.lease.id: 0})
+        raw.hset(queue.batch + dead.lease.id.encode(), "ends", 1)
+    else:
+        raw.delete(*raw.keys("*"))
+        for key, value in before.items():
+            raw.restore(key, 0, value)
+    drive("late")
+    assert client.queue("flights/late").ids("dead") == [ids[3]]
+    assert sorted(row["n"] for row in read(table)) == [0, 1, 2, 4]
 
 
 def test_items_of_a_batch_that_the_server_forgot_are_not_written_twice(flights, drive, take, table, raw, audit):

@@ -157,7 +157,7 @@ def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepa
     except OSError as error:  # a disk that is full, a folder without rights: no item is to blame
         raise TableError(f"table {ready.table.address}: {root}/{NOTES}, where it notes its batches, cannot be written: "
                          f"{error.strerror or error}") from error  # fmt: skip
-    if len(there) == batch.size or not batch.left_out.fits(batch.named(str(root)), there):
+    if not batch.lacks_rows(str(root), there):
         return None
 
     def renew() -> None:

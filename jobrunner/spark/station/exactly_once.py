@@ -105,7 +105,7 @@ def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[
         return  # the rows of this batch, or of the whole, are in a merged folder for good
     if records is not None:
         there = records.note()
-        if len(there) == batch.size or not batch.left_out.fits(batch.named(root), there):
+        if not batch.lacks_rows(root, there):
             return
     # A failover may forget that a batch was handed out, and the next holder gets the same epoch.
     own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"

@@ -26,6 +26,8 @@ class LeftOut:
         self._written: set[str] = set()
         self._wanted: list[frozenset[str]] = []
         self._runs = 0
+        self.are_some_there = False
+        """Whether any path has rows of members, so that its writer may have written nothing."""
 
     def fits(self, root: str, members: frozenset[str]) -> bool:
         """Whether the rows of this run are those to write to `root`, which has rows of `members` already."""
@@ -89,6 +91,12 @@ class SinkBatch:
     def named(self, batch_id: str) -> str:
         """The id under which this sink writes a batch that the server knows as `batch_id`."""
         return f"{self.sink}~{batch_id}" if self.sink else batch_id
+
+    def lacks_rows(self, root: str, there: frozenset[str]) -> bool:
+        """Whether the rows of this run are to be written to `root`, which has those of the members `there`: else all
+        are there, or the function is called again without them."""
+        self.left_out.are_some_there |= bool(there)
+        return len(there) < self.size and self.left_out.fits(self.named(root), there)
 
     @property
     def attempt(self) -> int:
