@@ -63,6 +63,8 @@ _PASSING = re.compile(
 )
 """Errors of Python in a task that may be over at the next try."""
 _SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
+_NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
+"""Of a format that is misspelt or not installed, in an error of Java that PySpark does not convert."""
 _MODULES = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}")
 _OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull))
 
@@ -126,8 +128,10 @@ def is_of_spark(error: BaseException | None) -> bool:
 
 
 def is_never_of_items(error: BaseException) -> bool:
-    """Whether Spark found no session where one is needed, an executor lacks a module, or a table does not take rows."""
+    """Whether Spark found no session or no data source, an executor lacks a module, or a table does not take rows."""
     if isinstance(error, TableError) or error_line(error).startswith(_MODULES):
+        return True
+    if is_of_spark(error) and _NO_SOURCE in str(error):
         return True
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 
@@ -150,7 +154,8 @@ def error_line(error: BaseException) -> str:
     lost = _LOST_TASK.search(text)
     if lost:
         return _shortened(f"SparkError: {lost['why']}")
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not _JAVA_CALL.match(line.strip())]
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not _JAVA_CALL.match(line)]
     first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
     if isinstance(error, AnalysisException):
         first = _EXPRESSION_ID.sub("", first)

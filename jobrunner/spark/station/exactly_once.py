@@ -26,8 +26,12 @@ from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import Folders, as_name, folder_of, folders_in
 
 _Save = Callable[[DataFrame, str], None]
-_FAULTS = re.compile("|".join(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES))))
-"""Texts of the system that errors of Python and of Java contain: disk full, read-only file system, no permission."""
+_NO_FOLDER = "Mkdirs failed to create"
+_FAULTS = re.compile(
+    "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)), _NO_FOLDER])
+)
+"""Texts of the system that errors of Python and of Java contain: disk full, read-only file system, no permission. Of a
+folder that cannot be made, Hadoop says no more than its name."""
 
 
 def write_batch(
@@ -95,7 +99,9 @@ def _fault_of_disk(error: Exception) -> str:
     if isinstance(error, JobrunnerError) or is_of_python_task(error):
         return ""
     found = _FAULTS.search(str(error))
-    return found[0] if found else ""
+    if found is None:
+        return ""
+    return "no folder can be made in it, which may be for lack of rights" if found[0] == _NO_FOLDER else found[0]
 
 
 def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:

@@ -16,6 +16,9 @@ from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_agai
 from jobrunner.spark.station import batch_failures
 from jobrunner.spark.station.background import SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures, CircuitBreaker
+from jobrunner.spark.station.exactly_once import write_folder
+from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_folders import LocalFolders
 
 QUEUE = "flights/clean"
 LEASE_S = 60.0
@@ -304,6 +307,31 @@ CAUSES = {
 def test_causes_of_errors(monkeypatch, cause):
     monkeypatch.setattr(failures, "is_alive", lambda session: True)
     assert {error: cause_of(error, None) for error in CAUSES[cause]} == dict.fromkeys(CAUSES[cause], cause)
+
+
+def test_a_format_that_is_misspelt_is_no_item_s_fault_and_reads_as_one_error(monkeypatch):
+    monkeypatch.setattr(failures, "is_alive", lambda session: True)
+    error = Py4JError("An error occurred while calling o7.save.\n: org.apache.spark.SparkClassNotFoundException: "
+                      "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: parquett. SQLSTATE: 42K02")  # fmt: skip
+    assert cause_of(error, None) is Cause.CODE
+    assert failures.error_line(error) == (
+        "Py4JError: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data "
+        "source: parquett."
+    )
+
+
+@pytest.mark.parametrize("where", ["_attempt-a@1.12ab", "_attempt-b@3.34cd"])
+def test_a_folder_that_cannot_be_made_is_the_same_error_for_each_batch(tmp_path, where):
+    """Hadoop names the folder of the attempt: as many errors as batches would count against their items."""
+
+    def save(_own):
+        raise PythonException(f"Job aborted.\njava.io.IOException: Mkdirs failed to create file:{where}/0 (exists=false)")
+
+    with pytest.raises(StationError) as told:
+        write_folder(LocalFolders(tmp_path), SinkBatch(id="a", supersedes=(), epoch=1, size=1), "/data/late", save)
+    assert str(told.value) == (
+        "/data/late cannot be written: no folder can be made in it, which may be for lack of rights"
+    )
 
 
 def test_only_errors_that_come_again_end_a_task_at_its_first_try():
