@@ -25,6 +25,7 @@ from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.operations.enqueue import batches
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.payloads import check_stored
+from jobrunner.spark.shipping import Shipped
 from jobrunner.task import Task, derived_id
 
 _AT_ONCE = 500
@@ -80,7 +81,7 @@ def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
 
     Raises QueueFull through Spark. Tasks added before it stay; the same replay, run again, adds the rest.
     """
-    told = selected.mapInArrow(partial(_add, run), "queue string, added long, there long")
+    told = selected.mapInArrow(Shipped(partial(_add, run)), "queue string, added long, there long")
     sums = told.groupBy("queue").agg(F.sum("added").alias("added"), F.sum("there").alias("there")).orderBy("queue")
     return {row.queue: Replayed(row.added, row.there) for row in sums.collect()}
 

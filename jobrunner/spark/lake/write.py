@@ -24,6 +24,7 @@ from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
 from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
+from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.records import NOTES, SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders, as_name
@@ -178,7 +179,7 @@ def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int, *, gathers: bo
         spread = spread.sortWithinPartitions(*by)
     target = ready.target(rows_per_file)
     try:
-        made = spread.mapInArrow(partial(_write_task, target), "file string").collect()
+        made = spread.mapInArrow(Shipped(partial(_write_task, target)), "file string").collect()
         files = [DataFile.of_json(row["file"]) for row in made]
         _check_visible(ready, files)
     except BaseException as error:

@@ -325,7 +325,7 @@ def test_a_folder_that_cannot_be_made_is_the_same_error_for_each_batch(tmp_path,
     """Hadoop names the folder of the attempt: as many errors as batches would count against their items."""
 
     def save(_own):
-        raise PythonException(f"Job aborted.\njava.io.IOException: Mkdirs failed to create file:{where}/0 (exists=false)")
+        raise PythonException(f"Job aborted.\njava.io.IOException: Mkdirs failed to create file:{where} (exists=false)")
 
     with pytest.raises(StationError) as told:
         write_folder(LocalFolders(tmp_path), SinkBatch(id="a", supersedes=(), epoch=1, size=1), "/data/late", save)

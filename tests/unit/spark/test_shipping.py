@@ -1,10 +1,12 @@
 """What executors are sent, and the settings of a session that is not ours: neither needs Spark."""
 
+import ast
 import os
 import pickle
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -66,6 +68,26 @@ def test_an_executor_that_lacks_a_module_says_so_in_one_line():
     assert is_never_of_items(RuntimeError(f"{head}ModuleNotFoundError: No module named 'my'"))
     assert not is_never_of_items(RuntimeError(f"{head}ImportError: of the function's own"))
     assert reader.__reduce__() == sent(reader)
+
+
+def test_each_function_for_executors_is_sent_so_that_they_can_say_what_they_lack():
+    bare = []
+    for path in Path(shipping.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        sent_names = {
+            target.id for node in ast.walk(tree) if isinstance(node, ast.Assign) and _is_shipped(node.value)
+            for target in node.targets if isinstance(target, ast.Name)
+        }  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("mapInArrow", "mapInPandas"):
+                first = node.args[0]
+                if not _is_shipped(first) and getattr(first, "id", "") not in sent_names:
+                    bare.append(f"{path.name}:{node.lineno}")
+    assert bare == []
+
+
+def _is_shipped(node):
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Shipped"
 
 
 class Conf:
