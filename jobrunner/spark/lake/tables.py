@@ -4,8 +4,10 @@ Invariant: `append` and `merge` commit the rows and the marks in one transaction
 commit of the same root batch came in between since `load`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from jobrunner.spark.lake.identity import WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan
 
 T = TypeVar("T")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_BRANCH = "↳"
 
 
 class CommitConflict(Exception):
@@ -131,6 +135,8 @@ def guarded(table: TableAddress, doing: str, do: Callable[[], T]) -> T:
 
 
 def reason(error: BaseException) -> str:
-    """The kind of an error and its first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """The kind of an error and its first line, with the lines of its causes, which deltalake draws as a tree."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    causes = takewhile(lambda line: line.startswith(_BRANCH), lines[1:])
+    words = [*lines[:1], *(line.removeprefix(_BRANCH).strip() for line in causes)]
+    return ": ".join([type(error).__name__, *words])

@@ -7,6 +7,7 @@ from jobrunner.errors import SparkMissing, TableError
 from jobrunner.etl import table_sink
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.services import clean_up_table
+from jobrunner.spark.lake.tables import reason
 from tests.unit.spark.lake.conftest import Lake, part
 
 
@@ -91,6 +92,19 @@ def test_a_data_file_that_is_gone_before_the_commit_is_written_again(lake, numbe
         commit(ready, files)
     assert lake.write(part("b", epoch=2), numbers(2)).rows == 1
     assert lake.column() == [1, 2]
+
+
+def test_the_cause_that_deltalake_draws_below_an_error_is_in_its_line():
+    drawn = (
+        "Generic LocalFileSystem error\n          \x1b[31m↳\x1b[0m Unable to open file /lake/late/_delta_log/1.json\n"
+        "           \x1b[31m↳\x1b[0m Permission denied (os error 13)\n"
+    )
+    assert reason(OSError(drawn)) == (
+        "OSError: Generic LocalFileSystem error: Unable to open file /lake/late/_delta_log/1.json: "
+        "Permission denied (os error 13)"
+    )
+    assert reason(ValueError("one\ntwo")) == "ValueError: one"
+    assert reason(ValueError()) == "ValueError"
 
 
 def test_a_library_that_is_missing(monkeypatch, lake):
