@@ -30,6 +30,8 @@ have several columns for one, beyond some thousand rows. pyiceberg below 0.11 ha
 _UNFIT_IN_A_PATH = re.compile(r"\\|[\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """Parts of a local path that deltalake changes: a backslash into a slash, and it decodes what is a code in a URL."""
 _CUTS_A_URL = re.compile(r"[#?]")
+_UNFIT_IN_A_FILE_URL = re.compile(r"[^A-Za-z0-9._~:/@!$&'()*+,;=%-]")
+"""deltalake and PyArrow read a URL with other characters in ways of their own, or not at all."""
 _EXAMPLES = "'delta:/lake/late', 'delta:s3://bucket/late' or 'iceberg:catalog.db.late'"
 
 
@@ -147,13 +149,13 @@ def address_of(table: object) -> TableAddress:
 def _check_readable(table: str, root: str, scheme: str) -> None:
     """Raises InvalidOption for a path that the library of Delta takes for another one: files would be written to this
     folder, and looked for in that one."""
-    found = _CUTS_A_URL.search(root) if scheme else None
+    found = (_UNFIT_IN_A_FILE_URL if scheme == "file" else _CUTS_A_URL).search(root) if scheme else None
     if found is None and scheme in ("", "file"):
         found = _UNFIT_IN_A_PATH.search(unquote(urlsplit(root).path) if scheme else root)
     if found is not None:
         raise InvalidOption(
             f"table={table!r} is a path with {found[0]!r}, which the library of Delta takes for another one: give it "
-            "another name"
+            f"another name{', or leave out file:' if scheme == 'file' else ''}"
         )
 
 

@@ -26,7 +26,7 @@ from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, remo
 from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written
 from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of
 from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_partitions, fit
-from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason
+from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason, without_panic
 
 RETRIES_S = 60.0
 """How long conflicts with other writers are tried again."""
@@ -191,7 +191,7 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
         try:
             if guarded(address, "adding columns", partial(table.evolve, plan)):
                 continue  # upon a version that may hold more than that
-            return write()
+            return without_panic(write)
         except CommitConflict as error:
             if monotonic() >= ends:
                 raise TableError(

@@ -21,6 +21,7 @@ from jobrunner.spark.lake.schema_rules import SchemaPlan
 T = TypeVar("T")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BRANCH = "↳"
+_PANIC = "PanicException"
 
 
 class CommitConflict(Exception):
@@ -127,11 +128,22 @@ class LakeTable(Protocol):
 def guarded(table: TableAddress, doing: str, do: Callable[[], T]) -> T:
     """Returns the result of `do`. Errors of libraries and systems become a TableError that names the table."""
     try:
-        return do()
+        return without_panic(do)
     except (JobrunnerError, CommitConflict):
         raise
     except Exception as error:  # of two libraries, of SQL, of HTTP, of the file system
         raise TableError(f"table {table}: {doing} failed: {reason(error)}") from error
+
+
+def without_panic(do: Callable[[], T]) -> T:
+    """Returns the result of `do`. A panic of deltalake, which is no Exception, becomes a RuntimeError: it would pass
+    all that waits for errors, and end the thread."""
+    try:
+        return do()
+    except BaseException as error:
+        if type(error).__name__ == _PANIC:
+            raise RuntimeError(f"{_PANIC}: {error}") from error
+        raise
 
 
 def reason(error: BaseException) -> str:

@@ -64,6 +64,8 @@ def test_a_queue_has_one_sink(orders):
         ({"table": "delta:/lake/a\tb"}, "which the library"),
         ({"table": "delta:file:///lake/a%2541b"}, "path with '%41', which the library"),
         ({"table": "delta:file:///lake/a#b"}, "path with '#', which the library"),
+        ({"table": "delta:file:///lake/a[b"}, r"path with '\[', which the library of Delta .* or leave out file:"),
+        ({"table": "delta:file:///lake/a b"}, "path with ' ', which the library"),
         ({"table": "delta:s3://bucket/a?b"}, r"path with '\?', which the library"),
         ({"table": "delta:/"}, "name a folder of its own below the root"),
         ({"table": "delta:s3://"}, "name a folder of its own below the root"),

@@ -6,6 +6,7 @@ from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from jobrunner.errors import SparkMissing, TableError
 from jobrunner.etl import table_sink
 from jobrunner.spark.lake.commit import commit, open_table
+from jobrunner.spark.lake.delta import DeltaLake
 from jobrunner.spark.lake.services import clean_up_table
 from jobrunner.spark.lake.tables import reason
 from tests.unit.spark.lake.conftest import Lake, part
@@ -105,6 +106,23 @@ def test_the_cause_that_deltalake_draws_below_an_error_is_in_its_line():
     )
     assert reason(ValueError("one\ntwo")) == "ValueError: one"
     assert reason(ValueError()) == "ValueError"
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_table(tmp_path, numbers, monkeypatch):
+    """It is no Exception, and would end the thread of a station without a word."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panics(*_):
+        raise PanicException("Already shut down")
+
+    lake = Lake(f"delta:{tmp_path}/late")
+    with monkeypatch.context() as fault:
+        fault.setattr(DeltaLake, "append", panics)
+        with pytest.raises(TableError, match="the commit failed: RuntimeError: PanicException: Already shut down"):
+            lake.write(part("a"), numbers(1))
+    assert lake.write(part("a"), numbers(1)).rows == 1
 
 
 def test_a_library_that_is_missing(monkeypatch, lake):
