@@ -4,6 +4,7 @@ PySpark's own answer is per thread under Spark Connect, and stations have thread
 user registered is remembered. Invariant: a setting that Spark refuses is a warning that names it, not an error.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from jobrunner.logs import SafeLogger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NAMED = re.compile(r"The value '(?P<value>.*)' in the config \"(?P<name>[^\"]+)\"")
 _remembered: list["SparkSession"] = []
 _log = SafeLogger("jobrunner.spark")
 
@@ -59,7 +61,9 @@ def set_conf(spark: "SparkSession", name: str, value: str) -> bool:
     except Exception as error:
         line = first_line(error)
         if "INVALID_CONF_VALUE" in line or type(error).__name__ == "IllegalArgumentException":
-            raise InvalidOption(f"{name}={value!r} is refused by Spark: {line}") from error
+            named = _NAMED.search(line)  # which may be another one, that the session was made with
+            refused = f"{named['name']}={named['value']!r}" if named else f"{name}={value!r}"
+            raise InvalidOption(f"{refused} is refused by Spark: {line}") from error
         if conf_of(spark, name) != value:
             _log.warning("Spark refuses a setting in a session that runs; give it where the session is made",
                          setting=name, value=value, error=line)  # fmt: skip

@@ -123,6 +123,13 @@ def test_a_value_that_spark_does_not_understand_is_an_error():
         set_conf(spark, "spark.sql.shuffle.partitions", "abc")
 
 
+def test_a_value_that_the_session_was_made_with_is_named_though_another_setting_is_being_set():
+    """Spark reads all settings of SQL, and only when it needs one."""
+    line = '[INVALID_CONF_VALUE] The value \'abc\' in the config "spark.sql.shuffle.partitions" is invalid.'
+    with pytest.raises(InvalidOption, match=r"^spark\.sql\.shuffle\.partitions='abc' is refused by Spark: \[INVALID"):
+        set_conf(SimpleNamespace(conf=Conf(line)), "spark.sql.python.filterPushdown.enabled", "true")
+
+
 def test_a_server_that_takes_no_files_is_a_warning(monkeypatch):
     sent_files = []
 
