@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import StationError, TableError
+from jobrunner.errors import InvalidOption, StationError, TableError
 from jobrunner.etl.table_sink import TableAddress, TableSink, address_of, names_of
+from jobrunner.formatting import describe
 from jobrunner.outcome import Steer
 from jobrunner.settings import check_whole
 from jobrunner.spark.failures import error_line
@@ -79,12 +80,17 @@ def write_table(
 
 
 def micro_batch(query: str, number: int) -> SinkBatch:
-    """The identity of a micro-batch of a stream, for `write_table` in `foreachBatch`.
+    """The identity of a micro-batch of a stream, for `write_table` and `write_batch` in `foreachBatch`.
 
     `query` must be of one checkpoint: with a new checkpoint Spark counts from 0 again, and rows under numbers that are
-    in the table would be taken for repeated ones.
+    in the table would be taken for repeated ones. Raises InvalidOption.
     """
-    return SinkBatch(id=f"{query}-{number}", supersedes=(), epoch=1, size=0)
+    if not isinstance(query, str) or not query or type(number) is not int or number < 0:
+        raise InvalidOption(
+            f"micro_batch({describe(query)}, {describe(number)}): give a text that is of one checkpoint, and the "
+            "number that foreachBatch passes"
+        )
+    return SinkBatch(id=f"{query}-{number}", supersedes=(), epoch=1, size=0, may_repeat=True)
 
 
 def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> Steer | None:

@@ -73,7 +73,8 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
         return df
     if not isinstance(files, int) or isinstance(files, bool) or files < 1:
         raise InvalidOption(f"files={describe(files)}: give the most files of one partition, 1 or more, or None")
-    if files == 1 and (batch.is_kept or batch.size <= THROUGH_DRIVER):  # no work in front is left to share
+    is_small = batch.size <= THROUGH_DRIVER and not batch.may_repeat  # the size of a micro-batch is not known
+    if files == 1 and (batch.is_kept or is_small):  # no work in front is left to share
         return df.coalesce(1)
     columns = [F.col(f"`{name}`") for name in partition_by]
     if not columns:
@@ -106,7 +107,7 @@ def _fault_of_disk(error: Exception) -> str:
 
 def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
     records = _records(folders, batch, root)
-    came_before = batch.epoch > 1 or bool(batch.supersedes)
+    came_before = batch.epoch > 1 or bool(batch.supersedes) or batch.may_repeat
     if came_before and Merges(folders).has((batch.id, *batch.supersedes)):
         return  # the rows of this batch, or of the whole, are in a merged folder for good
     if records is not None:
@@ -117,7 +118,7 @@ def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[
     own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"
     try:
         save(own)
-        _clear(folders, batch)
+        _clear(folders, batch, own)
         batch.renew()
         if records is not None:
             records.check()
@@ -189,17 +190,18 @@ def _remove_at_once(folders: Folders, name: str, batch_id: str) -> None:
     folders.remove(_hide(folders, name, batch_id))
 
 
-def _clear(folders: Folders, batch: SinkBatch) -> None:
+def _clear(folders: Folders, batch: SinkBatch, own: str) -> None:
     """Removes folders that can never count again, so that no lease is needed: those of larger batches and of earlier
     attempts."""
-    names = folders.names() if batch.epoch > 1 or batch.supersedes else []
+    names = folders.names() if batch.epoch > 1 or batch.supersedes or batch.may_repeat else []
     for larger in batch.supersedes:
         _remove_at_once(folders, folder_of(larger), larger)
         for name in _beginning_with(names, _attempts_at(larger), _removed_of(larger)):
             _remove_at_once(folders, name, larger)
     prefix = _attempts_at(batch.id)
     for name in _beginning_with(names, prefix, _removed_of(batch.id)):
-        if not name.startswith(prefix) or int(name.removeprefix(prefix).partition(".")[0]) < batch.epoch:
+        epoch = int(name.removeprefix(prefix).partition(".")[0]) if name.startswith(prefix) else 0
+        if epoch < batch.epoch or (batch.may_repeat and name != own):
             _remove_at_once(folders, name, batch.id)
 
 

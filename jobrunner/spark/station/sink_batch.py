@@ -79,6 +79,8 @@ class SinkBatch:
     sink: str = ""
     """The sink of a chain that this is for; empty for a sink that takes from a queue of its own."""
 
+    may_repeat: bool = field(default=False, repr=False, compare=False)
+    """Whether it may have come before although `epoch` is 1: of a stream, which counts no attempts."""
     is_kept: bool = field(default=False, repr=False, compare=False)
     """Whether the rows were computed and kept, so that a shuffle in front of the write would share no work."""
 

@@ -19,6 +19,7 @@ import pytest
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.compaction import batch_folders, compact
 from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
+from jobrunner.spark.lake.write import micro_batch
 from jobrunner.spark.station.exactly_once import write_folder
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders
@@ -27,9 +28,9 @@ SIZE = 1 << 20
 SPARK = {b"org.apache.spark.sql.parquet.row.metadata": b'{"type":"struct"}'}
 
 
-def write(root, batch_id, ids, *, epoch=1, supersedes=(), by=None):
+def write(root, batch_id, ids, *, epoch=1, supersedes=(), by=None, of=None):
     """An attempt at a batch, as write_batch does it."""
-    batch = SinkBatch(id=batch_id, supersedes=supersedes, epoch=epoch, size=len(ids))
+    batch = of or SinkBatch(id=batch_id, supersedes=supersedes, epoch=epoch, size=len(ids))
 
     def save(own):
         parts = {f"/{by}={at}": ids[at::2] for at in range(2)} if by else {"": ids}
@@ -174,6 +175,26 @@ def test_a_batch_that_comes_again_after_it_was_merged_is_not_written_twice(batch
     run(root)
     write(root, again, ["1.5"], epoch=2, supersedes=of)
     assert read(files_in(root)) == ids
+
+
+def test_a_micro_batch_that_comes_again_after_it_was_merged_is_not_written_twice(batches):
+    """Its number of attempts is not known: each is the first."""
+    root, ids = batches
+    write(root, "q-1", ["q.1"], of=micro_batch("q", 1))
+    (root / "_attempt-q-1@1.dead").mkdir()  # of a driver that was killed
+    write(root, "q-2", ["q.2"], of=micro_batch("q", 2))
+    write(root, "q-1", ["q.1"], of=micro_batch("q", 1))
+    assert not list(root.glob("_attempt-q-1*"))
+    run(root)
+    write(root, "q-2", ["q.2"], of=micro_batch("q", 2))
+    assert read(files_in(root)) == ids + Counter(["q.1", "q.2"])
+
+
+@pytest.mark.parametrize(("query", "number"), [("", 1), (None, 1), ("q", None), ("q", -1), ("q", True), (1, "q")])
+def test_a_micro_batch_without_an_identity_is_refused(query, number):
+    """All that have the same one but the first would pass for repetitions, and be lost."""
+    with pytest.raises(InvalidOption, match="give a text that is of one checkpoint, and the number that foreachBatch"):
+        micro_batch(query, number)
 
 
 class Nth:
