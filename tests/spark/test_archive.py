@@ -1,9 +1,11 @@
 """History to Parquet: each task exactly once, whatever stops it, and nothing is deleted that is not there."""
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -60,7 +62,12 @@ def test_finished_and_dead_tasks_are_in_the_archive_once(spark: Any, client: Any
     done, raw, dead = finish("mail", 5), finish("orders/raw", 3), finish("mail", 2, dies=True)
 
     first = archive(spark, client, path, lag_s=0)
+    old, new = Path(path, ".spark-staging-old"), Path(path, ".spark-staging-new")  # of runs that were killed
+    for one in (old, new):
+        (one / "date=2026-11-20").mkdir(parents=True)
+    os.utime(old, (1, 1))
     again = archive(spark, client, path, lag_s=0)
+    assert (old.exists(), new.exists()) == (False, True), "the run of the other may be suspended"
 
     assert (first.rows, again.rows, first.warnings) == ({"mail": 7, "orders/raw": 3}, {}, ())
     assert ids(spark, path) == sorted(done + raw + dead)

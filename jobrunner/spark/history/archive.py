@@ -99,6 +99,8 @@ def archive(
         rows = run.write(window, resumed=resumed)
         warnings += run.shortfall(window, rows)
         run.close(window)
+        if isinstance(run.place, FolderArchive):
+            run.place.remove_left_overs()
         trimmed = run.trim(likes) if trim else 0
     return Archived(
         path=run.place.where,

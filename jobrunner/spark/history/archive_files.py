@@ -10,10 +10,12 @@ and `done`, up to when each queue is archived (JSON: queue → Unix ms).
 """
 
 import fnmatch
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,10 +25,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import Keys
+from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
 from jobrunner.spark.running import is_classic
 
+_STAGED, _STAGED_S = ".spark-staging-*", 86_400
 PARTITIONS = ("date", "queue", "window")
 
 
@@ -47,6 +51,15 @@ class FolderArchive:
         archive and the window; `renew` raises UsageError when another process may write the archive."""
         writer = rows.write.partitionBy(*PARTITIONS).mode("append" if adds else "overwrite")
         writer.option("partitionOverwriteMode", "dynamic").parquet(self.where)
+
+    def remove_left_overs(self) -> None:
+        """Removes what runs that were killed left of Spark's staging in a folder of this machine, after a day: before,
+        a run that is suspended might go on, which replaces files by those that it staged."""
+        before = unix_ms() / 1000 - _STAGED_S
+        for one in [] if "://" in self.where else Path(self.where).glob(_STAGED):
+            with suppress(OSError):  # another run removed it
+                if one.stat().st_mtime < before:
+                    shutil.rmtree(one)
 
     def rows(self, window: str) -> DataFrame | None:
         """The rows of a window; None when there are no files yet."""
