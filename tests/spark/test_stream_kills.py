@@ -4,16 +4,21 @@ Each start is a JVM, so these take minutes: `pytest -n 0 -m "spark and slow" tes
 """
 
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from jobrunner.client.client import keys_of
 from jobrunner.spark.session import find_java, home_of
+from tests.spark.cluster import command_of, descendants
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -38,6 +43,28 @@ queries = [
 ]
 for query in queries:
     query.trigger(availableNow=True).start().awaitTermination()
+"""
+EVERY_SINK = """
+import sys
+from jobrunner.spark import micro_batch, spark_session, write_batch, write_table
+
+PATIENT = "spark.python.authenticate.socketTimeout"
+spark = spark_session(master="local[2,4]", **{"spark.driver.memory": "1g", PATIENT: "120s"})
+rows = spark.readStream.format("jobrunner").option("history", "orders").option("columns", "_id")
+rows = rows.option("maxRowsPerTrigger", 20).load().withColumnRenamed("_id", "order_id")
+
+def store(frame, number):
+    frame.write.format("jobrunner").options(queue="by_function", microBatch=number).mode("append").save()
+    write_table(frame, micro_batch("table", number), f"delta:{sys.argv[1]}/table")
+    write_batch(frame, micro_batch("folder", number), f"{sys.argv[1]}/folder")
+
+queries = [
+    rows.writeStream.format("jobrunner").option("queue", "by_sink").option("checkpointLocation", "by_sink"),
+    rows.writeStream.foreachBatch(store).option("checkpointLocation", "by_function"),
+]
+trigger = {"availableNow": True} if sys.argv[2] == "rest" else {"processingTime": "100 milliseconds"}
+for query in [query.trigger(**trigger).start() for query in queries]:
+    query.awaitTermination()
 """
 PIPELINE = """
 from pyspark import pipelines as dp
@@ -158,6 +185,36 @@ def test_two_sinks_of_a_killed_driver_have_each_row_once(client, orders, start, 
 
     assert orders_in(client, "by_sink") == orders
     assert orders_in(client, "by_function") == orders
+    assert leftovers(raw, keys.prefix) == set()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_queries_that_run_continuously_are_killed_at_any_moment(client, orders, start, raw, keys, tmp_path, seed):
+    """The driver with its JVM, or the JVM alone, a moment behind some progress."""
+    (tmp_path / "program.py").write_text(EVERY_SINK)
+    command = [sys.executable, "program.py", str(tmp_path)]
+    dice, kills = random.Random(seed), ["all", "jvm", "all", "jvm"]
+
+    def added():
+        return [client.queue(name).counts()["waiting"] for name in ("by_sink", "by_function")]
+
+    while kills and min(added()) < ROWS:
+        process, before = start([*command, "all"]), added()
+        wait_for(lambda process=process, before=before: process.poll() is not None or added() != before, timeout_s=900)
+        time.sleep(dice.uniform(0, 1.5))  # the fault is to come at any moment
+        if process.poll() is None and kills.pop() == "jvm":
+            for pid in descendants(process.pid):
+                if "java" in command_of(pid)[:200]:
+                    os.kill(pid, signal.SIGKILL)
+            process.wait(120)  # it ends by itself
+        kill(process)
+    assert len(kills) < 3, "it was done before it could be killed twice"
+    assert any(start([*command, "rest"]).wait(900) == 0 for _ in range(STARTS)), tail(tmp_path)
+
+    assert orders_in(client, "by_sink") == orders_in(client, "by_function") == orders
+    assert sorted(DeltaTable(f"{tmp_path}/table").to_pyarrow_table()["order_id"].to_pylist()) == orders
+    assert sorted(pq.read_table(tmp_path / "folder")["order_id"].to_pylist()) == orders
+    assert not list((tmp_path / "folder").glob("_attempt-*"))
     assert leftovers(raw, keys.prefix) == set()
 
 
