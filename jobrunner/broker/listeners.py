@@ -4,10 +4,11 @@ from typing import Any
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import BROKEN, server_error
-from jobrunner.broker.redis_errors import RedisError
+from jobrunner.broker.redis_errors import NoPermissionError, RedisError
 from jobrunner.clock import sleep
 
 _RESUBSCRIBE_S = 0.2
+_LOOK_AGAIN_S = 0.25
 
 
 class ChannelListener:
@@ -17,6 +18,8 @@ class ChannelListener:
         self._broker = broker
         self._channel = channel
         self._connection: Any = None
+        self._is_deaf = False
+        """Whether the user may not subscribe: Redis 7 gives a new user no channels. Then who waits looks by itself."""
 
     def wait(self, at_most_s: float) -> None:
         """Returns when a message came, or after so many seconds.
@@ -24,6 +27,9 @@ class ChannelListener:
         Subscribes at the first wait, and after the connection broke, and comes back at once then: a message may have
         been missed. Raises ServerRefused.
         """
+        if self._is_deaf:
+            sleep(min(at_most_s, _LOOK_AGAIN_S))
+            return
         try:
             if self._connection is None:
                 self._subscribe()
@@ -32,6 +38,9 @@ class ChannelListener:
         except BROKEN:
             self.close()
             sleep(min(at_most_s, _RESUBSCRIBE_S))  # who waits looks for itself then, and hears what is wrong
+        except NoPermissionError:
+            self.close()
+            self._is_deaf = True
         except RedisError as error:
             self.close()
             raise server_error(error) from error
