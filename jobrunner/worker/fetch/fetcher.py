@@ -183,9 +183,8 @@ class Fetcher:
         keys = self._parts.keys
         calls: list[Call[Any]] = [report.call for report in turn.reports]
         for queue, share in turn.plan.shares.items():
-            first = self._numbers.first_of(share)
-            turn.reserves.append(leases.reserve(keys.queue(queue), share, token=first, most_bytes=leases.REPLY_BYTES))
-        calls += [replace(reserve, read=_as_sent) for reserve in turn.reserves]
+            turn.reserves += [(queue, count, self._reserve(queue, count)) for count in self._parts_of(share)]
+        calls += [replace(reserve, read=_as_sent) for _, _, reserve in turn.reserves]
         calls += [probe(keys.queue(queue)) for queue in turn.plan.probed]
         try:
             if calls:
@@ -195,6 +194,15 @@ class Fetcher:
                 self._parts.stats.round_trip(perf_counter() - began)
         finally:
             self._take_unread(turn)
+
+    def _parts_of(self, share: int) -> list[int]:
+        """A share as the counts of calls, of which each blocks the server."""
+        most = self._prefetch.batch_max
+        return [min(most, share - first) for first in range(0, share, most)]
+
+    def _reserve(self, queue: str, count: int) -> Call[Reservation]:
+        first = self._numbers.first_of(count)
+        return leases.reserve(self._parts.keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
 
     def _meanwhile(self, turn: FetchTurn) -> None:
         """What is done while the server works."""
@@ -221,10 +229,12 @@ class Fetcher:
         if not turn.replies:
             return
         found = iter(turn.replies[len(turn.reports) :])
-        for (queue, share), reserve in zip(turn.plan.shares.items(), turn.reserves, strict=True):
-            one = UnreadReservation(queue, share, reserve, next(found), turn.asked_at)
-            if self._may_read_later(share) and one.is_full:
-                self._rotation.gave_all(queue)
+        reserved = [UnreadReservation(*reserve, next(found), turn.asked_at) for reserve in turn.reserves]
+        count = sum(one.count for one in reserved)
+        reads_later = all(one.is_full for one in reserved) and self._may_read_later(count)
+        for one in reserved:
+            if reads_later:
+                self._rotation.gave_all(one.queue)
                 self._unread.keep(one)
             else:
                 self._take_reservation(turn, one)

@@ -20,6 +20,7 @@ _LEAST = 8
 the server a call for each task."""
 _STUCK_S = 0.25
 _MEASURED_S = 0.002
+_MOST_CALLS = 2
 _TOGETHER = 4
 _SHORTEST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.02
@@ -201,7 +202,8 @@ class Prefetch:
     def __init__(self, concurrency: int, prefetch_s: float, batch_max: int) -> None:
         self._concurrency = concurrency
         self._prefetch_s = prefetch_s
-        self._batch_max = batch_max
+        self.batch_max = batch_max
+        """Tasks of one call at most."""
         self._rate = 0.0
         self._counted = 0
         self._busy_s = 0.0
@@ -247,7 +249,13 @@ class Prefetch:
         backlog += coming
         if free <= 0 or (backlog > 0 and backlog > self.depth // 2 and not self.has_free_slots):
             return 0
-        return min(free, self._batch_max)
+        return min(free, self.batch_max * self._calls)
+
+    @property
+    def _calls(self) -> int:
+        """How many reserves of one queue an exchange may have: two at the rates at which a far server's round trip
+        would be a third of the time that one takes."""
+        return min(max(self.depth // self.batch_max - 1, 1), _MOST_CALLS)
 
     @property
     def pause_s(self) -> float:

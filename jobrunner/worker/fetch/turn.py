@@ -27,10 +27,10 @@ class FetchTurn:
     plan: ReservePlan = field(default_factory=ReservePlan)
     asked_at: float = 0.0
     """When the exchange began (monotonic clock): leases count from here, as the server may have begun them then."""
-    reserves: list[Call[Reservation]] = field(default_factory=list)
-    """For the shares of `plan`."""
+    reserves: list[tuple[str, int, Call[Reservation]]] = field(default_factory=list)
+    """For the shares of `plan`: the queue, how many are asked for, and the call."""
     replies: list[Any] = field(default_factory=list)
-    """In the order of `reports`, of the shares, as the server sent them, and of the probes of `plan`."""
+    """In the order of `reports`, of `reserves`, as the server sent them, and of the probes of `plan`."""
     refused: JobrunnerError | None = None
     """The last error with which the server answered a call. It is raised when everything else was taken in."""
 

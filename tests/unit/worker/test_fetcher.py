@@ -493,7 +493,7 @@ def fast(broker: Broker, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Bench:
     way = Seen(broker)
     way.bench = bench = Bench(way, keys, slots=2)
     monkeypatch.setattr(Prefetch, "depth", 8)
-    monkeypatch.setattr(bench.stock, "_batch_max", 5)
+    monkeypatch.setattr(bench.stock, "batch_max", 5)
     monkeypatch.setattr(bench, "way", way, raising=False)
     return bench
 
@@ -524,6 +524,20 @@ def test_no_more_is_reserved_than_may_be_held_with_what_is_unread(fast: Bench, c
         held.append(fast.fetcher.in_hand)
         assert client.queue("q").counts()["pending"] == held[-1]
     assert held == [5, 10, 10, 10]
+
+
+def test_a_very_fast_worker_asks_for_two_batches_at_once(
+    fast: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A far server's round trip is then shared by twice as many tasks. Of a second reply that is short both are read at
+    once, in their order."""
+    monkeypatch.setattr(Prefetch, "depth", 20)
+    ids = push(client, 18)
+    fast.step()
+    assert (fast.fetcher.in_hand, fast.shelf.waiting) == (10, [])
+    fast.step()
+
+    assert [attempt.id for attempt in fast.shelf.waiting] == ids
 
 
 def test_a_reply_that_has_less_than_was_asked_for_is_read_at_once(fast: Bench, client: Client) -> None:
