@@ -122,10 +122,8 @@ class Fetcher:
         self._take_replies(turn)
         self.quiet = not turn.may_reserve
         pause_s = self._pause()
-        if pause_s > 0:
-            self._take_unread(turn)
         if turn.refused is not None or pause_s > 0 or not turn.may_reserve:
-            self.reporting.after_report.note()
+            self._catch_up(turn)
         self.reporting.after_report.pass_on()
         if turn.refused is not None:
             raise turn.refused
@@ -190,7 +188,7 @@ class Fetcher:
             if calls:
                 self._parts.broker.connect()
                 turn.asked_at, began = monotonic(), perf_counter()
-                turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._meanwhile, turn))
+                turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._catch_up, turn))
                 self._parts.stats.round_trip(perf_counter() - began)
         finally:
             self._take_unread(turn)
@@ -204,8 +202,8 @@ class Fetcher:
         first = self._numbers.first_of(count)
         return leases.reserve(self._parts.keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
 
-    def _meanwhile(self, turn: FetchTurn) -> None:
-        """What is done while the server works."""
+    def _catch_up(self, turn: FetchTurn) -> None:
+        """Takes in what the exchange before brought. A busy worker does this while the server handles the next one."""
         self._take_unread(turn)
         self.reporting.after_report.note()
 

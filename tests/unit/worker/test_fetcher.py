@@ -474,6 +474,7 @@ class Seen(Unreachable):
         super().__init__(broker)
         self.bench: Bench | None = None
         self.error: ServerUnavailable | None = None
+        self.refusal: ServerRefused | None = None
         self.sent: list[int] = []
         self.worked_on: list[int] = []
 
@@ -484,7 +485,7 @@ class Seen(Unreachable):
             raise self.error
         found = self._broker.run_each(calls, meanwhile)
         self.worked_on.append(len(self.bench.shelf.waiting))
-        return found
+        return found if self.refusal is None else [self.refusal, *found[1:]]
 
 
 @pytest.fixture
@@ -569,6 +570,20 @@ def test_unread_tasks_begin_when_the_server_goes_away(fast: Bench, client: Clien
 
     assert len(fast.shelf.waiting) == 5
     assert len(fast.held.tokens) == 5
+
+
+def test_no_task_waits_for_the_pause_after_a_refused_report(fast: Bench, client: Client) -> None:
+    push(client, 25)
+    fast.step()
+    fast.step()
+    for attempt in fast.shelf.begin()[:5]:
+        fast.finished.add(attempt, Succeeded())
+    way: Any = fast.way  # type: ignore[attr-defined]
+    way.refusal = ServerRefused("a key is damaged")
+
+    with pytest.raises(ServerRefused):
+        fast.step()
+    assert len(fast.shelf.waiting) == 5, "what came with the refusal has begun"
 
 
 def test_the_limit_on_tasks_counts_the_unread_ones(
