@@ -191,7 +191,7 @@ class Broker:
 
     def open_blocking(self, key: bytes) -> Any:
         """A connection for commands that wait in the server, on that key; the caller disconnects it. Its replies have a
-        time limit, as all have: what may come late is waited for with `can_read`."""
+        time limit like all others; before a reply that may come later, the caller waits with `can_read`."""
         return self.endpoint.open(key=key)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ EVALSHA runs a script from its first line on at each call, and each `local funct
 `link` puts a script together in a way that makes few:
 
 - ``-- include x y`` is replaced by what the script reaches of `lua/lib/x.lua` and `y.lua`; the rest is left out. Lines
-  before it know constants and no functions: what ends there has made none.
+  before it can use constants and no functions, so a call that returns there creates none.
 - ``-- rarely a b`` names included functions that most calls do not need. What only they reach goes with them into one
   function, which makes all of these when one is first called: ``a(x)`` becomes ``rarely_1().a(x)``. Each such line is a
   group of its own.
@@ -92,7 +92,7 @@ def _defaults_in(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _head(file: str, text: str) -> _Piece:
-    """The script before its first line about libraries: it knows their constants, and none of their functions."""
+    """The script before its first line about libraries: it can use their constants, and none of their functions."""
     return _piece(text, "", file, range(1, text.count("\n") + 1), is_function=True)
 
 

@@ -106,8 +106,7 @@ def comes_again(traceback: str) -> bool:
     """Whether the error of a failed task is one of Python that is the same however often Spark runs the task: not the
     end of a process, and no error that passes."""
     name = error_line(SparkTaskError(traceback)).partition(":")[0]
-    is_of_python = _TRACEBACK in traceback or _OURS.search(traceback) is not None
-    return is_of_python and not _PASSING.fullmatch(name) and name not in (BatchLost.__name__, *_OUTAGE)
+    return _is_of_python(traceback) and not _PASSING.fullmatch(name) and name not in (BatchLost.__name__, *_OUTAGE)
 
 
 class SparkTaskError(Exception):
@@ -116,10 +115,12 @@ class SparkTaskError(Exception):
 
 def is_of_python_task(error: BaseException) -> bool:
     """Whether it was raised by Python code in a task of Spark."""
-    text = str(error)
-    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and (
-        _TRACEBACK in text or _OURS.search(text) is not None
-    )
+    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _is_of_python(str(error))
+
+
+def _is_of_python(text: str) -> bool:
+    """Whether it has a traceback, or an error of this package, whose traceback may be hidden."""
+    return _TRACEBACK in text or _OURS.search(text) is not None
 
 
 def is_of_spark(error: BaseException | None) -> bool:

@@ -299,7 +299,7 @@ def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail)
         if not is_kept:
             mail.run(leases.pop(mail.keys, 9))  # it is finished and deleted
         before = mail.snapshot()
-        # the reply of a call with a note is repeated; an id that is there is said to be so
+        # A call with a note gets its reply again, one without hears that the id exists.
         assert mail.run(tasks.enqueue(mail.keys, [task])) == [not is_kept]
         assert mail.snapshot() == before
 

@@ -45,6 +45,7 @@ _spread = ScriptCommand("fan_out", lambda reply: [text(reply)])
 
 
 _BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
+"""Of the reply of lua/reserve.lua."""
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:

@@ -244,7 +244,7 @@ def register_queues(keys: Keys, names: Sequence[str]) -> Call[bool]:
     """Notes the format and adds queues to the registry where that is missing, unless the server takes no more.
 
     Reading its reply raises NewerFormat or OlderFormat when another version wrote here. Reply: whether both were
-    missing, as below a prefix that nobody has used.
+    missing, as with an unused prefix.
     """
 
     def read(reply: list[Any] | None) -> bool:

@@ -11,8 +11,8 @@ local now_ms, tasks, call, clash, shared = unpack(ARGV, 1, 5)
 -- reply the positions (1 = first) of tasks whose id exists already, which stay as they are, and 0 behind them for a new
 --       queue; 'full'; or 'exists' and positions, when nothing was added. Sent again it adds nothing: the same reply
 
--- Most calls have one task, which is new and due at once, for a known queue that limits no enqueue. A function takes
--- the time in which it is made, at each call, so these make none.
+-- Most calls have one task, which is new and due at once, for a known queue that limits no enqueue. Each call pays for
+-- each function that it creates, so for these read_clock, arrival_after and notify_worker are written out.
 local first, note = 6 + shared, call ~= '' and string.sub(tasks, 1, -6) .. 'sent:' .. call
 local is_again = note and not redis.call('SET', note, '', 'NX', 'PX', SENT_KEEP_MS)
 local arrived, time = redis.call('GET', arrival), now_ms == '' and redis.call('TIME')

@@ -106,7 +106,7 @@ def _complaints() -> "Complaints":
     return Complaints()
 
 
-def _complain(refused: "Mapping[JoinRef, JobrunnerError]") -> None:
+def _complain(refused: Mapping[JoinRef, JobrunnerError]) -> None:
     """Once in ten seconds for each kind of error: on a full server every end of a step comes here, again and again."""
     for place, error in refused.items():
         if _complaints().may_tell(type(error).__name__):

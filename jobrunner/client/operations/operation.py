@@ -127,7 +127,7 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
 
 
 def _waited(listener: Listener, at_most_s: float) -> object:
-    """A wait ends early when its connection breaks: who waited asks next, and hears then when the server is away."""
+    """Returns early when the connection of the wait breaks: the next request shows whether the server is away."""
     try:
         return listener.wait(at_most_s)
     except ServerUnavailable:

@@ -39,8 +39,8 @@ _REMEMBERED = 10_000
 _FIRST_S = 1.0
 _LONGEST_S = 60.0
 _LONGEST_OUTAGE_S = 10.0
-"""Longest pause while the server answers, but takes no rows: it is full, say. Short, as the batches of others wait
-behind it."""
+"""Longest pause while the server answers but takes no rows, for example because it is full. Short, as other batches of
+the station wait meanwhile."""
 _AGAIN_S = 0.2
 """Pause before a report is sent again that met an outage."""
 _BEHIND_PAUSE = 1.5

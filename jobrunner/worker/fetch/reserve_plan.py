@@ -253,8 +253,8 @@ class Prefetch:
 
     @property
     def _calls(self) -> int:
-        """How many reserves of one queue an exchange may have: two at the rates at which a far server's round trip
-        would be a third of the time that one takes."""
+        """How many full calls an exchange may have: two when three run within the time for which tasks are fetched
+        ahead. More tasks then share the round trip to a far server."""
         return min(max(self.depth // self.batch_max - 1, 1), _MOST_CALLS)
 
     @property

@@ -52,8 +52,8 @@ local function end_time_of(key, done, id)
     or exact(math.floor(read_clock('')) + math.min(left - DEFAULT_RESULT_TTL_MS, 0))
 end
 
--- Publishes the end of a task when a client waits for it; one that is not told looks for itself. A user may have no
--- right to a channel. Returns whether one waits.
+-- Publishes the end of a task when a client waits for it. A user may lack the right to the channel; a client that hears
+-- nothing reads the task again. Returns whether one waits.
 local function notify_waiters(id, outcome)
   if redis.call('ZREM', waiters, id) == 0 then return false end
   redis.pcall('PUBLISH', finished .. id, outcome)
