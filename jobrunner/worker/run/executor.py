@@ -231,7 +231,6 @@ class Deadlines:
 
     def _run_guarded(self, attempt: Attempt, definition: Definition, timeout_s: float) -> Outcome:
         guard = Guard(monotonic() + timeout_s)
-        self._watch.arm(guard)
 
         def is_late() -> bool:
             if guard.fired:
@@ -239,9 +238,10 @@ class Deadlines:
             return guard.fired
 
         try:
+            self._watch.arm(guard)
             outcome = self._runner.run(attempt, definition, is_late)
             self._watch.disarm(guard)
-        except AttemptTimeout:  # it fell between the job's end and the disarming
+        except AttemptTimeout:  # it fell before the job's begin, or between its end and the disarming
             self._watch.disarm(guard)
             return self._runner.timed_out(attempt, out_of_time(attempt, definition))
         return outcome

@@ -78,13 +78,14 @@ class Watchdog:
     def arm(self, guard: Guard | Alarm) -> None:
         """From now on the guard fires when its time has come."""
         with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._keep_watch, name="jobrunner-deadlines", daemon=True)
+                thread.start()  # a process that may have no more threads fails here, with nothing armed
+                self._thread = thread
             self._armed.add(guard)
             sooner = guard.ends < self._soonest
             if sooner:
                 self._soonest = guard.ends
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._keep_watch, name="jobrunner-deadlines", daemon=True)
-                self._thread.start()
         if sooner:
             self._changed.set()
 

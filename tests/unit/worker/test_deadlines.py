@@ -14,7 +14,7 @@ from jobrunner.outcome import Cancelled, Failed, Outcome, Succeeded
 from jobrunner.worker.run import executor, watchdog
 from jobrunner.worker.run.executor import Deadlines
 from jobrunner.worker.run.runner import Runner
-from jobrunner.worker.run.watchdog import Watchdog
+from jobrunner.worker.run.watchdog import Alarm, Guard, Watchdog
 from tests.support.stopped_clock import stopped
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at, client_of
@@ -154,6 +154,36 @@ def test_attempts_right_at_their_deadline_end_one_way_or_the_other(deadlines: De
         outcome = run(deadlines, attempt_at("deadlines.spinning", payload))
         assert isinstance(outcome, (Succeeded, Failed))
     time.sleep(0.06)  # an error that was left armed would be delivered here
+
+
+def test_an_error_that_falls_while_its_guard_is_armed_is_a_timeout(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot that waits for the interpreter right then may be later than the whole timeout."""
+    arm = deadlines._watch.arm
+
+    def arm_late(guard: Guard | Alarm) -> None:
+        guard.ends = 0.0
+        arm(guard)
+        brief(30)
+
+    monkeypatch.setattr(deadlines._watch, "arm", arm_late)
+    outcome = run(deadlines, attempt_at("deadlines.timely"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("AttemptTimeout: the attempt ran longer than timeout=")
+
+
+def test_a_watch_without_a_thread_to_run_on_tries_again(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            run(deadlines, attempt_at("deadlines.timely"))
+    assert not deadlines._watch._armed
+    outcome = run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 30}'))
+    assert isinstance(outcome, Failed)
 
 
 def test_finished_attempts_are_forgotten(deadlines: Deadlines) -> None:
