@@ -22,11 +22,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import python_api
 
-from jobrunner import errors, queue_settings, settings
+from jobrunner import errors, queue_settings, schedule, settings
 from jobrunner.broker import keys as all_keys
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.jobs import decorator
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.enqueue_options import EnqueueKeywords
+from jobrunner.worker import settings as worker_settings
 
 PACKAGE = Path(settings.__file__).parent
 OPTION_GROUPS = {
@@ -74,7 +76,8 @@ def job_options() -> str:
     said = _options_of(inspect.getdoc(job) or "")
     how = "See [jobs](../jobs.md) for how to use them. `Duration` is a number of seconds or a `timedelta`."
     parts = ["# Options of `@job`", how]
-    parameters = inspect.signature(get_overloads(job)[-1]).parameters  # that of @job(option=…)
+    of_options = get_overloads(job)[-1]  # that of @job(option=…)
+    parameters = inspect.signature(of_options, eval_str=True, globals=vars(decorator) | vars(schedule)).parameters
     for title, names in OPTION_GROUPS.items():
         rows = [(f"`{name}`", _type_of(parameters[name]), said[name]) for name in names]
         parts += [f"## {title}", _table(("option", "type", "what it does"), rows)]
@@ -115,7 +118,7 @@ def configuration() -> str:
         (settings.ClientSettings, "Client: `configure(…)`, `Client(…)`"),
         (queue_settings.QueueSettings, "Queue: `queue.configure(…)`, `jobrunner queues limit`"),
         (queue_settings.RateLimit, "Rate limit: `RateLimit(15, per=timedelta(hours=1))`, or in parts"),
-        (settings.WorkerSettings, "Worker: `Worker(…)`"),
+        (worker_settings.WorkerSettings, "Worker: `Worker(…)`"),
         (settings.FileSettings, "File: `[tool.jobrunner]` in `pyproject.toml`"),
     ):
         told = fields_of(owner)

@@ -21,7 +21,7 @@ from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.resp import Arg, pack
 from jobrunner.broker.scripts import load
 from jobrunner.client.client import keys_of
-from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
+from jobrunner.settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import Task
 
 TYPE = "Noop"

@@ -30,7 +30,6 @@ fired               id of the task, once it is enqueued, or how the join ended w
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -79,8 +78,7 @@ class Ended(NamedTuple):
     result: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(msgspec.Struct, frozen=True, kw_only=True):
     """A join as it is prepared. `task` carries its own `then`; `onward` is that of a `pass`."""
 
     id: str

@@ -9,9 +9,8 @@ from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import checks_options
 from jobrunner.retry import Backoff, seconds
-from jobrunner.settings import Duration, check_whole
+from jobrunner.settings import DEFAULT_RESULT_TTL_S, Duration, check_whole
 
-DEFAULT_RESULT_TTL_S = 60.0
 DEFAULT_HISTORY_S = 7 * 86400.0
 """The age limit of a history that has only `history_max`."""
 _RATE = re.compile(r"([0-9]{1,15})/([0-9]{0,9})([smh])")

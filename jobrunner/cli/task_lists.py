@@ -23,7 +23,8 @@ from jobrunner.inspector.attempts import with_begun_attempts
 from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, search, total_of
 from jobrunner.inspector.task_rows import STATES, TaskPosition, TaskRow, read_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
-from jobrunner.task import ENCRYPTED, TaskRecord, TaskState
+from jobrunner.task import ENCRYPTED, TaskState
+from jobrunner.task_record import TaskRecord
 
 SHOWN = ("retry_count", "attempts", "priority")
 _OWN = frozenset(

@@ -10,7 +10,8 @@ from jobrunner.cli.task_lists import short, task_value
 from jobrunner.client.records import WorkerRecord
 from jobrunner.inspector.attempts import LeaseHolder, who_failed
 from jobrunner.redaction import Redaction
-from jobrunner.task import Failure, TaskRecord, TaskState
+from jobrunner.task import TaskState
+from jobrunner.task_record import Failure, TaskRecord
 
 
 def show_task(

@@ -37,9 +37,10 @@ from jobrunner.etl.spark_station import choose
 from jobrunner.formatting import install_command
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
-from jobrunner.settings import EVENTS, check_release
+from jobrunner.settings import check_release
 from jobrunner.worker.child_processes import claim_children
 from jobrunner.worker.recycling import DUE
+from jobrunner.worker.settings import EVENTS
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _TRACED = "jobrunner.tracing.exporter"

@@ -7,7 +7,8 @@ import msgspec
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.client.buffer import Buffer
-from jobrunner.client.item import ItemRecord, Popped, item_of
+from jobrunner.client.item import item_of
+from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations

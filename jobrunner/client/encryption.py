@@ -12,7 +12,7 @@ a join in between put together (`ResultSource`). The client that sent the flow f
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
@@ -40,7 +40,10 @@ from jobrunner.payload_store.reference import stored_note
 from jobrunner.payload_store.store import PayloadStore
 from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.settings import ClientSettings
-from jobrunner.task import ENCRYPTED, Task, TaskRecord
+from jobrunner.task import ENCRYPTED, Task
+
+if TYPE_CHECKING:
+    from jobrunner.task_record import TaskRecord
 
 
 def client_encryption(settings: ClientSettings) -> PayloadEncryption | None:
@@ -141,7 +144,9 @@ def plain_payload(
     return decrypted_payload(encryption, keys, attempt)[:2]
 
 
-def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord, *, fetches: bool = True) -> TaskRecord:
+def decrypted_record(
+    encryption: PayloadEncryption | None, record: "TaskRecord", *, fetches: bool = True
+) -> "TaskRecord":
     """The record of a task with its payload and result decrypted, if they can be; else `unread` is the error.
 
     It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`). Without

@@ -1,7 +1,6 @@
 """An item: payload, headers, options, its record as programs list it; and the errors for the replies to a report."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,18 +8,16 @@ import msgspec
 
 from jobrunner.codec import decode, encode
 from jobrunner.errors import (
-    EncryptionError,
     InvalidOption,
     LeaseLost,
     NotReserved,
-    PayloadStoreError,
     TargetFull,
     TooManyHops,
 )
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import Duration
-from jobrunner.task import TaskRecord, check_size
+from jobrunner.task import check_size
 
 LONGEST_KEY = 256
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -64,29 +61,6 @@ class Item(_Payload, frozen=True, kw_only=True):
 
 ITEM_OPTIONS: Final = Item.__struct_fields__[1:]
 _PUSH_OPTIONS: Final = (*ITEM_OPTIONS, "wait", "on_clash")
-
-
-@dataclass(frozen=True, slots=True)
-class Popped:
-    """An item taken by `pop`: it is out of the queue and will not come back."""
-
-    id: str
-    headers: dict[str, str]
-    stored: bytes = field(repr=False)
-    """The payload as the server had it: there is no other copy of it."""
-    _found: Any
-    attempts: int = 1
-    """As of a lease: 1 when it was never handed out before."""
-    retry_count: int = 0
-    """How often it was handed out before and came back: failures, and leases that ended without a report."""
-
-    @property
-    def payload(self) -> Any:
-        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be decrypted,
-        PayloadStoreError for one that the payload store does not give."""
-        if isinstance(self._found, EncryptionError | PayloadStoreError):
-            raise self._found
-        return self._found
 
 
 def item_of(payload: Any, options: Mapping[str, Any]) -> Item:
@@ -175,38 +149,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemRecord(TaskRecord):
-    """An item as it stood when it was read. `payload` and `result` are what was pushed and what it was committed with;
-    of a task of a job, as with a lease, `payload` is the JSON of its parameters.
-
-    What cannot be decrypted or read stands there as it is stored, and `unread` says why.
-    """
-
-    payload: Any = field(repr=False)
-    result: Any = field(repr=False, default=None)
-    raw_payload: bytes = field(repr=False)
-    """The bytes that were stored, decrypted where they were encrypted."""
-    raw_result: bytes | None = field(repr=False, default=None)
-    """The JSON of the result; None when there is none."""
-
-
-def item_record(record: TaskRecord) -> ItemRecord:
-    """The record with decoded values."""
-    found: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(TaskRecord)}
-    found |= {"raw_payload": record.payload, "raw_result": record.result}
-    if record.unread is None:
-        try:
-            found["payload"] = read_payload(record.payload, record.fields.get("encoding"))
-            found["result"] = None if record.result is None else decode(record.result)
-        except ValueError as error:
-            found |= {"payload": record.payload, "result": record.result, "unread": error}
-    return ItemRecord(**found)
-
-
-def stored_record(item: ItemRecord) -> TaskRecord:
-    """The record with the bytes, as `TaskHandle.record` gives it."""
-    found: dict[str, Any] = {one.name: getattr(item, one.name) for one in fields(TaskRecord)}
-    return TaskRecord(**(found | {"payload": item.raw_payload, "result": item.raw_result}))

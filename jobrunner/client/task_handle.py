@@ -9,7 +9,10 @@ from jobrunner.client.operations.operation import Operation, run_operation, run_
 from jobrunner.errors import UsageError
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
-from jobrunner.task import TaskRecord, TaskState
+from jobrunner.task import TaskState
+
+if TYPE_CHECKING:
+    from jobrunner.task_record import TaskRecord
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
@@ -22,7 +25,7 @@ class _LastRead:
     """The fields of a task as they were when its handle last read it."""
 
     id: str
-    _last: TaskRecord | None
+    _last: "TaskRecord | None"
 
     @property
     def state(self) -> TaskState:
@@ -49,7 +52,7 @@ class _LastRead:
         """Text of the last failure; empty when it had not failed at the last read."""
         return self._last_read().error
 
-    def _last_read(self) -> TaskRecord:
+    def _last_read(self) -> "TaskRecord":
         raise NotImplementedError
 
 
@@ -86,7 +89,7 @@ class TaskHandle(_LastRead, Generic[R]):
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
 
-    def record(self) -> TaskRecord:
+    def record(self) -> "TaskRecord":
         """Reads the whole task, in one round trip. Raises TaskGone."""
         self._last = None
         self._last = run_operation(self._broker, task_operations.read_whole(self._place))
@@ -123,7 +126,7 @@ class TaskHandle(_LastRead, Generic[R]):
         """
         return self._change(task_operations.run_now(self._place))
 
-    def _last_read(self) -> TaskRecord:
+    def _last_read(self) -> "TaskRecord":
         if self._last is None:
             self._last = run_operation(self._broker, task_operations.read(self._place))
         return self._last
@@ -159,7 +162,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
     def __repr__(self) -> str:
         return f"AsyncTaskHandle({self.id!r})"
 
-    async def record(self) -> TaskRecord:
+    async def record(self) -> "TaskRecord":
         """As TaskHandle.record."""
         self._last = None
         self._last = await self._read()
@@ -185,12 +188,12 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
         """As TaskHandle.run_now."""
         return await self._change(task_operations.run_now(self._place))
 
-    def _last_read(self) -> TaskRecord:
+    def _last_read(self) -> "TaskRecord":
         if self._last is None:
             raise UsageError(f"task {self.id} is not read yet: await its record(), then ask for its state or error")
         return self._last
 
-    async def _read(self) -> TaskRecord:
+    async def _read(self) -> "TaskRecord":
         return await run_operation_async(self._broker, task_operations.read_whole(self._place))
 
     async def _change(self, steps: Operation[T]) -> T:

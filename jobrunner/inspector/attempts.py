@@ -13,7 +13,8 @@ from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord
 from jobrunner.inspector.shards import queue_of
 from jobrunner.inspector.task_rows import TaskRow, read_instant
-from jobrunner.task import Failure, TaskRecord, TaskState
+from jobrunner.task import TaskState
+from jobrunner.task_record import Failure, TaskRecord
 
 Kind = Literal[
     "replayed", "enqueued", "failed", "crashed", "expired", "started", "retry", "due", "lease", "succeeded", "died",

@@ -12,7 +12,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.flow import STEPS_AT_ONCE
 from jobrunner.inspector.task_rows import read_instant
 from jobrunner.join import FlowMember, read_onward
-from jobrunner.task import TaskRecord
+from jobrunner.task_record import TaskRecord
 
 _COUNTS = ("total", "succeeded", "dead", "cancelled", "sent_ms")
 _MOST_CALLBACKS = 6

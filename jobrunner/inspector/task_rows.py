@@ -25,7 +25,8 @@ from jobrunner.formatting import cut
 from jobrunner.inspector.shards import with_shards
 from jobrunner.payload_store.reference import stored_note
 from jobrunner.redaction import Redaction
-from jobrunner.task import ENCRYPTED, TaskRecord
+from jobrunner.task import ENCRYPTED
+from jobrunner.task_record import TaskRecord
 
 STATES = ("pending", "waiting", "scheduled", "dead")
 LATEST_FIRST = ("dead", "done")

@@ -28,10 +28,12 @@ from jobrunner.jobs.enqueue_options import (
 from jobrunner.jobs.options import positive
 from jobrunner.jobs.registry import KEPT_S, JobDefinition
 from jobrunner.option_names import no_attribute
-from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
 from jobrunner.retry import whole_ms
 from jobrunner.settings import check_whole
 from jobrunner.task import Task, check_priority, due, new_id
+
+if TYPE_CHECKING:
+    from jobrunner.periodic import PeriodicDefinition
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -245,8 +247,10 @@ def published(jobs: Iterable[JobDefinition], encryption: PayloadEncryption | Non
     return found
 
 
-def define(job: JobDefinition) -> PeriodicDefinition:
+def define(job: JobDefinition) -> "PeriodicDefinition":
     """The definition of a periodic job."""
+    from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition  # a program that only enqueues defines none
+
     periodic = job.periodic
     assert periodic is not None
     task = build_task(job, job.parameters.read(b"{}"), NOW)

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Coroutine
-from typing import Any, Never, ParamSpec, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, get_type_hints, overload
 
 import msgspec
 
@@ -16,8 +16,10 @@ from jobrunner.jobs.params import JobParameters, run_of
 from jobrunner.jobs.polling import poll_function, poll_options
 from jobrunner.jobs.registry import JobDefinition, register
 from jobrunner.retry import BackoffPolicy, RetryOn
-from jobrunner.schedule import CatchUp
 from jobrunner.settings import Duration
+
+if TYPE_CHECKING:
+    from jobrunner.schedule import CatchUp
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -186,7 +188,7 @@ def job(
     every: Duration | None = None,
     cron: str | None = None,
     tz: str | None = None,
-    catch_up: CatchUp | None = None,
+    catch_up: "CatchUp | None" = None,
     overlap: str | None = None,
     jitter: Duration | None = None,
     poll_every: Duration | None = None,

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -12,11 +12,12 @@ from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options, checks_options
-from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, seconds
-from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
-from jobrunner.settings import Duration, check_whole
+from jobrunner.settings import DEFAULT_RESULT_TTL_S, Duration, check_whole
 from jobrunner.task import Lock, check_priority
+
+if TYPE_CHECKING:
+    from jobrunner.schedule import CatchUp, Schedule
 
 _DAY = timedelta(days=1)
 
@@ -93,8 +94,7 @@ def _choose_what(option: str, value: str, choices: tuple[str, ...]) -> None:
         raise InvalidOption(f"{option}={describe(value)}: choose one of {', '.join(choices)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the tasks of a job are treated. Times in seconds; None means: as the queue says, or without limit."""
 
     queue: str = "default"
@@ -113,18 +113,17 @@ class JobOptions:
     partition_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeriodicOptions:
+class PeriodicOptions(msgspec.Struct, frozen=True, kw_only=True):
     """When a periodic job fires."""
 
-    schedule: Schedule
-    catch_up: CatchUp = "last"
+    schedule: "Schedule"
+    catch_up: "CatchUp" = "last"
     overlap: str = "skip"
     jitter: float = 0.0
 
 
 _PERIODIC = ("every", "cron", "tz", "catch_up", "overlap", "jitter")
-_KNOWN = ("name", *(known.name for known in fields(JobOptions)), *_PERIODIC, "poll_every")
+_KNOWN = ("name", *JobOptions.__struct_fields__, *_PERIODIC, "poll_every")
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:
@@ -167,6 +166,8 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
 def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
     if not given:
         return None
+    from jobrunner.schedule import Cron, Every, parse_catch_up  # most programs declare no periodic job
+
     if ("every" in given) == ("cron" in given):
         raise InvalidOption(f"options {', '.join(given)}: a periodic job takes either every=… or cron=…")
     if "tz" in given and "every" in given:

@@ -26,9 +26,8 @@ from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_names
-from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.retry import whole_ms
-from jobrunner.settings import project_file
+from jobrunner.settings import DEFAULT_RESULT_TTL_S, project_file
 from jobrunner.task import Task
 
 KEPT_S = 10.0

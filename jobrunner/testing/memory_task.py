@@ -16,7 +16,8 @@ from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import utc_now
 from jobrunner.errors import TaskTimeout, UsageError
 from jobrunner.settings import Duration
-from jobrunner.task import Task, TaskRecord, TaskState
+from jobrunner.task import Task, TaskState
+from jobrunner.task_record import TaskRecord
 
 
 @dataclass(slots=True, kw_only=True)

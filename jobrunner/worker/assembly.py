@@ -21,7 +21,6 @@ from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
-from jobrunner.settings import WorkerSettings
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
@@ -50,6 +49,7 @@ from jobrunner.worker.run.growing_executor import GrowingExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
+from jobrunner.worker.settings import WorkerSettings
 from jobrunner.worker.shards import ServedShards, served_shards
 from jobrunner.worker.slices import SliceLoop
 from jobrunner.worker.slot_monitor import SlotMonitor

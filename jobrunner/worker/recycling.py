@@ -11,7 +11,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import size
 from jobrunner.logs import SafeLogger
-from jobrunner.settings import WorkerSettings
+from jobrunner.worker.settings import WorkerSettings
 
 TAKES, READY, DUE = "takes", "ready", "due"
 """Reports of a supervised worker: it takes tasks from now on, it works, and it is due for recycling."""

@@ -23,7 +23,6 @@ from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import hide_in_errors
-from jobrunner.settings import WorkerSettings
 from jobrunner.worker.assembly import Assembly, LeaseGuard, WorkerParts
 from jobrunner.worker.drain import EmptyQueues, Shutdown
 from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release, new_worker_id
@@ -39,6 +38,7 @@ from jobrunner.worker.queues import (
     warn_of_unknown,
 )
 from jobrunner.worker.recycling import Recycling
+from jobrunner.worker.settings import WorkerSettings
 
 _DRIVERS_PAUSE_S = 0.2
 _PAUSE_S = 1.0

@@ -11,7 +11,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
-from jobrunner.client.item import ItemRecord
+from jobrunner.client.item_record import ItemRecord
 from tests.acceptance import row_pipelines
 from tests.acceptance.row_queues import Start, states
 from tests.support.server import Server

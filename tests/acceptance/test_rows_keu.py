@@ -18,7 +18,7 @@ from jobrunner import Backoff, Client, Item, Lease, Queue
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.client.item import stored_record
+from jobrunner.client.item_record import stored_record
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, QueueFull, TaskGone, UsageError
 from jobrunner.soak.fault_proxy import FaultProxy
 from tests.acceptance.row_children import take_and_commit

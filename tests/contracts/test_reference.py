@@ -18,7 +18,8 @@ from jobrunner import errors
 from jobrunner.broker import keys as all_keys
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.queue_settings import QueueSettings, RateLimit
-from jobrunner.settings import ClientSettings, FileSettings, WorkerSettings
+from jobrunner.settings import ClientSettings, FileSettings
+from jobrunner.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / ".mkdocs"

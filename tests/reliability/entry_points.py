@@ -20,10 +20,11 @@ from jobrunner.jobs.registry import forget
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import Backoff
 from jobrunner.schedule import Cron, Every, due_ticks
-from jobrunner.settings import ClientSettings, WorkerSettings
+from jobrunner.settings import ClientSettings
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.web.pages import all_actions, all_pages
+from jobrunner.worker.settings import WorkerSettings
 from tests.reliability.hostile_input import Nasty, shown
 from tests.unit.web.conftest import Browser
 
@@ -89,7 +90,7 @@ class Doors:
 
     def _job(self) -> Asked:
         rng = self.rng
-        options = {"name": "nasty-job"} | rng.some([known.name for known in fields(JobOptions)] + ["name"])
+        options = {"name": "nasty-job"} | rng.some([*JobOptions.__struct_fields__, "name"])
         if rng.random() < 0.4:
             options |= rng.some(_PERIODIC)
         if rng.random() < 0.2:

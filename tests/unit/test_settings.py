@@ -10,8 +10,9 @@ import pytest
 from jobrunner.client.client import Client, endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.queue_settings import RateLimit
-from jobrunner.settings import WorkerSettings, client_settings, file_settings
+from jobrunner.settings import client_settings, file_settings
 from jobrunner.worker.heartbeat import RELEASE_VARIABLES, configured_release
+from jobrunner.worker.settings import WorkerSettings
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 
 from jobrunner.broker.keys import Keys, check_id, split_queue, tag_of_id
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime
-from jobrunner.task import check_priority, derived_id, due, new_id, read_record
+from jobrunner.task import check_priority, derived_id, due, new_id
+from jobrunner.task_record import read_record
 
 
 def make_ids(count: int) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, groupby
 from math import isfinite
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,9 @@ from jobrunner.attempt import Attempt, add_rare, number_from
 from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.resp import Arg
-from jobrunner.error_groups import ErrorGroup, group_of, telling_line
+
+if TYPE_CHECKING:
+    from jobrunner.error_groups import ErrorGroup
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -161,7 +163,7 @@ def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
 
 def fail(
     keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = "",
-    groups: Sequence[ErrorGroup] | None = None, is_noted: Callable[[str], bool] = lambda _: True,
+    groups: "Sequence[ErrorGroup] | None" = None, is_noted: Callable[[str], bool] = lambda _: True,
 ) -> Call[list[str]]:  # fmt: skip
     """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them. `groups`: the
     group of each error; without them that of its text. Each group is sent once; `is_noted` says by its id whether the
@@ -170,7 +172,7 @@ def fail(
     numbers: dict[str, int] = {}
     defined: list[Arg] = []
     words: list[Arg] = []
-    for report, group in zip(made, groups or [group_of("", telling_line(one[4])) for one in made], strict=True):
+    for report, group in zip(made, groups or _groups_of(one[4] for one in made), strict=True):
         if group.id not in numbers:
             numbers[group.id] = len(numbers) + 1
             defined += (*group, "1" if is_noted(group.id) else "")
@@ -179,6 +181,12 @@ def fail(
         keys, rest=(*defined, *words), tasks=keys.tasks, queue=keys.name, finished=keys.finished, worker=worker,
         groups=len(numbers),
     )  # fmt: skip
+
+
+def _groups_of(errors: Iterable[str]) -> "list[ErrorGroup]":
+    from jobrunner.error_groups import group_of, telling_line  # a program that only enqueues reports no error
+
+    return [group_of("", telling_line(error)) for error in errors]
 
 
 def release(keys: QueueKeys, reports: Iterable[tuple[str, str, int | str]]) -> Call[list[str]]:

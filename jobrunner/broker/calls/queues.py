@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,8 +22,7 @@ STATES = ("waiting", "scheduled", "pending", "dead", "done")
 """The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
+class QueueCounts(msgspec.Struct, frozen=True):
     """How many tasks are in each state now, whether the queue is paused, and its totals since it exists."""
 
     waiting: int

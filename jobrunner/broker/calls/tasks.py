@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,7 +14,10 @@ from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.broker.resp import Arg
 from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.errors import DuplicateTask, QueueFull
-from jobrunner.task import Task, TaskRecord, read_record
+from jobrunner.task import Task
+
+if TYPE_CHECKING:
+    from jobrunner.task_record import TaskRecord
 
 
 class EnqueueReply(list[bool]):
@@ -26,7 +29,9 @@ class EnqueueReply(list[bool]):
 _ONE_NEW = EnqueueReply([True])
 
 
-def _record(tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
+def _record(tag: str, task_id: str, reply: list[bytes]) -> "TaskRecord | None":
+    from jobrunner.task_record import read_record  # a program that only enqueues reads none
+
     if not reply:
         return None
     fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
@@ -228,7 +233,7 @@ def due_word(task: Task) -> str:
     return "" if task.at_ms is None else repr(task.at_ms)
 
 
-def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = False) -> Call[TaskRecord | None]:
+def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = False) -> "Call[TaskRecord | None]":
     """One task with its state, or None. `queue` is needed for an id of the user's own; an id that names a shard of
     it is looked for there. `awaited`: publish its end."""
     tag = tag_of_id(task_id)

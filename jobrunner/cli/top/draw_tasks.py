@@ -16,7 +16,8 @@ from jobrunner.formatting import number, short_duration
 from jobrunner.inspector.attempts import TimelineEvent, timeline
 from jobrunner.inspector.task_rows import STATES, TaskRow
 from jobrunner.redaction import Redaction
-from jobrunner.task import ENCRYPTED, TaskRecord
+from jobrunner.task import ENCRYPTED
+from jobrunner.task_record import TaskRecord
 
 _STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
 _WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}

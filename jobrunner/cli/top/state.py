@@ -11,7 +11,7 @@ from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import STATES, TaskRow
 from jobrunner.redaction import Redaction
-from jobrunner.task import TaskRecord
+from jobrunner.task_record import TaskRecord
 
 SORTS = ("name", "open", "rate", "dead")
 _PAGE = 10

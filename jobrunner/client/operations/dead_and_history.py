@@ -12,7 +12,8 @@ from jobrunner.broker.call import SLICE_BYTES
 from jobrunner.broker.calls import events, queues, tasks
 from jobrunner.broker.keys import check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_payload, encrypted_task
-from jobrunner.client.item import ItemRecord, item_record, read_headers, write_headers, write_payload
+from jobrunner.client.item import read_headers, write_headers, write_payload
+from jobrunner.client.item_record import ItemRecord, item_record
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Durable, InThread, Operation, ask
 from jobrunner.client.operations.task import opened
@@ -21,7 +22,8 @@ from jobrunner.errors import InvalidOption, TaskGone
 from jobrunner.formatting import describe
 from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.settings import check_whole
-from jobrunner.task import Task, TaskRecord, new_id
+from jobrunner.task import Task, new_id
+from jobrunner.task_record import TaskRecord
 
 _AT_ONCE = 500
 _READ_AT_ONCE = 1000

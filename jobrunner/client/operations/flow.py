@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -92,7 +93,7 @@ class Flow:
     def with_tasks(self, tasks: Sequence[Task]) -> "Flow":
         """The same flow with these tasks replacing `prepared`; the ids are the same."""
         held = iter(tasks[len(self.heads) :])
-        joins = [join if join.task is None else replace(join, task=next(held)) for join in self.joins]
+        joins = [join if join.task is None else structs.replace(join, task=next(held)) for join in self.joins]
         return replace(self, heads=tasks[: len(self.heads)], joins=joins)
 
     def check(self, limit: int) -> None:
@@ -142,7 +143,7 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
     inline = without_store(encryption)  # steps to come have no hash yet that would keep their objects from a sweep
     joins = flow.joins if inline is None else _encrypted(flow.joins, keys, inline)
     shown = list(_described(flow))
-    joins = [replace(joins[0], shown=shown[0]), *joins[1:]]
+    joins = [structs.replace(joins[0], shown=shown[0]), *joins[1:]]
     prepared = [flows.prepare(keys.queue(join.queue), join) for join in joins]
     for calls in _sliced([*prepared, *flows.note_flow(keys, flow.id, unix_ms())]):
         yield Durable(calls)
@@ -182,7 +183,7 @@ def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption)
         if join.task is None:
             return join
         queue = keys.queue(join.queue)
-        return replace(join, task=encrypted_task(encryption, queue, join.task, after=after.get(join.id, b"")))
+        return structs.replace(join, task=encrypted_task(encryption, queue, join.task, after=after.get(join.id, b"")))
 
     return [encrypted(join) for join in joins]
 

@@ -9,7 +9,8 @@ from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import QueueKeys, check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_task
-from jobrunner.client.item import Item, ItemRecord, Popped, check_verdict, item_record, read_headers, read_payload
+from jobrunner.client.item import Item, check_verdict, read_headers, read_payload
+from jobrunner.client.item_record import ItemRecord, Popped, item_record
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, batches, is_new
 from jobrunner.client.operations.flow_relay import relaying
@@ -21,7 +22,8 @@ from jobrunner.formatting import describe
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration, check_whole
-from jobrunner.task import Task, TaskRecord, TaskState
+from jobrunner.task import Task, TaskState
+from jobrunner.task_record import TaskRecord
 
 OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]
 """The behaviour of a push whose id already exists."""

@@ -13,7 +13,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.calls.queues import Probe
 from jobrunner.broker.shards import whole_queue
-from jobrunner.client.item import Popped
+from jobrunner.client.item_record import Popped
 from jobrunner.client.operations import lease as one
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations import reserved as reports

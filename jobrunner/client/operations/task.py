@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +20,10 @@ from jobrunner.encryption.envelope import is_stored
 from jobrunner.errors import InvalidName, NotEncrypted, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
-from jobrunner.task import TaskRecord, TaskState
+from jobrunner.task import TaskState
+
+if TYPE_CHECKING:
+    from jobrunner.task_record import TaskRecord
 
 _RECHECK_S = 2.0
 KEEP_CANCELLED_MS = 60_000
@@ -44,14 +47,14 @@ def check_place(task_id: str, queue: str | None) -> None:
         raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
 
 
-def find(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
+def find(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord | None]":
     """Returns the record, or None; `awaited` has the server tell of the end of the task. A payload in a store is not
     read."""
     record = yield from _shown(at, awaited=awaited)
     return None if record is None else decrypted_record(at.encryption, record, fetches=False)
 
 
-def read_whole(at: TaskRef) -> Operation[TaskRecord]:
+def read_whole(at: TaskRef) -> "Operation[TaskRecord]":
     """Returns the record, with a payload in a store. Raises TaskGone."""
     record = yield from _shown(at)
     if record is None:
@@ -59,7 +62,7 @@ def read_whole(at: TaskRef) -> Operation[TaskRecord]:
     return (yield from opened(at.encryption, record))
 
 
-def _shown(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
+def _shown(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord | None]":
     """Reads a task. One with an id of the user's own may be in any shard of its queue: all are asked when it is not in
     the queue itself."""
     record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited))
@@ -76,14 +79,14 @@ def _is_in_shard_of(queue: str, task_id: str) -> bool:
     return tag is not None and is_shard(tag) and whole_queue(tag) == tag_of(queue)
 
 
-def opened(encryption: PayloadEncryption | None, record: TaskRecord) -> Operation[TaskRecord]:
+def opened(encryption: PayloadEncryption | None, record: "TaskRecord") -> "Operation[TaskRecord]":
     """Returns the record decrypted, with a payload in a store."""
     if encryption is not None and is_stored(record.fields.get("encoding")):
         return (yield InThread(partial(decrypted_record, encryption, record)))  # type: ignore[no-any-return]
     return decrypted_record(encryption, record)
 
 
-def read(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord]:
+def read(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord]":
     """As `find`. Raises TaskGone."""
     record = yield from find(at, awaited=awaited)
     if record is None:
@@ -152,7 +155,7 @@ def delete_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
     return deleted
 
 
-def read_result(record: TaskRecord) -> Any:
+def read_result(record: "TaskRecord") -> Any:
     """The result of a finished task. Raises TaskFailed or TaskCancelled for one that did not succeed."""
     if record.state is TaskState.DEAD:
         reason = record.error.partition("\n")[0] or "no reason was given"

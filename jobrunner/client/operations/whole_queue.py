@@ -14,7 +14,7 @@ from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.broker.shards import in_partition_of, whole_queue
-from jobrunner.client.item import ItemRecord
+from jobrunner.client.item_record import ItemRecord
 from jobrunner.client.operations import dead_and_history, delete_queue
 from jobrunner.client.operations import queue as one
 from jobrunner.client.operations.enqueue import QueueRef

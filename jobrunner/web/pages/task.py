@@ -17,7 +17,8 @@ from jobrunner.inspector.flows import flow_id_of
 from jobrunner.inspector.shards import pipeline_of
 from jobrunner.logs import short_traceback
 from jobrunner.redaction import TOO_DEEP
-from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
+from jobrunner.task import ENCRYPTED, TaskState
+from jobrunner.task_record import Failure, TaskRecord
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import change
 from jobrunner.web.pages.task_edit import editable, edited

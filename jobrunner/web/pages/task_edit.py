@@ -8,7 +8,8 @@ from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.registry import find
 from jobrunner.redaction import HIDDEN
-from jobrunner.task import TaskRecord, TaskState
+from jobrunner.task import TaskState
+from jobrunner.task_record import TaskRecord
 from jobrunner.web.errors import Refused
 from jobrunner.web.routing import Context
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from jobrunner import Client
 from jobrunner.errors import TaskGone
-from jobrunner.task import TaskRecord
+from jobrunner.task_record import TaskRecord
 from jobs_example.demos.fleet import WorkerProcess
 from jobs_example.demos.jobs.glance import Glance, QueueLine, RunningTask, WorkerLine
 from jobs_example.demos.jobs.workload import QUEUES, Accepted

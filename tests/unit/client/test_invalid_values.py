@@ -9,8 +9,9 @@ import redis
 
 from jobrunner import Client, RateLimit, Unique
 from jobrunner.errors import InvalidName, InvalidOption, UnknownJob, UsageError
-from jobrunner.settings import WorkerSettings, check_whole, client_settings
+from jobrunner.settings import check_whole, client_settings
 from jobrunner.task import due
+from jobrunner.worker.settings import WorkerSettings
 
 HUGE = 10**5000
 ODD: list[Callable[[Client], Any]] = [

@@ -7,7 +7,7 @@ import redis
 
 from jobrunner import Job, job
 from jobrunner.client.client import Client, keys_of
-from jobrunner.client.item import stored_record
+from jobrunner.client.item_record import stored_record
 from jobrunner.jobs.registry import forget
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from jobrunner.errors import InvalidOption
 from jobrunner.outcome import Succeeded
-from jobrunner.settings import WorkerSettings
 from jobrunner.worker.run import growing_executor
 from jobrunner.worker.run.executor import FinishedAttempts
 from jobrunner.worker.run.growing_executor import GrowingExecutor
+from jobrunner.worker.settings import WorkerSettings
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 

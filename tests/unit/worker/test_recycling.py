@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.settings import WorkerSettings
 from jobrunner.worker import recycling
 from jobrunner.worker.recycling import DUE, MIB, READY, TAKES, Recycling
+from jobrunner.worker.settings import WorkerSettings
 
 
 class Process:

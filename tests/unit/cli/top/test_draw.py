@@ -14,7 +14,7 @@ from jobrunner.inspector.error_groups import ErrorGroups
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.redaction import Redaction
-from jobrunner.task import read_record
+from jobrunner.task_record import read_record
 from tests.unit.cli.top.screens import NOW, group, queue, screen, seen, task
 
 
