@@ -6,8 +6,9 @@ anything else it raises is a failure. The runner turns both into one of the outc
 is passed on as it is. (The idea of steering by return value is Oban's.)
 """
 
-from dataclasses import dataclass, field
 from datetime import timedelta
+
+import msgspec
 
 from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
@@ -54,48 +55,42 @@ class Cancel(Steer):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(msgspec.Struct, frozen=True, tag=True):
     """Done; `result` is JSON, empty for None."""
 
     result: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True, tag=True):
     """Failed; tried again after `delay_s` (None: as the queue says) unless attempts are spent or `retry` is False."""
 
     error: str
     """The error in one line, then its traceback, if it has one."""
     delay_s: float | None = None
     retry: bool = True
-    error_type: str = field(default="", compare=False)
+    error_type: str = ""
     """The class with its module; empty where no exception was raised."""
-    place: str = field(default="", compare=False)
+    place: str = ""
     """File and function of the innermost frame of the user's code; empty where no exception was raised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snoozed:
+class Snoozed(msgspec.Struct, frozen=True, tag=True):
     """To be run again in `delay_s`; no attempt spent."""
 
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
     """Ended by the job itself, or because someone asked for it."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(msgspec.Struct, frozen=True, tag=True):
     """Handed back untouched to its place in line; no attempt spent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, tag=True):
     """Not begun: this worker knows no job or station for it, or (`is_away`) cannot read its payload from the payload
     store now. `error` says so."""
 
@@ -103,23 +98,20 @@ class Unknown:
     is_away: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(msgspec.Struct, frozen=True, tag=True):
     """Handed back unbegun, for a worker that knows its job, and not handed out again before `delay_s`; no attempt
     spent."""
 
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(msgspec.Struct, frozen=True, tag=True):
     """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
 
-    succeeded: bool = field(default=True, compare=False)
+    succeeded: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The item goes on into another queue of its pipeline, or into its own once more, under the same id."""
 
     queue: str
@@ -138,8 +130,7 @@ class Moved:
     """Whether it waits for room in a target that is full; False: the target takes it all the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FannedOut:
+class FannedOut(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Fan-out: the item ends as succeeded and its children become new items, all in one step.
 
     Their ids are derived from the item's, so the same report again makes no second ones.
@@ -148,8 +139,7 @@ class FannedOut:
     children: tuple[Moved, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True, tag=True):
     """Ended by a station without a result: counted as dropped, shown as cancelled."""
 
 

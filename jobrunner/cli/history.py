@@ -26,7 +26,7 @@ from jobrunner.client.client import Client, endpoint_of
 from jobrunner.client.queue import Queue
 from jobrunner.clock import perf_counter
 from jobrunner.errors import TaskGone
-from jobrunner.etl.spark_station import conf_of_options
+from jobrunner.etl.spark_conf import conf_of_options
 from jobrunner.formatting import counted, duration
 
 _EXAMPLES = """\b

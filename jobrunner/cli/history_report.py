@@ -10,7 +10,7 @@ from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
-from jobrunner.etl.spark_station import conf_of_options
+from jobrunner.etl.spark_conf import conf_of_options
 from jobrunner.formatting import counted, duration
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.etl.progress import Emptied
-from jobrunner.etl.spark_station import choose
+from jobrunner.etl.spark_conf import choose
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, log_to_stderr
 

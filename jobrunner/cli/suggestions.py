@@ -23,7 +23,6 @@ from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json
 from jobrunner.client.client import Client
 from jobrunner.formatting import listed
-from jobrunner.inspector.snapshot import is_known
 from jobrunner.settings import client_settings, file_settings, project_file
 
 _WITHIN_S = 0.25
@@ -49,6 +48,8 @@ def check_queue(
     """
     if name is None or create:
         return
+    from jobrunner.inspector.snapshot import is_known  # `jobrunner work` only offers names
+
     split_queue(name)
     if is_known(client, name):
         return

@@ -32,8 +32,7 @@ from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.client import Client, endpoint_of
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption, WorkerBroken
-from jobrunner.etl.pipeline import all_pipelines
-from jobrunner.etl.spark_station import choose
+from jobrunner.etl.spark_conf import choose
 from jobrunner.formatting import install_command
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
@@ -183,8 +182,9 @@ def work(
         return _supervise(shared, wanted, processes, metrics, watched=Path.cwd() if reload else None)
     renewal = Restart()
     load_modules(wanted.imported)  # first, as a module may configure the client
-    for pipeline in all_pipelines():
-        pipeline.check()
+    if declaring := sys.modules.get("jobrunner.etl.pipeline"):  # most applications have no pipelines
+        for pipeline in declaring.all_pipelines():
+            pipeline.check()
     return work_here(shared, wanted, lifeline, chosen_client(shared), renewal, metrics)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, Literal
@@ -105,6 +104,8 @@ class TableSink:
 @cache
 def _version(library: str) -> str:
     """The version that is installed, which each batch asks for; the lowest that will do when its metadata is gone."""
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms that a sink without batches need not wait
+
     try:
         return version(library)
     except PackageNotFoundError:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from jobrunner.client.client import endpoint_of
 from jobrunner.client.current import current_client
 from jobrunner.errors import InvalidOption, SparkMissing, UsageError
-from jobrunner.etl.spark_station import NEEDED_CONF, silence_py4j
+from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
 from jobrunner.formatting import install_command
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import folded

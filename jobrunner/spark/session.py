@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption, SparkMissing
-from jobrunner.etl.spark_station import (
-    NEEDED_CONF,
-    check_setting,
-    conf_of_environment,
-    conf_of_file,
-    prepare_for,
-    where,
-)
+from jobrunner.etl.spark_conf import NEEDED_CONF, check_setting, conf_of_environment, conf_of_file, prepare_for, where
 from jobrunner.formatting import install_command
 from jobrunner.spark.java import find_java, home_of
 from jobrunner.spark.running import conf_of, first_line, running_session, set_all

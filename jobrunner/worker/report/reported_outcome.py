@@ -6,7 +6,8 @@ its queue, and contents are encrypted before they become calls: results, payload
 
 import math
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker

@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,7 +30,7 @@ from jobrunner.errors import AttemptCrashed, JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.logs import IDENTITY, log_to_stderr
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
-from jobrunner.outcome import OUTCOMES, FannedOut, Moved, Outcome
+from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
 from jobrunner.worker.process_guard import answer_signals
 from jobrunner.worker.run.error_outcome import cancelled_by_a_job
@@ -39,8 +39,7 @@ from jobrunner.worker.run.runner import Runner
 PIECE = 16 * 1024
 """The smallest read from the socket, in bytes: most frames arrive in one piece."""
 _HEAD = struct.Struct("!I")
-_KINDS: dict[str, Callable[..., Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
-_outcomes = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
+_outcomes = msgspec.msgpack.Decoder(tuple[str, Outcome])
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, str])
 
 
@@ -92,22 +91,16 @@ def read_attempt(raw: bytes) -> tuple[Attempt, str]:
 
 def write_outcome(outcome: Outcome, token: str) -> bytes:
     """A child's answer to the attempt with that lease token."""
-    fields = {name: getattr(outcome, name) for name in outcome.__slots__}
-    return msgspec.msgpack.encode((token, {"kind": type(outcome).__name__, **fields}))
+    return msgspec.msgpack.encode((token, outcome))
 
 
 def read_outcome(raw: bytes, token: str) -> Outcome | None:
     """The outcome in a child's answer; None in an answer to another attempt, or in what is no answer."""
     try:
-        answered, fields = _outcomes.decode(raw)
+        answered, outcome = _outcomes.decode(raw)
     except msgspec.MsgspecError:
         return None
-    if answered != token:
-        return None
-    kind = _KINDS[fields.pop("kind")]
-    if kind is FannedOut:
-        return FannedOut(children=tuple(Moved(**child) for child in fields["children"]))
-    return kind(**fields)
+    return outcome if answered == token else None
 
 
 def frame(message: bytes) -> bytes:

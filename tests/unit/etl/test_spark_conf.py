@@ -6,10 +6,10 @@ import os
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.etl import spark_station
-from jobrunner.etl.spark_station import choose, conf_of_environment, conf_of_file, where
+from jobrunner.etl import spark_conf
+from jobrunner.etl.spark_conf import choose, conf_of_environment, conf_of_file, where
 
-VARIABLES = (spark_station.MASTER, spark_station.REMOTE, spark_station.CONF, "SPARK_CONNECT_MODE_ENABLED")
+VARIABLES = (spark_conf.MASTER, spark_conf.REMOTE, spark_conf.CONF, "SPARK_CONNECT_MODE_ENABLED")
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +39,13 @@ def test_settings_of_the_file_are_read_quoted_or_bare(table):
 def test_the_file_names_a_master_and_the_environment_wins_over_it(table, monkeypatch):
     table('master = "spark://file:7077"')
     assert where() == ("spark://file:7077", None)
-    monkeypatch.setenv(spark_station.REMOTE, "sc://environment")
+    monkeypatch.setenv(spark_conf.REMOTE, "sc://environment")
     assert where() == (None, "sc://environment")
     assert conf_of_file() == {}
 
 
 def test_settings_of_the_command_line_are_added_to_those_of_the_environment(monkeypatch):
-    monkeypatch.setenv(spark_station.CONF, '{"spark.a": "1", "spark.b": "1"}')
+    monkeypatch.setenv(spark_conf.CONF, '{"spark.a": "1", "spark.b": "1"}')
     os.environ.update(choose(conf=["spark.b=2", "spark.sql.extensions=io.delta.X=Y"]))
     assert conf_of_environment() == {"spark.a": "1", "spark.b": "2", "spark.sql.extensions": "io.delta.X=Y"}
 
@@ -63,7 +63,7 @@ WRONG_WORDS = {
 def test_a_word_of_the_command_line_that_is_no_setting_is_refused_by_name(word):
     with pytest.raises(InvalidOption, match=WRONG_WORDS[word]):
         choose(conf=[word])
-    assert spark_station.CONF not in os.environ
+    assert spark_conf.CONF not in os.environ
 
 
 WRONG_TABLES = {
@@ -82,7 +82,7 @@ def test_a_table_that_is_wrong_is_refused_with_what_to_write(table, text):
 
 
 def test_a_variable_that_is_no_json_is_refused(monkeypatch):
-    monkeypatch.setenv(spark_station.CONF, "spark.a=1")
+    monkeypatch.setenv(spark_conf.CONF, "spark.a=1")
     with pytest.raises(InvalidOption, match="is no JSON object; write"):
         choose()
 
@@ -90,7 +90,7 @@ def test_a_variable_that_is_no_json_is_refused(monkeypatch):
 @pytest.mark.parametrize("given", ["argument", "environment", "file"])
 def test_a_remote_lets_functions_of_modules_be_made_for_it(table, monkeypatch, given):
     if given == "environment":
-        monkeypatch.setenv(spark_station.REMOTE, "sc://here")
+        monkeypatch.setenv(spark_conf.REMOTE, "sc://here")
     if given == "file":
         table('remote = "sc://here"')
     choose(remote="sc://here" if given == "argument" else None)
@@ -98,7 +98,7 @@ def test_a_remote_lets_functions_of_modules_be_made_for_it(table, monkeypatch, g
 
 
 def test_a_master_of_the_command_line_wins_over_a_remote_of_the_environment(monkeypatch):
-    monkeypatch.setenv(spark_station.REMOTE, "sc://here")
+    monkeypatch.setenv(spark_conf.REMOTE, "sc://here")
     os.environ.update(choose(master="local[1]"))
     assert where() == ("local[1]", None)
     assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
