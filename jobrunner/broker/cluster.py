@@ -8,9 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, ResponseError
+from jobrunner.broker.redis_errors import AuthenticationError, RedisConnectionError, RedisError, ResponseError, TlsError
 from jobrunner.broker.slots import SLOTS, slot_of
 from jobrunner.broker.topology import Address, Topology
+
+_LASTING = (AuthenticationError, ResponseError, TlsError)
+"""Errors that another try would not mend."""
 
 
 class Cluster:
@@ -83,11 +86,11 @@ class Cluster:
             try:
                 said = self._ask(address)
             except (RedisError, OSError) as error:
-                failure = failure if isinstance(failure, ResponseError) else error
+                failure = failure if isinstance(failure, _LASTING) else error
                 continue
             if said:
                 return self._take(said, address)
-        if isinstance(failure, ResponseError):
+        if isinstance(failure, _LASTING):
             raise failure
         raise RedisConnectionError(f"no node of the cluster tells its slots: {failure or 'none is served'}")
 

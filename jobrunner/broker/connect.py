@@ -4,6 +4,7 @@ Also what a driver does when a connection fails: how long it tries, and whether 
 """
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,9 +197,10 @@ def _unavailable(server: object, error: Exception) -> str:
         return f"the server at {server} takes no more connections: {told}; raise its maxclients, or end some clients"
     if isinstance(error, BusyLoadingError):
         return f"the server at {server} does not answer yet: {told}; wait until it has ended that"
-    tls = "; if it expects TLS, its URL begins with rediss://" if any(words in told for words in _HUNG_UP) else ""
-    plain = str(server).startswith(("redis://", "redis+"))
-    return f"no server at {server}: {told}; start it, or name another with --url or JOBRUNNER_URL{tls if plain else ''}"
+    tls, plain = "", re.match(r"redis(\+\w+)?://", str(server))
+    if plain and any(words in told for words in _HUNG_UP):
+        tls = f"; if it expects TLS, its URL begins with rediss{plain[1] or ''}://"
+    return f"no server at {server}: {told}; start it, or name another with --url or JOBRUNNER_URL{tls}"
 
 
 class ReconnectPolicy(msgspec.Struct):

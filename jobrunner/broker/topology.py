@@ -12,7 +12,7 @@ most a second ago, name its server.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +24,16 @@ from jobrunner.broker.connection import ConnectionOptions
 from jobrunner.broker.open_connection import open_connection
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
+    NoPermissionError,
     RedisConnectionError,
     RedisError,
     RedisTimeoutError,
     ResponseError,
+    TlsError,
 )
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import listed
 
 Address = tuple[str, int]
 _FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(?:([^@/?]*)@)?([^@/?]*)(?:/([^?]*))?(?:\?(.*))?")
@@ -123,6 +126,7 @@ def _written(address: Address) -> str:
 
 _RETRY_TIMEOUT_S = 1.0
 _TRUSTED_S = 1.0
+_NAMED = 5
 _LEFT_OUT_S = 10.0
 _PRIMARY = (b"master", "master")
 
@@ -143,17 +147,21 @@ class Sentinels:
         self._asked_at = 0.0
 
     def primary(self) -> Address:
-        """Where the primary is. Raises RedisConnectionError when no sentinel knows; ResponseError: it is none."""
+        """Where the primary is. Raises RedisConnectionError when no sentinel knows, TlsError and AuthenticationError
+        among them; ResponseError: it is none."""
         hosts, now = self._topology.hosts, monotonic()
-        found, failure = self._ask_all([one for one in hosts if self._silent.get(one, 0.0) < now])
-        if not found:
-            found, failure = self._ask_all(hosts)
+        known, failure = self._ask_all([one for one in hosts if self._silent.get(one, 0.0) < now])
+        if not known:
+            known, failure = self._ask_all(hosts)
+        if not known and failure is not None:
+            raise failure if isinstance(failure, TlsError) else RedisConnectionError(_no_answer(failure)) from failure
+        found = [state for state in known if state.get("name") == self._topology.master]
         newest = max((int(state["config-epoch"]) for state in found), default=0)
         for state in found:
             if int(state["config-epoch"]) == newest and _is_up(state["flags"].split(",")):
                 self._named, self._asked_at = (state["ip"], int(state["port"])), monotonic()
                 return self._named
-        raise RedisConnectionError(self._unknown(failure)) from failure
+        raise RedisConnectionError(self._unknown(known))
 
     @property
     def is_due(self) -> bool:
@@ -198,18 +206,28 @@ class Sentinels:
                 connection.connect()
                 primaries = [_named_values(said) for said in connection.ask("SENTINEL", "MASTERS")]
                 self._silent.pop(address, None)
+            except NoPermissionError:
+                raise
+            except ResponseError as error:
+                raise ResponseError(f"{_written(address)} is no sentinel (port 26379 by default): {error}") from error
             except (RedisConnectionError, RedisTimeoutError, OSError) as error:
                 self._silent[address], failure = monotonic() + _LEFT_OUT_S, error
                 continue
             finally:
                 connection.disconnect()
-            found += [state for state in primaries if state.get("name") == self._topology.master]
+            found += primaries
         return found, failure
 
-    def _unknown(self, failure: Exception | None) -> str:
-        is_refused = isinstance(failure, AuthenticationError)
-        remedy = "give sentinel_username and sentinel_password" if is_refused else "are enough of them up?"
-        return f"no sentinel names a primary {self._topology.master!r} that is up; {remedy}"
+    def _unknown(self, known: Iterable[Mapping[str, str]]) -> str:
+        wanted, names = self._topology.master, sorted({state.get("name", "") for state in known})
+        if wanted in names:
+            return f"the sentinels say that primary {wanted!r} is down; are enough servers and sentinels up?"
+        return f"the sentinels know no primary {wanted!r}; they know {listed(names, _NAMED) or 'none'}"
+
+
+def _no_answer(failure: Exception) -> str:
+    remedy = "; give sentinel_username and sentinel_password" if isinstance(failure, AuthenticationError) else ""
+    return f"no sentinel answers: {failure}{remedy}"
 
 
 def _named_values(said: list[bytes]) -> dict[str, str]:

@@ -1,21 +1,15 @@
 """Servers behind TLS, with certificates that are right, expired, of another host or of an unknown authority."""
 
 import asyncio
+import re
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
@@ -28,63 +22,9 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import ServerUnavailable
 from jobrunner.soak.fault_proxy import FaultProxy
 from tests.support.server import Server
+from tests.support.tls import Authority, TlsProxy
 
 Connect = Callable[..., Any]
-
-
-class Authority:
-    """Signs certificates; all files are in `folder`."""
-
-    def __init__(self, folder: Path, name: str = "ca") -> None:
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.file = folder / f"{name}.pem"
-        own = self._builder(self._name, self._key, days=1).add_extension(x509.BasicConstraints(True, None), True)
-        self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-
-    def issue(self, host: str = "127.0.0.1", *, days: int = 1) -> Path:
-        """A file with the key and the certificate of a host, which ends in so many days."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-        hosts: list[x509.GeneralName] = [x509.IPAddress(ip_address(host))]
-        made = self._builder(named, key, days=days).add_extension(x509.SubjectAlternativeName(hosts), False)
-        file = self._folder / f"{host}.{days}.pem"
-        text = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        signed = made.sign(self._key, hashes.SHA256())
-        file.write_bytes(text + signed.public_bytes(serialization.Encoding.PEM))
-        return file
-
-    def _builder(self, subject: x509.Name, key: Any, *, days: int) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=10))
-            .not_valid_after(now + timedelta(days=days))
-        )
-
-
-class TlsProxy(FaultProxy):
-    """Ends TLS in front of a server without it."""
-
-    def __init__(self, target: Path, certificate: Path) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(certificate)
-        super().__init__(target)
-
-    def _carry(self, near: socket.socket, far: socket.socket) -> None:
-        with suppress(OSError):
-            wrapped = self._context.wrap_socket(near, server_side=True)
-            self._sockets.append(wrapped)
-            super()._carry(wrapped, far)
-        for end in (near, far):
-            end.close()
 
 
 @pytest.fixture
@@ -110,6 +50,25 @@ def test_a_server_behind_tls_is_used_as_any(connect: Connect, tls: Any, authorit
     driver = connect(f"{tls(authority.issue())}?ssl_ca_certs={authority.file}")
 
     assert driver.run(queues.is_registered(keys, "mail")) is False
+
+
+@pytest.mark.parametrize("scheme", ["rediss+sentinel", "rediss+cluster"])
+def test_a_certificate_of_a_sentinel_or_a_node_that_is_not_valid_is_told_at_once(
+    connect: Connect, tls: Any, authority: Authority, mail: Any, scheme: str
+) -> None:
+    url = tls(authority.issue(days=-1)).replace("rediss", scheme).replace("/0", "/m" if "sentinel" in scheme else "")
+    told = f"no TLS with the server at {url}: certificate has expired"
+    with pytest.raises(ServerUnavailable, match=f"^{re.escape(told)}"):
+        connect(f"{url}?ssl_ca_certs={authority.file}", retry_timeout_s=60).run(queues.counts(mail))
+
+
+@pytest.mark.parametrize("kind", ["+sentinel", "+cluster"])
+def test_a_sentinel_or_a_node_that_expects_tls_is_told_as_such(
+    connect: Connect, tls: Any, authority: Authority, mail: Any, kind: str
+) -> None:
+    url = tls(authority.issue()).replace("rediss", f"redis{kind}").replace("/0", "/m" if "sentinel" in kind else "")
+    with pytest.raises(ServerUnavailable, match=rf"if it expects TLS, its URL begins with rediss\{kind}://$"):
+        connect(url, retry_timeout_s=0.1).run(queues.counts(mail))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """URLs that name more than one server."""
 
+from typing import Any
+
 import pytest
 
+from jobrunner.broker.calls import queues
 from jobrunner.broker.topology import topology_of
+from jobrunner.errors import ServerRefused
 
 
 def test_sentinels_their_master_and_who_asks_them_are_told_apart() -> None:
@@ -21,6 +25,13 @@ def test_sentinels_are_asked_without_a_password_unless_they_have_one() -> None:
     assert found is not None
     assert found.url_of_sentinel(found.hosts[0]) == "rediss://a:26379"
     assert found.url_of(("b", 6379)) == "rediss://:secret@b:6379"
+
+
+def test_a_server_in_the_place_of_a_sentinel_is_told(connect: Any, fault_proxy: Any, mail: Any) -> None:
+    driver = connect(f"redis+sentinel://127.0.0.1:{fault_proxy.port}/m", retry_timeout_s=60)
+    told = rf"127.0.0.1:{fault_proxy.port} is no sentinel \(port 26379 by default\): unknown command 'SENTINEL'"
+    with pytest.raises(ServerRefused, match=told):
+        driver.run(queues.counts(mail))
 
 
 def test_every_node_of_a_cluster_is_reached_the_same_way() -> None:
