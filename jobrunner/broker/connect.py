@@ -19,6 +19,7 @@ from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
     RedisConnectionError,
+    RedisTimeoutError,
     ResponseError,
     TlsError,
 )
@@ -205,13 +206,18 @@ def _unavailable(server: object, error: Exception) -> str:
 
 class ReconnectPolicy(msgspec.Struct):
     """The tries of one exchange: pauses that double, until `limit_s` seconds have passed. A struct, as most exchanges
-    make one and need none."""
+    make one and need none.
+
+    With a limit above 0 a connection that broke gets a second try, however late that is: the process itself may have
+    been stopped meanwhile, or waited for the processor. A server that was silent for a whole timeout does not.
+    """
 
     limit_s: float
     server: object
     began: float = msgspec.field(default_factory=monotonic)
     next_pause_s: float = _FIRST_PAUSE_S
     was_demoted: bool = False
+    has_repeated: bool = False
 
     def wait_to_connect(self, error: Exception) -> None:
         """Pauses before the next try to connect; raises ServerUnavailable when the time is up."""
@@ -235,7 +241,7 @@ class ReconnectPolicy(msgspec.Struct):
             return 0.0
         if isinstance(error, TlsError):
             raise ServerUnavailable(f"no TLS with the server at {self.server}: {error}") from error
-        if self._is_over():
+        if self._is_over(error):
             raise ServerUnavailable(_unavailable(self.server, error)) from error
         return self._next_pause()
 
@@ -245,11 +251,12 @@ class ReconnectPolicy(msgspec.Struct):
         `stale` means the connection had rested: then the first repetition costs no pause.
         """
         once = next((call for call in calls if not call.repeatable), None)
-        if once is not None or self._is_over():
+        if once is not None or self._is_over(error):
             name = once.script.name if once is not None and once.script else "the command"
             raise OutcomeUnknown(
                 f"the connection to {self.server} broke during {name}: {error}; it was applied or it was not"
             ) from error
+        self.has_repeated = True
         return 0.0 if stale else self._next_pause()
 
     def _goes_on_after(self, error: Demoted) -> bool:
@@ -257,8 +264,10 @@ class ReconnectPolicy(msgspec.Struct):
         return error.may_repeat and (error.waits or not was_demoted)
 
     def _next_pause(self) -> float:
+        self.has_repeated = True
         pause, self.next_pause_s = self.next_pause_s, min(self.next_pause_s * 2, _LONGEST_PAUSE_S)
         return pause
 
-    def _is_over(self) -> bool:
-        return monotonic() >= self.began + self.limit_s
+    def _is_over(self, error: Exception) -> bool:
+        may_end = self.has_repeated or self.limit_s <= 0 or isinstance(error, RedisTimeoutError)
+        return may_end and monotonic() >= self.began + self.limit_s

@@ -5,7 +5,13 @@ import pytest
 from jobrunner.broker import connect
 from jobrunner.broker.call import command, may_repeat
 from jobrunner.broker.connect import ReconnectPolicy
-from jobrunner.broker.redis_errors import AuthenticationError, BusyLoadingError, RedisConnectionError, ResponseError
+from jobrunner.broker.redis_errors import (
+    AuthenticationError,
+    BusyLoadingError,
+    RedisConnectionError,
+    RedisTimeoutError,
+    ResponseError,
+)
 from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 
 ALWAYS = command("PING", read=bytes)
@@ -56,6 +62,26 @@ def test_patience_ends(time):
 def test_a_server_that_answered_is_not_to_be_started(time, error, told):
     with pytest.raises(ServerUnavailable, match=told):
         ReconnectPolicy(0, "here", began=time.now).pause_to_connect(error)
+
+
+def test_a_connection_that_broke_while_the_process_was_stopped_gets_a_second_try(time):
+    policy = ReconnectPolicy(2, "here", began=time.now)
+    time.pass_(60)
+
+    assert policy.pause_to_repeat(LOST, [ALWAYS], stale=True) == 0
+    with pytest.raises(ServerUnavailable):
+        policy.pause_to_connect(LOST)
+    late = ReconnectPolicy(2, "here", began=time.now - 60)
+    assert late.pause_to_connect(LOST) == 0.01
+    with pytest.raises(OutcomeUnknown):
+        late.pause_to_repeat(LOST, [ALWAYS], stale=False)
+
+
+def test_a_server_that_was_silent_for_a_whole_timeout_gets_none(time):
+    policy = ReconnectPolicy(2, "here", began=time.now)
+    time.pass_(5)
+    with pytest.raises(OutcomeUnknown):
+        policy.pause_to_repeat(RedisTimeoutError("timed out"), [ALWAYS], stale=True)
 
 
 def test_no_patience_is_one_try(time):

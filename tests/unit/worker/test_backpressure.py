@@ -144,7 +144,8 @@ def test_what_a_full_queue_does_not_take_is_kept_and_nothing_more_reserved(bench
     in_hand = bench.fetcher.in_hand
     for _ in range(5):
         bench.step()
-    assert (bench.shelf.waiting, bench.fetcher.in_hand) == ([], in_hand), "the queue they are in rests"
+    assert bench.shelf.waiting == []
+    assert bench.fetcher.in_hand <= in_hand, "the queue they are in rests"  # one not begun may have gone back
 
     client.queue(OTHER).push("x")
     bench.turns.wake(OTHER)
