@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import redis
 import structlog
+from hypothesis import HealthCheck, settings
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
@@ -42,6 +43,10 @@ from tests.support.waiting import wait_for
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+settings.register_profile(  # a busy machine is slow, and fixtures that are no part of an example are meant
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("tests")
 _prefixes = itertools.count(1)
 _MARKED_FOLDERS = ("spark", "browser")
 """Folders whose tests all carry the mark of the same name."""

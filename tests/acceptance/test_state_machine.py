@@ -346,7 +346,6 @@ def _run(server: Server, raw: redis.Redis, examples: int) -> None:
             stateful_step_count=25,
             phases=(Phase.generate, Phase.shrink),
             database=None,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -153,7 +153,7 @@ class Checked:
             self.report(act, said)
 
 
-@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(first=st.sampled_from([{}, {"inflight": 1}, {"rate": True}]), script=st.lists(steps, min_size=20, max_size=50))
 def test_nothing_is_overlooked_and_no_limit_exceeded(line, clock, first, script):
     queue = Checked(line(f"q{next(_names)}"), clock)

@@ -265,4 +265,4 @@ def test_any_order_of_releases_and_changes_follows_the_rule(line, clock):
             assert set(changed(self.line)) == self.model.by_hand
 
     numbers = iter(range(10**6))
-    run_state_machine_as_test(Machine, settings=settings(max_examples=40, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=40, stateful_step_count=20))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
@@ -159,10 +159,7 @@ def test_no_field_of_a_task_can_be_edited_so_that_something_else_runs(
     assert found["ann"] <= 1 + len(values)
 
 
-@settings(
-    max_examples=15, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+@settings(max_examples=15)
 @given(data=st.data())
 def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
     encrypting: Client, raw: redis.Redis, data: st.DataObject

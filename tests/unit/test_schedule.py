@@ -151,7 +151,7 @@ def ticks_from(schedule: Cron, start: datetime, end: datetime) -> list[datetime]
 expressions = st.tuples(*map(st.sampled_from, (MINUTES, HOURS, DAYS, MONTHS, WEEKDAYS))).map(" ".join)
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(expressions, st.sampled_from(CHANGES))
 @example("30 2 * * *", CHANGES[0])
 @example("*/15 1-3 * * *", CHANGES[5])
@@ -175,7 +175,7 @@ DAY_MS = 86_400_000
 near_the_change = st.integers(DAY_MS - 7_200_000, DAY_MS + 7_200_000)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     expressions,
     st.sampled_from(CHANGES),
@@ -206,7 +206,7 @@ def test_a_week_around_a_change_agree_with_a_look_at_every_minute(expression: st
     assert ticks == expected_ticks(expression, seen[1:])
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     expressions,
     st.sampled_from(sorted({zone for zone, _ in CHANGES})),
@@ -427,7 +427,7 @@ def test_a_legal_expression_that_looks_heavy_is_read_fast(expression: str) -> No
     assert cpu_ms(lambda: Cron(expression)) < 50
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.text("0123456789*/,-#?LWRHlwmonjafeb@ ", max_size=40) | st.text(max_size=60))
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     try:
@@ -437,7 +437,7 @@ def test_any_text_is_an_expression_or_refused(text: str) -> None:
     assert tick > NOON
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.sampled_from(
@@ -668,7 +668,7 @@ def test_nothing_is_due_before_the_next_tick_or_when_the_clock_went_back(
     assert due_ticks(schedule, NOON, now, catch_up=catch_up) == Due(ticks=(), last=NOON)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.sampled_from([Every(0.1), Every(1 / 3), Every(7), Cron("*/7 * * * *", "Europe/Madrid"), Cron("* * * * * */9")]),
     st.lists(st.integers(0, 200_000), min_size=1, max_size=6),

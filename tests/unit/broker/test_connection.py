@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hiredis import Reader
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions as theirs
 from redis._parsers.base import BaseParser
@@ -271,7 +271,6 @@ def _on_wire(reply: Any) -> bytes:
     return b"*%d\r\n" % len(reply) + b"".join(map(_on_wire, reply))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(Reply, min_size=1, max_size=5), st.integers(1, 40))
 def test_replies_in_pieces_of_any_length_are_read_alike_with_and_without_hiredis(said: list[Any], size: int) -> None:
     wire = b"".join(map(_on_wire, said)) + b"+OK\r\n-LOADING x\r\n"

@@ -346,7 +346,7 @@ def test_batches_do_as_the_model(machine: type[Drivers]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples(30), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(30), stateful_step_count=30, suppress_health_check=list(HealthCheck)
         ),
     )
 
@@ -357,6 +357,6 @@ def test_batches_do_as_the_model_in_many_examples(machine: type[Drivers]) -> Non
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=3000, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=3000, stateful_step_count=50, suppress_health_check=list(HealthCheck)
         ),
     )

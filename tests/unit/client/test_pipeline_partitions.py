@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobrunner import Client, Item, RateLimit
@@ -222,7 +222,7 @@ def test_damaged_counts_read_as_none(client: Client, raw: redis.Redis) -> None:
 
 
 @given(st.data())
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30))
 def test_every_item_is_in_one_queue_of_its_partition_whatever_is_done(client: Client, data: st.DataObject) -> None:
     """A model: where each item is. Pushes, moves to any queue, returns and growth, in any order."""
     names = ["raw", "clean", "out"]

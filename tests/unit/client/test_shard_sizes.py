@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobrunner import AsyncClient, Client, Item, job
@@ -220,7 +220,7 @@ def _noting(run_many: Any, calls: list[Call[Any]], client: Client, seen: list[li
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(6, 40)), min_size=2, max_size=5))
-@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15))
 def test_parts_are_never_above_the_larger_bound_while_it_changes(
     client: Client, watched: list[list[int | None]], changes: list[tuple[int, int]]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobrunner import AsyncClient, Client, Item, RateLimit, Unique, job
@@ -510,7 +510,7 @@ def test_the_rate_is_divided_and_a_new_shard_begins_without_tokens(client: Clien
     assert len(all_of(mail)) > 8
 
 
-@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15))
 @given(steps=st.lists(st.tuples(st.sampled_from(["reserve", "commit", "limit", "grow"]), st.integers(1, 12))))
 def test_no_order_of_steps_exceeds_the_limit(client: Client, raw: redis.Redis, steps: list[tuple[str, int]]) -> None:
     raw.flushdb()

@@ -225,7 +225,7 @@ def _run(machine: type[Shards], count: int, steps: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=count, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=count, stateful_step_count=steps, suppress_health_check=list(HealthCheck)
         ),
     )
 

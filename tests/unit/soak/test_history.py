@@ -264,7 +264,7 @@ def _in_both(made: MadeHistory, draw: Any) -> bool:
 
 
 @pytest.mark.parametrize("mutate", [_without_one, _renamed, _reserved_twice, _done_twice, _in_both])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_mutated_history_is_found(
     mutate: Callable[[MadeHistory, Any], bool], data: Any, tmp_path_factory: pytest.TempPathFactory

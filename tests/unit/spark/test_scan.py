@@ -71,7 +71,7 @@ added = st.lists(st.integers(-5, 45).map(float), max_size=20)
 changes = st.lists(st.tuples(st.integers(0, 30), added), max_size=8)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=120), changes, st.integers(1, 30))
 def test_what_stays_is_seen_once_while_others_change_the_set(scores, changed, count):
     """The oldest go, others come anywhere, between any two commands."""
