@@ -156,13 +156,16 @@ def _outcomes(figures: Collection[tuple[tuple[str, str, str], int]]) -> dict[tup
 def _beginning(
     window: StatsWindow, course: Sequence[tuple[int, int]], releases: Mapping[str, datetime], share: float
 ) -> tuple[datetime | None, str]:
-    """When the failures began, None where the whole window is full of them; and the release that was new then."""
+    """When the failures began, and the release that was new then; None where the whole window is full of them, and
+    where they are over."""
     first = len(course)
     for place in range(len(course) - 1, -1, -1):
         ended, failed = course[place]
         if ended and failed <= share * ended:
             break
         first = place if failed else first
+    if first == len(course):  # the last step in which attempts ended is a good one
+        return None, ""
     if all(not ended for ended, _ in course[:first]):  # nothing tells how it was before
         return None, ""
     began = from_ms(window.starts[first])

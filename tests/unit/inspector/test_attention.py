@@ -130,6 +130,14 @@ def test_no_release_is_blamed_for_failures_that_are_older_or_came_much_later() -
     assert "for 20 min" in later.found
 
 
+def test_failures_that_ended_minutes_ago_are_named_without_a_beginning() -> None:
+    for after in ([GOOD], [GOOD, (0, 0)], [(0, 0), GOOD, (0, 0)]):
+        course = [GOOD] * 50 + [BAD] * 6 + after
+        (check,) = failing_checks(window(course), {"1.4.2": NOW - 7 * MINUTE}, share=0.2)
+
+        assert check.found.endswith("attempts failed lately")
+
+
 def test_few_failures_and_those_that_ended_a_while_ago_are_none() -> None:
     assert list(failing_checks(window([(9, 4)] * 1), {}, share=0.2)) == []
     assert list(failing_checks(window([BAD] * 30 + [GOOD] * 30), {}, share=0.2)) == []
