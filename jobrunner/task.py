@@ -135,7 +135,7 @@ def _instant_ms(at: object) -> float:
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(…, tzinfo=UTC)")
-        return at.timestamp() * 1000
+        return min(at.timestamp(), _LAST_S) * 1000  # datetime.max would be rounded up, to what no datetime can hold
     if isinstance(at, (int, float)) and not isinstance(at, bool) and -_LAST_S <= at <= _LAST_S:
         return at * 1000
     raise InvalidOption(f"at={describe(at)}: give an aware datetime, or seconds since 1970, before the year 10000")

@@ -1,11 +1,12 @@
 """Ids, due times and priorities."""
 
 import multiprocessing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from jobrunner.broker.keys import Keys, check_id, split_queue, tag_of_id
+from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime
 from jobrunner.task import check_priority, derived_id, due, new_id
 from jobrunner.task_record import read_record
@@ -76,6 +77,15 @@ def test_what_is_no_time_is_refused(bad: object) -> None:
 @pytest.mark.parametrize("past", [0, -5, timedelta(days=-1)])
 def test_a_delay_of_nothing_or_less_means_now(past: timedelta | float) -> None:
     assert due(past, None) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    "never", [datetime.max.replace(tzinfo=zone) for zone in (UTC, timezone(timedelta(hours=-9)))] + [253_402_300_799]
+)
+def test_the_last_instant_of_a_datetime_can_be_read_again(never: datetime | float) -> None:
+    _, at_ms = due(None, never)
+
+    assert from_ms(at_ms or 0) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_times_become_milliseconds() -> None:
