@@ -168,7 +168,14 @@ def _check_url(url: str) -> None:
         )
     if not is_understood(url):
         raise InvalidOption(f"URL of the server cannot be used: {safe_url(url)!r}; check its port and options")
-    query = parse_qs(urlsplit(url).query)
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if scheme in ("redis", "rediss") and database and not (database.isascii() and database.isdecimal()):
+        # redis-py would take database 0, and database 12 for /1/2
+        raise InvalidOption(
+            f"URL {describe(safe_url(url), 80)}: the database behind the host is no number; write redis://host:port/0"
+        )
+    query = parse_qs(parts.query)
     for option in sorted(_FILES & query.keys()):
         if not os.access(query[option][0], os.R_OK):
             raise InvalidOption(f"{option} of the server's URL names no file that can be read: {query[option][0]!r}")

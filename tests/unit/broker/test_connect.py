@@ -7,7 +7,8 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.errors import InvalidOption
 
 
-@pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///a/b", "redis://u:p@h:1/2?protocol=3",
+@pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///a/b", "redis://u:p@h:1/2?protocol=3", "redis://h/",
+                                 "redis://h/1/",
                                  "redis+sentinel://a,b:3/m/2", "rediss+cluster://u:p@[::1]:1,b"])
 def test_a_usable_url_is_taken_and_nothing_is_opened(url):
     assert str(Endpoint(url)).startswith(url.split(":")[0])
@@ -29,6 +30,10 @@ def test_a_usable_url_is_taken_and_nothing_is_opened(url):
         ("redis+cluster://", "names a host that cannot be understood"),
         ("redis+other://a", "is not one of"),
         ("redis://h:port", "cannot be used"),
+        ("redis://h/shop", "'redis://h/shop': the database behind the host is no number; write redis://host:port/0"),
+        ("redis://h/1/2", "'redis://h/1/2': the database .* is no number"),
+        ("rediss://h/-1", "the database behind the host is no number"),
+        ("redis://h:1/cr@t", "^URL 'redis://…': the database behind the host is no number"),
         ("rediss://h?ssl_nonsense=1", "cannot be used: .*; check its port and options"),
         ("redis://h?no_option=1", "cannot be used: .*; check its port and options"),
         ("rediss://h?ssl_cert_reqs=maybe", "cannot be used: .*; check its port and options"),
