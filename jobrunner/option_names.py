@@ -92,7 +92,7 @@ _WHERE: Final = {
         "headers partition": "push()",
         "max_inflight_per_partition rate_per_partition": "Queue.configure()",
         "retry_timeout payload_encryption require_encryption": "configure() and Client()",
-        "prefetch_time": "Worker()",
+        "prefetch_time executor": "Worker()",
     }.items()
     for name in names.split()
 }  # fmt: skip

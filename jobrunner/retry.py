@@ -111,7 +111,9 @@ def check_retry_on(policy: object) -> RetryOn:
         return policy  # type: ignore[return-value]
     if callable(policy) and not isinstance(policy, type):
         return policy
-    raise InvalidOption(f"retry_on={describe(policy)}: give error classes, or a callable (error, attempt) -> bool")
+    raise InvalidOption(
+        f"retry_on={describe(policy)}: give an error class, a tuple of some, or a callable (error, attempt) -> bool"
+    )
 
 
 def is_retried(

@@ -3,6 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, get_type_hints, overload
 
 import msgspec
@@ -12,7 +13,7 @@ from jobrunner.formatting import describe
 from jobrunner.jobs.build import FunctionJob
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import Unique, refuse_unknown, settle
-from jobrunner.jobs.params import JobParameters, run_of
+from jobrunner.jobs.params import IMPORT_IT, JobParameters, run_of
 from jobrunner.jobs.polling import poll_function, poll_options
 from jobrunner.jobs.registry import JobDefinition, register
 from jobrunner.retry import BackoffPolicy, RetryOn
@@ -29,7 +30,8 @@ R = TypeVar("R")
 def values_of(function: Callable[..., Any]) -> type[Job]:
     """A Job whose parameters are those of the function, and whose `run` calls it."""
     name = getattr(function, "__name__", "job")
-    hints = get_type_hints(function, include_extras=True)
+    _refuse_generator(name, function)
+    hints = _hints_of(name, function)
     body: dict[str, Any] = {"__annotations__": {}, "__module__": function.__module__, "run": run_of(function)}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -38,6 +40,27 @@ def values_of(function: Callable[..., Any]) -> type[Job]:
         if parameter.default is not parameter.empty:
             body[parameter.name] = _default(parameter.default)
     return types.new_class(name, (Job,), {"kw_only": True}, lambda namespace: namespace.update(body))
+
+
+def _hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of the parameters. That of the result may be imported for type checkers alone: nothing reads it."""
+    with suppress(NameError):
+        return get_type_hints(function, include_extras=True)
+    parameters = types.FunctionType((lambda: None).__code__, getattr(inspect.unwrap(function), "__globals__", {}))
+    try:
+        annotations = function.__annotations__
+        parameters.__annotations__ = {of: hint for of, hint in annotations.items() if of != "return"}
+        return get_type_hints(parameters, include_extras=True)
+    except NameError as error:
+        raise UsageError(f"job {name!r}: the type of a parameter is not there: {error}; {IMPORT_IT}") from error
+
+
+def _refuse_generator(name: str, function: object) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"job {name!r} is a generator, of which a worker would run nothing: a yield is in it; return a list, or "
+            "enqueue a task for each value"
+        )
 
 
 def _default(value: Any) -> Any:
@@ -145,6 +168,7 @@ def _check_run(target: type[Job]) -> None:
         raise UsageError(f"@job: class {name} has no run(); define def run(self), which does the work")
     if not inspect.isfunction(run):
         return
+    _refuse_generator(f"{name}.run", run)
     try:
         inspect.signature(run).bind(None)
     except TypeError:

@@ -1,6 +1,6 @@
 """chain and group: tasks that wait for each other, and callbacks when several of them ended."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -121,6 +121,8 @@ def node_of(step: object) -> Node:
         return _leaf(step)
     name = getattr(step, "__name__", None)
     hint = f"write {name}.bind(…)" if isinstance(step, FunctionJob) else "give jobs, calls like add.bind(1), or flows"
+    if isinstance(step, Iterable) and not isinstance(step, (str, bytes, Mapping)):
+        hint = "each step is an argument of its own: write group(*steps) or chain(*steps)"
     raise UsageError(f"{describe(step)} is no step of a flow; {hint}")
 
 

@@ -150,8 +150,9 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
         check_retry_on(given["retry_on"])
     _choose(given, "ack", late="after the run", early="before it: at most once")
     _choose(given, "on_crash", retry="at once when its worker died", wait="until its lease has ended")
-    if not (isinstance(given.get("backoff", Backoff()), Backoff) or callable(given["backoff"])):
-        told = describe(given["backoff"])
+    backoff = given.get("backoff", Backoff())
+    if isinstance(backoff, type) or not (isinstance(backoff, Backoff) or callable(backoff)):
+        told = describe(backoff)
         raise InvalidOption(f"backoff={told}: give Backoff(...) or a callable (retry_count, error) -> delay")
     for option in ("keepalive", "timeout", "expires_in"):
         if option in given:

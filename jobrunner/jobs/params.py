@@ -24,6 +24,7 @@ from jobrunner.option_names import meant, no_attribute
 _PLAIN = (int, str, float, bool, bytes, type(None), Any)
 _CONTAINERS = (list, dict, tuple, set, frozenset, Union, UnionType)
 P = TypeVar("P", bound=msgspec.Struct)
+IMPORT_IT = "parameters are checked while the program runs: import it outside of `if TYPE_CHECKING`, above the job"
 _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, Decimal)
 
 
@@ -118,7 +119,11 @@ class JobParameters(Generic[P]):
     def _compile(self) -> Any:
         try:
             self._decode = msgspec.json.Decoder(self._struct).decode
-        except (TypeError, NameError) as error:
+        except NameError as error:
+            raise ParameterError(
+                f"job {self._job!r}: the type of a parameter is not there: {error}; {IMPORT_IT}"
+            ) from error
+        except TypeError as error:
             raise ParameterError(
                 f"job {self._job!r} has a parameter whose type JSON decoding does not know: {error}"
             ) from error

@@ -1,5 +1,6 @@
 """@job validates its options at declaration: unknown and impossible options raise there."""
 
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from jobrunner.jobs.build import define
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import Unique
+from jobrunner.retry import Backoff
 from jobrunner.schedule import Cron, Every
 
 
@@ -84,6 +86,9 @@ def test_only_the_hooks_a_job_defines_are_called() -> None:
         ({"max_attempts": -1}, InvalidOption, "max_attempts=-1"),
         ({"max_attempts": 1.5}, InvalidOption, "max_attempts=1.5"),
         ({"backoff": 3}, InvalidOption, "Backoff"),
+        ({"backoff": Backoff}, InvalidOption, "give Backoff"),
+        ({"retry_on": [ValueError]}, InvalidOption, "give an error class, a tuple of some, or a callable"),
+        ({"executor": "processes"}, UnknownOption, "it is an option of Worker()"),
         ({"keepalive": 0}, InvalidOption, "keepalive=0"),
         ({"timeout": "5s"}, InvalidOption, "timeout"),
         ({"ack": "never"}, InvalidOption, "'late'"),
@@ -276,6 +281,50 @@ def test_without_parentheses_it_declares_classes_and_functions_with_the_defaults
 
     assert (Bare.definition.name, Bare.definition.options.queue, Bare.definition.doc) == ("Bare", "default", "Bare.")
     assert (bare.definition.name, bare(3), bare_async.definition.is_async) == ("bare", 3, True)
+
+
+def test_the_type_of_a_result_may_be_imported_for_type_checkers_alone() -> None:
+    def total(x: int) -> "ForTypeCheckers": ...  # type: ignore[name-defined]  # noqa: F821
+
+    declared = job(total)
+    wrong: Any = "1"
+    with pytest.raises(ParameterError, match="must be int"):
+        declared.definition.parameters.write(declared.bind(wrong).values)
+
+
+def test_a_parameter_whose_type_is_not_there_is_named_with_the_remedy() -> None:
+    def pay(amount: "ForTypeCheckers") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    remedy = "'ForTypeCheckers' is not defined; .*: import it outside of `if TYPE_CHECKING`, above the job"
+    with pytest.raises(UsageError, match=f"job 'pay': the type of a parameter is not there: name {remedy}"):
+        job(pay)
+
+    @job
+    class Pay(Job):
+        amount: "ForTypeCheckers"  # type: ignore[name-defined]  # noqa: F821
+
+        def run(self) -> None: ...
+
+    with pytest.raises(ParameterError, match=f"job 'Pay': the type of a parameter is not there: name {remedy}"):
+        Pay.definition.parameters.write(Pay(amount=1))
+
+
+def test_a_generator_is_refused_as_a_worker_would_run_nothing_of_it() -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+
+    async def arows() -> AsyncIterator[int]:
+        yield 1
+
+    for generator in (rows, arows):
+        with pytest.raises(UsageError, match=f"job '{generator.__name__}' is a generator, .*; return a list"):
+            job(generator)
+    with pytest.raises(UsageError, match=r"Rows\.run' is a generator"):
+
+        @job
+        class Rows(Job):
+            def run(self) -> Iterator[int]:
+                yield 1
 
 
 def test_a_class_that_could_only_fail_is_refused_where_it_is_declared() -> None:

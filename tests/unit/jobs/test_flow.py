@@ -194,6 +194,8 @@ def test_options_of_using_and_of_the_job_go_with_the_step() -> None:
         (add, "add.bind"),
         (3, "no step"),
         (Thing, "no step"),
+        ([add.bind(1), add.bind(2)], r"each step is an argument of its own: write group\(\*steps\)"),
+        ((add.bind(n) for n in range(2)), r"write group\(\*steps\)"),
         (add.using(id="mine").bind(1), "id='mine'"),
         (early.bind(), "ack='early'"),
         (unique.bind(), "is unique"),
