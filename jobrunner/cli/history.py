@@ -63,14 +63,13 @@ Examples:
 def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, limit: int, wide: bool) -> None:
     """List the finished tasks that QUEUE, or any queue, keeps.
 
-    Those that meet all conditions, queue by queue, the latest of each first. --since and --until are of the time at
-    which a task finished.
+    Those that meet all conditions, the latest first. --since and --until are of the time at which a task finished.
     """
     with connected(shared) as client:
         check_queue(client, queue)
         hides = client.redaction()
         found = find_tasks(client, conditions.filter(queue, "done"), limit, hides)
-        nothing = "" if found else _nothing(client, queue, conditions)
+        nothing = "" if found.records else _nothing(client, queue, conditions)
     show_list(shared, hides, found, nothing, wide=wide)
 
 

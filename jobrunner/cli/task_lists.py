@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
+from itertools import islice
 from typing import Any
 
 import click
@@ -20,8 +21,8 @@ from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import cut
 from jobrunner.inspector.attempts import with_begun_attempts
-from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, search, total_of
-from jobrunner.inspector.task_rows import STATES, TaskPosition, TaskRow, read_tasks
+from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, latest, matching, search, total_of
+from jobrunner.inspector.task_rows import LATEST_FIRST, STATES, TaskPosition, TaskRow, read_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
 from jobrunner.task import ENCRYPTED, TaskState
 from jobrunner.task_record import TaskRecord
@@ -98,20 +99,48 @@ def _instant(text: str) -> datetime | None:
         raise click.BadParameter(str(error).removeprefix("it=")) from error
 
 
-def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> list[TaskRecord]:
+@dataclass(frozen=True, slots=True)
+class FoundTasks:
+    """The tasks of a list; `are_cut` says that more match."""
+
+    records: list[TaskRecord]
+    are_cut: bool
+
+
+def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> FoundTasks:
     """The first `limit` tasks that match, read to the end of all states; a terminal sees how far the search is."""
-    rows: list[TaskRow] = []
     with searching(client, wanted) as tell:
-        onward = ""
-        while len(rows) < limit:
-            count = min(limit - len(rows), _AT_ONCE)
-            page = search(client, wanted, after=onward, limit=count, budget_s=_BUDGET_S, redaction=hides)
-            rows += page.tasks
-            onward = page.onward
-            tell(page.searched)
-            if not onward:
-                break
-    return _records(client, rows)
+        found = _latest if wanted.state in LATEST_FIRST else _in_line
+        rows = list(islice(found(client, wanted, limit + 1, hides, tell), limit + 1))
+    return FoundTasks(_records(client, rows[:limit]), are_cut=len(rows) > limit)
+
+
+def _latest(
+    client: Client, wanted: Filter, _: int, hides: Redaction, tell: Callable[[int], None]
+) -> Iterator[TaskRow]:
+    searched = 0
+
+    def examined(count: int) -> None:
+        nonlocal searched
+        searched += count
+        tell(searched)
+
+    return latest(client, wanted, redaction=hides, examined=examined)
+
+
+def _in_line(
+    client: Client, wanted: Filter, limit: int, hides: Redaction, tell: Callable[[int], None]
+) -> Iterator[TaskRow]:
+    found, onward = 0, ""
+    while found < limit:
+        count = min(limit - found, _AT_ONCE)
+        page = search(client, wanted, after=onward, limit=count, budget_s=_BUDGET_S, redaction=hides)
+        found += len(page.tasks)
+        yield from page.tasks
+        onward = page.onward
+        tell(page.searched)
+        if not onward:
+            break
 
 
 def matching_tasks(client: Client, wanted: Filter) -> list[TaskPosition]:
@@ -152,18 +181,21 @@ def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
 
 
 def show_list(
-    shared: CommonOptions, hides: Redaction, found: list[TaskRecord], nothing: str, *, wide: bool = False
+    shared: CommonOptions, hides: Redaction, found: FoundTasks, nothing: str, *, wide: bool = False
 ) -> None:
     """Answers with tasks, a row each, or says that there are none."""
+    records = found.records
     if shared.as_json:
-        answer_json([task_value(record, hides) for record in found])
-    elif found:
+        answer_json([task_value(record, hides) for record in records])
+    elif records:
         is_wide = prints_all_columns(wide=wide)
-        names_queue = is_wide or any(tag_of_id(record.id) != record.queue for record in found)
+        names_queue = is_wide or any(tag_of_id(record.id) != record.queue for record in records)
         more = ("ATTEMPTS", "ENQUEUED") if is_wide else ()
         columns = ("ID", "JOB", *(("QUEUE",) if names_queue else ()), "STATE", "WHEN", *more, "ERROR OR PAYLOAD")
-        rows = [_row(record, hides, names_queue=names_queue, is_wide=is_wide) for record in found]
+        rows = [_row(record, hides, names_queue=names_queue, is_wide=is_wide) for record in records]
         echo(table(columns, rows, names=("JOB", "QUEUE"), tail=True, wide=wide))
+        if found.are_cut:
+            talk("there are more: give --limit")
     else:
         talk(nothing)
 

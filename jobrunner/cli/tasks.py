@@ -78,7 +78,8 @@ def list_(
     """List tasks of QUEUE, or of all queues, that meet all conditions.
 
     Pending first, then waiting and scheduled ones in the order in which they are handed out, then dead ones, the
-    latest first. With conditions dead tasks come second, as they are few. Texts match in any case.
+    latest first; of each state queue by queue, and with --state dead of all queues together. With conditions dead
+    tasks come second, as they are few. Texts match in any case.
     """
     if queue is not None and queue_option not in (None, queue):
         raise click.UsageError(f"two queues, {queue} and {queue_option}; name one, or none for all")

@@ -10,8 +10,9 @@ comes and goes: a cursor names the last task examined and its score, never a ran
 """
 
 import base64
+import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -20,7 +21,7 @@ import msgspec
 from jobrunner.broker.calls.search import LONGEST_PAYLOAD, Match, SearchChunk, search_state, state_size
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.clock import perf_counter
+from jobrunner.clock import from_ms, perf_counter
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector import task_rows
 from jobrunner.inspector.shards import with_shards
@@ -157,6 +158,28 @@ def matching(client: Client, wanted: Filter, redaction: Redaction | None = None)
             if chunk.is_end or not chunk.read:
                 break
             here = _behind(line, here, chunk)
+
+
+def latest(
+    client: Client, wanted: Filter, *, redaction: Redaction | None = None, examined: Callable[[int], None] | None = None
+) -> Iterator[TaskRow]:
+    """All dead or finished tasks that match, of all queues and shards together the latest first, read when they are
+    asked for. `examined` is called with how many tasks each call has examined."""
+    lines = _lines(client, wanted)
+    each = max(EXAMINED_AT_ONCE // max(len(lines), 1), _FEW)  # payloads of all lines are in memory at once
+
+    def of_line(line: _Stretch) -> Iterator[TaskRow]:
+        here = None
+        while here is None or here.read < 2 * line.size:  # as `matching`
+            chunk = _call(client, wanted, line, each, here, newest=True, payloads=True)
+            if examined is not None:
+                examined(chunk.read)
+            yield from _rows(client, line, _shown(chunk, wanted, redaction))
+            if chunk.is_end or not chunk.read:
+                break
+            here = _behind(line, here, chunk)
+
+    return heapq.merge(*map(of_line, lines), key=lambda row: row.when or from_ms(0), reverse=True)
 
 
 def total_of(client: Client, wanted: Filter) -> int:

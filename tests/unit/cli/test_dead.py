@@ -47,6 +47,25 @@ def test_the_dead_are_picked_by_job_and_by_error(cli: Says, client: Client) -> N
     assert listed(cli, "--error", "e", "--limit", "2") == [other, wrong]
 
 
+def test_the_dead_of_all_queues_are_listed_the_latest_first_and_a_cut_is_told(cli: Says, client: Client) -> None:
+    made = []
+    for name in ("z", "a", "m", "z", "a", "m"):
+        queue = client.queue(name)
+        queue.push(Item(1, max_attempts=1))
+        (lease,) = queue.reserve()
+        lease.rollback(error="boom")
+        made.append(lease.id)
+
+    whole, some = cli("dead", "list", "--json"), cli("dead", "list", "--limit", "2")
+
+    dead = [task["when"] for task in whole.value]
+    assert dead == sorted(dead, reverse=True)
+    assert {task["id"] for task in whole.value} == set(made)
+    assert [line.split()[0] for line in some.out.splitlines()[1:]] == [task["id"] for task in whole.value[:2]]
+    assert some.err == "there are more: give --limit\n"
+    assert cli("dead", "list", "--limit", "6").err == ""
+
+
 def test_a_search_in_vain_says_what_it_looked_for(cli: Says, client: Client) -> None:
     kill(client, 1)
 

@@ -3,13 +3,14 @@
 import base64
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
-from jobrunner.inspector.search import Filter, matching, search
+from jobrunner.inspector.search import Filter, latest, matching, search
 from jobrunner.redaction import Redaction
 from jobrunner.task import Task
 
@@ -108,6 +109,23 @@ def test_an_error_is_found_whatever_its_case_and_the_latest_dead_come_first(clie
         clock.advance(1000)
 
     assert [task.id for task in search(client, Filter(error="keyerror")).tasks] == ["b", "a"]
+
+
+def test_the_latest_dead_are_those_of_all_queues_and_no_more_is_read_than_asked_for(client: Client, clock: Any) -> None:
+    clock.set()
+    for number in range(60):
+        queue = client.queue(f"q{number % 3 % 2}")
+        client.enqueue(Task(id=f"t{number}", queue=queue.name, payload=b"{}", type="Send", max_attempts=1))
+        queue.reserve()[0].rollback(error="late" if number % 2 else "early")
+        clock.advance(1000)
+    examined: list[int] = []
+
+    some = list(islice(latest(client, Filter(state="dead"), examined=examined.append), 5))
+    late = [row.id for row in latest(client, Filter(state="dead", error="LATE"))]
+
+    assert [row.id for row in some] == [f"t{number}" for number in range(59, 54, -1)]
+    assert len(examined) == 2
+    assert late == [f"t{number}" for number in range(59, 0, -2)]
 
 
 @pytest.mark.parametrize("part", ["CAFÉ", "cafÉ", "É"])
