@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import jobrunner
@@ -15,6 +16,7 @@ def main() -> None:
         where, other = Path(__file__).parent, OTHER_DISTRIBUTION
         sys.exit(f"Error: another project's package {other!r} was installed over {DISTRIBUTION!r} in {where}: {REPAIR}")
     _open_standard_streams()
+    _escape_what_cannot_be_encoded()
     from jobrunner.cli.main import main as command
 
     command()
@@ -30,6 +32,13 @@ def _open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - for good
             setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Has output in an encoding such as Latin-1 escape what that lacks; a list with a `…` in it was an error there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ _UNPRINTABLE = re.compile(r"[^\n -~]")
 
 def answer_json(value: Any) -> None:
     """Writes a value of dataclasses, structs, lists, dicts and datetimes (ISO 8601) as JSON."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+    is_ascii = str(sys.stdout.encoding).lower() not in ("utf-8", "utf8")  # an escape that is not JSON's stands for none
+    text = json.dumps(value, indent=2, ensure_ascii=is_ascii, default=_plain)
     click.echo(text if text.isprintable() else _UNPRINTABLE.sub(_json_escape, text))
 
 
