@@ -189,6 +189,11 @@ def _settle_payload_store(options: dict[str, Any], stored: FileSettings) -> None
         url = os.environ.get("JOBRUNNER_PAYLOAD_STORE") or stored.payload_store
     if url is not None and (not isinstance(url, str) or not url.strip() or not ("://" in url or url.startswith("/"))):
         raise InvalidOption(f"payload_store={describe(url)}: give a URL, as file:///srv/payloads or s3://bucket/folder")
+    if url is not None and url.startswith(("file://", "local://")) and not url.partition("://")[2].startswith("/"):
+        raise InvalidOption(
+            f"payload_store={describe(url)} would be a folder below that in which each process runs; write the whole "
+            "path, as file:///srv/payloads"
+        )
     options["payload_store"] = url
     above = options.get("payload_store_above")
     if above is None and (said := os.environ.get("JOBRUNNER_PAYLOAD_STORE_ABOVE")):

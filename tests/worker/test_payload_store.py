@@ -571,6 +571,8 @@ def test_a_sweep_needs_a_store(cli: Callable[..., CommandResult]) -> None:
 def test_what_is_no_url_is_refused_and_a_password_is_in_no_message(server: Server) -> None:
     with pytest.raises(InvalidOption, match=r"payload_store='payloads': give a URL"):
         Client(server.url, payload_store="payloads")
+    with pytest.raises(InvalidOption, match=r"payload_store='file://payloads' would be .*; write the whole path"):
+        Client(server.url, payload_store="file://payloads")
     with pytest.raises(InvalidOption, match=r"payload_store: Protocol not known: nowhere"):
         Client(server.url, payload_store="nowhere://bucket")
     assert "hunter2" not in repr(Client(server.url, payload_store="memory://ada:hunter2@bucket").settings)
