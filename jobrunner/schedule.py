@@ -344,6 +344,13 @@ def _fields(expression: object) -> list[str]:
     if any(part[0] in "rh" for part in fields):
         # croniter draws R anew in each process and has no identity to hash H from.
         raise InvalidOption(f"cron is {text!r}; give numbers in place of R and H, or the option jitter")
+    if len(fields) == 6 and fields[0].isdecimal() and fields[5] in "*?":
+        # Quartz, Spring, node-cron and BullMQ have the second first: a job would run 60 times, on other days.
+        meant = " ".join([*text.split()[1:], fields[0]])
+        raise InvalidOption(
+            f"cron is {text!r}, which would fire in each second of a minute, as the sixth field is the second; if the "
+            f"first one is meant to be, write {meant!r}, else 0-59"
+        )
     nearest_or_nth = "w" in fields[2] or re.search(r"#|l\d", fields[4])
     if nearest_or_nth and fields[2] not in "*?" and fields[4] not in "*?":
         # croniter neither joins nor intersects these: it drops one of the two fields.

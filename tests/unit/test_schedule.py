@@ -308,6 +308,17 @@ def test_a_zone_off_by_a_quarter_of_an_hour_fires_at_its_own_midnight() -> None:
     assert Cron("0 0 * * *", "Asia/Kathmandu").next_after(utc("2024-06-01T00:00")) == utc("2024-06-01T18:15")
 
 
+@pytest.mark.parametrize(
+    ("expression", "meant"), [("0 15 3 * * *", "15 3 * * * 0"), ("30 0 12 ? * ?", "0 12 ? * ? 30")]
+)
+def test_an_expression_with_the_second_first_is_refused_with_what_to_write(expression: str, meant: str) -> None:
+    with pytest.raises(InvalidOption, match="the sixth field is the second") as refusal:
+        Cron(expression)
+
+    assert f"write {meant!r}" in str(refusal.value)
+    assert Cron("0 9 * * * 0-59").next_after(utc("2026-03-01 09:00:00")) == utc("2026-03-01 09:00:01")
+
+
 def test_a_sixth_field_is_the_second() -> None:
     schedule = Cron("*/30 3 * * * 10,50", "Europe/Madrid")
     first = schedule.next_after(utc("2024-06-01T01:00:10.5"))
@@ -542,7 +553,7 @@ def test_an_interval_is_described_in_words(interval: timedelta | float, words: s
         ("0 3 * * 1-3,5", "UTC", "cron 0 3 * * 1-3,5 in UTC"),
         ("0 3 * * 1#2", "UTC", "cron 0 3 * * 1#2 in UTC"),
         ("0 3 * * */2", "UTC", "cron 0 3 * * */2 in UTC"),
-        ("0 3 * * * *", "UTC", "cron 0 3 * * * * in UTC"),
+        ("0 3 * * * 30", "UTC", "cron 0 3 * * * 30 in UTC"),
         ("0,30 3 * * *", "UTC", "cron 0,30 3 * * * in UTC"),
     ],
 )
