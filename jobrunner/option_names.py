@@ -91,7 +91,7 @@ _WHERE: Final = {
         "to fan_out": "Pipeline.station()",
         "headers partition": "push()",
         "max_inflight_per_partition rate_per_partition": "Queue.configure()",
-        "retry_timeout payload_encryption require_encryption": "configure() and Client()",
+        "retry_timeout payload_encryption require_encryption url prefix": "configure() and Client()",
         "prefetch_time executor": "Worker()",
     }.items()
     for name in names.split()

@@ -19,7 +19,7 @@ from jobrunner.jobs.registry import all_jobs
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.testing.holds import Hold, find_holds, left_over
-from jobrunner.worker.queues import default_queues
+from jobrunner.worker.queues import default_queues, refuse_text
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _ROUNDED_MS = 1.0
@@ -109,6 +109,7 @@ class JobrunnerWorker:
         """
         limit_s = seconds(timeout, option="timeout")
         self._fire_periodic()
+        refuse_text(queues, "queues")
         served = self._queues() if queues is None else list(queues)
         if not self._any_left(served, drain):
             return RunSummary(0, 0, 0.0)

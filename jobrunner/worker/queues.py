@@ -14,6 +14,7 @@ from jobrunner.client.queue import align_shards
 from jobrunner.client.settings_hash import settings_named, write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, JobrunnerError, ServerRefused
+from jobrunner.formatting import describe
 from jobrunner.jobs.declared_queues import declared_names, declared_queues, publishing
 from jobrunner.jobs.registry import (
     BatchEnd,
@@ -37,6 +38,12 @@ def default_queues() -> list[str]:
     """The queues of all jobs and stations that are declared, by name."""
     of_jobs = {job.options.queue for job in all_jobs()}
     return sorted(of_jobs.union((station.queue for station in all_stations()), driven_queues()))
+
+
+def refuse_text(given: object, option: str) -> None:
+    """Raises InvalidOption for a text where names are expected: each of its letters would be one."""
+    if isinstance(given, (str, bytes)):
+        raise InvalidOption(f"{option}={describe(given)}: give a list, [{describe(given)}]")
 
 
 def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda _: False) -> dict[str, int]:

@@ -34,6 +34,7 @@ from jobrunner.worker.queues import (
     configuring,
     log_declared,
     publish_declared,
+    refuse_text,
     served_queues,
     warn_of_unknown,
 )
@@ -85,6 +86,8 @@ class Worker:
         **options: Any,
     ) -> None:
         check_options(options, (*WorkerSettings.__slots__, "modules", "queues", "client"), "worker option")
+        refuse_text(modules, "modules")
+        refuse_text(queues, "queues")
         if options.get("release") is None:
             options["release"] = configured_release()
         self.settings = WorkerSettings(concurrency=concurrency, **options)

@@ -221,6 +221,7 @@ def test_pipelines_say_what_was_meant(line: Pipeline, call: Callable[[Any], Any]
         (lambda: configure(ulr="x"), "'url'"),
         (lambda: Worker(concurency=2), "'concurrency'"),
         (lambda: Worker(queue="x"), "'queues'"),
+        (lambda: Worker(url="redis://h"), "it is an option of configure() and Client()"),
     ],
 )
 def test_values_and_clients_say_what_was_meant(call: Callable[[], Any], told: str) -> None:

@@ -356,6 +356,13 @@ def test_an_impossible_queue_starts_nothing(current: Client) -> None:
         Worker(queues=["{}"], client=current).start()
 
 
+def test_one_name_where_a_list_is_meant_is_refused(current: Client) -> None:
+    with pytest.raises(InvalidOption, match=r"queues='mail': give a list, \['mail'\]"):
+        Worker(queues="mail", client=current)
+    with pytest.raises(InvalidOption, match=r"modules='shop.jobs': give a list"):
+        Worker("shop.jobs", client=current)
+
+
 def test_what_follows_a_colon_must_be_a_weight_unless_there_is_such_a_queue(start: Start, current: Client) -> None:
     for slip in ("w:heavy", "w:", "w:1.5", "w:-1", "w:²"):
         with pytest.raises(UsageError, match=r"weight|queue"):

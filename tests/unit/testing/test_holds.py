@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner import Client, RateLimit, job
 from jobrunner.clock import monotonic
-from jobrunner.errors import TaskTimeout
+from jobrunner.errors import InvalidOption, TaskTimeout
 from jobrunner.jobs.registry import forget
 from jobrunner.loop import Signal
 from jobrunner.testing import JobrunnerWorker, Travel
@@ -122,3 +122,8 @@ def test_a_task_that_another_holds_ends_the_run_at_its_limit(worker: JobrunnerWo
 
     with pytest.raises(TaskTimeout, match="queue 'holds': 1 pending, 1 waiting"):
         worker.run(queues=["holds"], timeout=0.5)
+
+
+def test_one_name_where_a_list_is_meant_is_refused(jobrunner_worker: JobrunnerWorker) -> None:
+    with pytest.raises(InvalidOption, match=r"queues='mail': give a list, \['mail'\]"):
+        jobrunner_worker.run(queues="mail")
