@@ -228,7 +228,8 @@ class Queue:
     ) -> int:
         """Puts dead items back into the queue (None: all that are dead now) and returns how many.
 
-        With `rate`, items per second, they come back one behind the other; with `payload` they come back with that one.
+        With `rate`, items per second, they come back one behind the other; with `payload`, which needs `ids`, they come
+        back with that one.
         """
         return self._run(whole_queue.requeue_dead(self._ref, ids, rate, payload))
 

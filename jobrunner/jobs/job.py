@@ -78,6 +78,12 @@ class JobWithOptions(Generic[R]):
         return await current_async_client().enqueue_many(tasks, wait=chosen.wait)
 
 
+def _not_made(method: str) -> UsageError:
+    return UsageError(
+        f"{method}() is called on a job class: make the job first, with its parameters, as SendMail(to=…).{method}()"
+    )
+
+
 class _Using(Protocol[R_co]):
     def __call__(self, **options: Unpack[EnqueueKeywords]) -> R_co: ...
 
@@ -173,7 +179,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     def enqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]: ...
     @overload
     def enqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]: ...
-    def enqueue(self, **options: Unpack[EnqueueKeywords]) -> TaskHandle[Any]:
+    def enqueue(self: Any = None, **options: Unpack[EnqueueKeywords]) -> TaskHandle[Any]:
         """Sends this job as a task: now, `in_` a while, or `at` an aware datetime. Returns a handle on it.
 
         The options are those of EnqueueKeywords: in_, at, priority, queue, id, expires_in, max_attempts, timeout,
@@ -183,6 +189,8 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         InvalidOption, NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (but for OutcomeUnknown, after
         which the same `id` may be sent again without doubling the task).
         """
+        if self is None:
+            raise _not_made("enqueue")
         chosen = read_options(options, "Job.enqueue")
         return current_client().enqueue(build_task(definition_of(type(self)), self, chosen), wait=chosen.wait)
 
@@ -190,8 +198,10 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     async def aenqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
     @overload
     async def aenqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
-    async def aenqueue(self, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
+    async def aenqueue(self: Any = None, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
         """The same for asyncio."""
+        if self is None:
+            raise _not_made("aenqueue")
         chosen = read_options(options, "Job.aenqueue")
         task = build_task(definition_of(type(self)), self, chosen)
         return await current_async_client().enqueue(task, wait=chosen.wait)

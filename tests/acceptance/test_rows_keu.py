@@ -653,7 +653,7 @@ def test_all_queues_of_a_pipeline_share_one_store(
 ) -> None:
     """KEU-30: one slot of a cluster; a move or a forwarding out of it is refused before anything is sent."""
     a = line[0]
-    a.push_many("xyz")
+    a.push_many(list("xyz"))
     for lease, to in zip(a.reserve(2), "bc", strict=True):
         lease.move(to)
     lease = take(a)

@@ -111,7 +111,7 @@ def test_a_task_without_attempts_left_is_dead_as_its_queue_keeps_the_dead(
     assert queue.counts() == states()
 
     queue.configure(dead_ttl=timedelta(days=1), dead_max=2)
-    ids = queue.push_many("abc")
+    ids = queue.push_many(list("abc"))
     for lease in queue.reserve(3):
         lease.rollback(error="no")
         clock.advance(1)

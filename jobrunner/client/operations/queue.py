@@ -38,14 +38,21 @@ _PUSHED_AT_ONCE, _PUSHED_BYTES = 100_000, 64 << 20
 
 def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
     """The pushed items, validated. Raises UsageError for more than one push may hold."""
-    made = [ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+    made = [ref.task(item if isinstance(item, Item) else Item(item)) for item in _several(payloads)]
     _check_size(made)
     return made
 
 
+def _several(payloads: Iterable[Any]) -> Iterable[Any]:
+    """Raises UsageError for what is one payload: of a text each letter would be pushed, of a dict each name."""
+    if isinstance(payloads, (str, bytes, Mapping)) or not isinstance(payloads, Iterable):
+        raise UsageError(f"payloads={describe(payloads)}: give a list of payloads, or push this one by push(…)")
+    return payloads
+
+
 def batches_of(ref: QueueRef, payloads: Iterable[Any]) -> Iterator[list[Task]]:
     """The pushed items, validated, in slices that one push may hold well. Raises UsageError, PayloadTooLarge."""
-    made = (ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads)
+    made = (ref.task(item if isinstance(item, Item) else Item(item)) for item in _several(payloads))
     return batches(made, ref.payload_limit, encryption=ref.encryption)
 
 

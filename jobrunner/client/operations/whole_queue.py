@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import msgspec
+
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.calls.shards import shard_counts
@@ -168,6 +170,8 @@ def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None
     """Returns how many were put back. The `rate` is that of the whole queue. Raises InvalidOption."""
     step_ms = dead_and_history.step_of(rate)
     if chosen is None:
+        if payload is not msgspec.UNSET:  # that of each dead item would be lost
+            raise InvalidOption(f"payload={describe(payload)} without ids: give the ids of the items that it is for")
         found, others = yield from with_shards(ref, ask(queues.counts(ref.keys)))
         more: list[queues.QueueCounts] = (yield [queues.counts(shard.keys) for shard in others]) if others else []
         dead = [found.dead, *(one.dead for one in more)]

@@ -161,7 +161,7 @@ def test_show_says_why_a_station_on_spark_has_stopped(cli: Any, client: Client) 
 
 def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(cli: Any, client: Client, module: str) -> None:
     assert cli("pipeline", "list").err == "no pipeline is declared, and the server has none\n"
-    client.queue("stock/in").push_many("ab")
+    client.queue("stock/in").push_many(list("ab"))
     client.queue("plain").push("x")
 
     assert cli("pipeline", "list", module, "--json").value == [

@@ -91,7 +91,7 @@ def test_a_lease_whose_answer_was_on_its_way_goes_back_before_the_cancellation_g
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(queue: AsyncQueue) -> None:
-        ids = await queue.push_many("ab")
+        ids = await queue.push_many(list("ab"))
         async with held_answers(queue, monkeypatch) as (reached, gate):
             taking = asyncio.create_task(queue.reserve(2))
             await reached.wait()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Client, RateLimit, Unique
+from jobrunner import Client, Item, RateLimit, Unique
 from jobrunner.errors import InvalidName, InvalidOption, UnknownJob, UsageError
 from jobrunner.settings import check_whole, client_settings
 from jobrunner.task import due
@@ -27,6 +27,12 @@ ODD: list[Callable[[Client], Any]] = [
     lambda client: client.queue("mail").push(1, priority=HUGE),
     lambda client: client.queue("mail").push(1, max_attempts=HUGE),
     lambda client: client.queue("mail").requeue_dead(2),  # type: ignore[arg-type]
+    lambda client: client.queue("mail").requeue_dead(payload=1),
+    lambda client: client.queue("mail").push_many("abc"),
+    lambda client: client.queue("mail").push_many({"to": "ada"}),
+    lambda client: client.queue("mail").push_many(Item(1)),  # type: ignore[arg-type]
+    lambda client: client.queue("mail").push_all({"to": "ada"}),
+    lambda client: client.queue("mail").push_all(7),  # type: ignore[arg-type]
     lambda client: client.queue("mail").configure(max_attempts=HUGE),
     lambda client: client.queue("mail").configure(max_inflight=2**53 + 1),
     lambda client: list(client.events(after=5)),  # type: ignore[arg-type]

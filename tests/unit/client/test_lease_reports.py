@@ -58,7 +58,7 @@ def test_an_empty_batch_asks_nothing(queue: Any, trips: list[int]) -> None:
 
 
 def test_what_is_gone_is_false(queue: Any) -> None:
-    queue.push_many("ab")
+    queue.push_many(list("ab"))
     first, second = queue.reserve(2)
     first.commit()
     assert queue.commit_many([first, second, second]) == [False, True, False]
@@ -66,7 +66,7 @@ def test_what_is_gone_is_false(queue: Any) -> None:
 
 def test_refused_reports_do_not_hide_the_others(queue: Any, clock: Any) -> None:
     clock.set()
-    queue.push_many("abcd")
+    queue.push_many(list("abcd"))
     over, lost = queue.reserve(2, keepalive=1)
     gone, fine = queue.reserve(2)
     gone.commit()
@@ -108,7 +108,7 @@ def test_refused_reports_are_caught_by_kind_or_together() -> None:
 
 
 def test_results_stand_beside_the_leases(queue: Any, way: Any, client: Any) -> None:
-    ids = queue.push_many("abc")
+    ids = queue.push_many(list("abc"))
     for task_id in ids:  # someone waits for the results, so they are kept for a while
         broker_of(client).run(tasks.show(keys_of(client), task_id, awaited=True))
     leases = queue.reserve(3)
@@ -154,7 +154,7 @@ def test_a_batch_is_committed_and_the_next_reserved_in_one_round_trip(queue: Any
 
 def test_nothing_is_reserved_when_a_commit_with_it_is_refused(queue: Any, clock: Any) -> None:
     clock.set()
-    ids = queue.push_many("abc")
+    ids = queue.push_many(list("abc"))
     fine, lost = queue.reserve(2, keepalive=1)
     fine.extend()
     clock.advance(500)

@@ -73,7 +73,7 @@ def test_nothing_asks_nothing(raw_orders: Any, trips: list[int]) -> None:
 def test_refused_moves_do_not_hide_the_others(raw_orders: Any, clean: Any, clock: Any) -> None:
     clock.set()
     clean.configure(max_size=1)
-    raw_orders.push_many("abcde")
+    raw_orders.push_many(list("abcde"))
     over, lost = raw_orders.reserve(2, keepalive=1)
     gone, fine, full = raw_orders.reserve(3)
     gone.commit()

@@ -205,7 +205,7 @@ def test_a_page_leaves_out_what_left_and_goes_on_behind_it(queue: Any, raw: Any,
 
 
 def test_a_page_behind_an_item_that_left_is_refused(queue: Any) -> None:
-    first, _ = queue.push_many("ab")
+    first, _ = queue.push_many(list("ab"))
     queue.reserve()
     with pytest.raises(TaskGone, match=f"{first} is not waiting any more"):
         queue.tasks("waiting", after=first)

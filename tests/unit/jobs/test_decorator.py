@@ -208,6 +208,19 @@ def test_what_is_no_job_is_refused_with_the_way_to_write_it() -> None:
         job()(lambda *numbers: None)
 
 
+def test_a_class_is_not_enqueued_but_a_job_that_was_made_of_it() -> None:
+    @job
+    class Mail(Job):
+        to: str
+
+        def run(self) -> None: ...
+
+    enqueue: Any = Mail.enqueue
+    for options in ({"to": "ada"}, {"in_": 3}, {}):
+        with pytest.raises(UsageError, match=r"make the job first, with its parameters, as SendMail\(to=…\)\.enqueue"):
+            enqueue(**options)
+
+
 def test_a_class_without_the_decorator_cannot_be_enqueued() -> None:
     class Bare(Job):
         def run(self) -> None: ...

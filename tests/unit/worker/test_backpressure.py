@@ -172,7 +172,7 @@ def test_they_go_on_when_there_is_room_in_the_order_they_came(bench: Bench, clie
 def test_a_fan_out_waits_for_room_too(bench: Bench, client: Client) -> None:
     clean = client.queue(CLEAN)
     clean.configure(max_size=3)
-    clean.push_many("ab")
+    clean.push_many(list("ab"))
     (parent,) = begun(bench, client, 1)
 
     end(bench, [parent], FannedOut(children=(ON, ON)))
