@@ -18,6 +18,7 @@ from jobrunner.errors import (
     UnsafeServer,
     WorkerBroken,
 )
+from jobrunner.formatting import duration
 from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
@@ -161,10 +162,14 @@ class Worker:
             parts = self._parts
             if parts is None or not self._state.is_working:
                 return
-            _log.info("worker stopping", worker=self.id, in_hand=self.in_hand)
+            grace = self.settings.grace if grace is None else grace
+            in_hand = self.in_hand
+            hint = f"waits up to {duration(grace)} for them; asked once more, it hands them back at once"
+            hints = {"hint": hint} if in_hand and grace else {}
+            _log.info("worker stopping", worker=self.id, in_hand=in_hand, **hints)
             self._state.begin_stop()
             shutdown = Shutdown(parts, self._state)
-            shutdown.run(monotonic() + (self.settings.grace if grace is None else grace))
+            shutdown.run(monotonic() + grace)
             self._released += shutdown.released
         finished = parts.finished_total
         _log.info("worker stopped", worker=self.id, finished=finished, released=self._released)

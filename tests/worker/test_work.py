@@ -337,7 +337,10 @@ def test_stopping_hands_back_what_was_not_begun_and_waits_for_what_was(
     worker = start(queues=["w"], concurrency=2)
     step.enqueue_many([step.bind(str(n), seconds=0.1) for n in range(20)])
     wait_for(lambda: len(order) >= 2)
-    worker.stop(grace=10)
+    with structlog.testing.capture_logs() as lines:
+        worker.stop(grace=10)
+    (stopping,) = (line for line in lines if line["event"] == "worker stopping")
+    assert stopping["hint"] == "waits up to 10 s for them; asked once more, it hands them back at once"
     left = audit("w")
     assert left["pending"] == 0
     assert left["waiting"] == 20 - len(order)
