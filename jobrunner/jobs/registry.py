@@ -315,8 +315,18 @@ def load_modules(names: Iterable[str]) -> None:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            remedy = _ON_TYPES if any(word in reason for word in _NO_SESSION) else "mend its name or code"
+            remedy = _ON_TYPES if any(word in reason for word in _NO_SESSION) else _importing(name, error)
             raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; {remedy}") from error
+
+
+def _importing(name: str, error: Exception) -> str:
+    """What to do about a module that cannot be imported: a path and `module:name` are written elsewhere."""
+    dotted = name.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".")
+    if dotted and dotted != name:
+        return f"a module has a dotted name, without a path or a colon: {dotted}"
+    if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+        return f"mend its name, or run this in the folder that has it; here is {Path.cwd()}"
+    return "mend its name or code"
 
 
 def _check_free(queue: str, origin: str) -> None:
