@@ -94,6 +94,12 @@ def read(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord]":
     return record
 
 
+def _meanwhile(record: "TaskRecord") -> str:
+    if record.state is TaskState.WAITING:
+        return f"no worker has taken it from queue {record.queue!r}: `jobrunner doctor` says why, or ask again later"
+    return "it goes on, ask again later"
+
+
 def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
     """Returns what the job returned. Raises TaskFailed, TaskCancelled, TaskGone, TaskTimeout."""
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
@@ -103,7 +109,7 @@ def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
     while not record.state.is_final:
         left = _RECHECK_S if ends is None else min(_RECHECK_S, ends - monotonic())
         if left <= 0:
-            raise TaskTimeout(f"task {at.id} is still {record.state} after {limit_s:g} s; it goes on, ask again later")
+            raise TaskTimeout(f"task {at.id} is still {record.state} after {limit_s:g} s; {_meanwhile(record)}")
         yield TaskEndHint(channel, left)
         record = yield from read(at, awaited=True)
     return read_result(record)
