@@ -143,7 +143,7 @@ class AsyncBroker:
                 await asyncio.sleep(policy.pause_to_connect(error))
                 continue
             except RedisError as error:
-                raise server_error(error) from error
+                raise server_error(error, server=self.endpoint) from error
             try:
                 return await self._exchange(connection, calls)
             except (BusyLoadingError, Demoted) as error:

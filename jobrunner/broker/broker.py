@@ -231,7 +231,7 @@ class Broker:
                 policy.wait_to_connect(error)
                 continue
             except RedisError as error:
-                raise server_error(error) from error
+                raise server_error(error, server=self.endpoint) from error
             try:
                 return self._exchange(connection, calls, meanwhile)
             except (BusyLoadingError, Demoted) as error:

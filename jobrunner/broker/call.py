@@ -234,18 +234,20 @@ def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
         return error
 
 
-def server_error(error: Exception, script: Script | None = None) -> JobrunnerError:
-    """The error of this package for an error reply of the server, to a script or to a plain command."""
+def server_error(error: Exception, script: Script | None = None, *, server: object = None) -> JobrunnerError:
+    """The error of this package for an error reply of the server, to a script or to a plain command. `server` is named
+    where the connection was refused: then the URL is wrong, and may come from several places."""
     reply = str(error).split("\n")[0]
-    text = reply if script is None else readable_error(script, reply)
+    text = reply.removesuffix(".") if script is None else readable_error(script, reply)
+    who = "the server" if server is None else f"the server at {server}"
     if isinstance(error, OutOfMemoryError) or "OOM" in reply[:80] or _FULL_IN_A_SCRIPT in reply:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
     if isinstance(error, (AuthenticationError, NoPermissionError)) or any(it in reply for it in _DENIED_IN_A_SCRIPT):
-        return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")
+        return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
     if is_demoted(error):
         return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
     if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
-        return ServerRefused(f"the server answered with an error: {text}")
+        return ServerRefused(f"{who} answered with an error: {text}")
     return error
 
 

@@ -241,7 +241,7 @@ class ReconnectPolicy(msgspec.Struct):
         calls are not sent again.
         """
         if isinstance(error, (AuthenticationError, ResponseError)):
-            raise server_error(error) from error
+            raise server_error(error, server=self.server) from error
         if isinstance(error, Demoted) and not self._goes_on_after(error):
             raise error
         if isinstance(error, Demoted) and not error.waits:

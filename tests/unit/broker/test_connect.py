@@ -4,7 +4,8 @@ import pytest
 
 from jobrunner.broker.broker import Idle
 from jobrunner.broker.connect import Endpoint
-from jobrunner.errors import InvalidOption
+from jobrunner.client.client import Client
+from jobrunner.errors import InvalidOption, ServerRefused
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///a/b", "redis://u:p@h:1/2?protocol=3", "redis://h/",
@@ -100,3 +101,16 @@ def test_a_wrong_url_is_shown_without_its_password():
         Endpoint("reds://me:hidden@host/0")
     assert "reds://host/0" in str(told.value)
     assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "database", "words"),
+    [(":wrong", 0, "refused this user: .*; check user, password"), ("", 99_999, "answered with an error: .*DB index")],
+)
+def test_a_refused_connection_names_the_server_and_no_password(server, user, database, words):
+    url = f"unix://{user}@{server.socket}?db={database}"
+    with pytest.raises(ServerRefused, match=words) as refusal, Client(url) as client:
+        client.queue("mail").counts()
+
+    assert f"the server at unix://{server.socket}" in str(refusal.value)
+    assert "wrong" not in str(refusal.value).partition(" refused ")[0]

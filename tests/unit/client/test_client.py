@@ -139,7 +139,7 @@ def test_result_waits_for_the_commit_of_another(current: Client) -> None:
 
 def test_result_gives_up_after_its_timeout_and_the_task_goes_on(current: Client) -> None:
     task = add.enqueue(1)
-    with pytest.raises(TaskTimeout, match="still waiting .* no worker has taken it from queue 'sums': `jobrunner doctor`"):
+    with pytest.raises(TaskTimeout, match=r"still waiting .* no worker has taken it from queue 'sums'"):
         task.result(timeout=0.01)
     assert task.state is TaskState.WAITING
 
