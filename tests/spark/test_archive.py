@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
-from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
 from jobrunner.spark.history import archive as module
 from jobrunner.spark.history import archive_files
 from jobrunner.spark.history.archive import archive, read_history
@@ -186,6 +188,73 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
     assert "keep history longer" in warning
 
 
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("{folder}/file", "Could not read footer"),
+        ("{folder}/file/below", "not a directory"),
+        ("file:{folder}/file", "Could not read footer"),
+        ("nosuch:/lake/history", 'No FileSystem for scheme "nosuch"'),
+        ("nosuch://host/history", 'No FileSystem for scheme "nosuch"'),
+        ("/proc/archive", "/proc/archive"),
+        ("{folder}/other", "it has no column _id"),
+        ("{folder}/batches", "it has no column _id"),
+        ("{folder}/a[1]", "Spark takes for a pattern"),
+        (" ", "an archive needs a place"),
+    ],
+)
+def test_a_target_that_takes_no_archive_is_an_error_also_when_there_is_nothing_to_write(
+    spark: Any, client: Any, tmp_path: Path, finish: Any, raw: Any, keys: Any, target: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("no archive")
+    for folder in ("other", "batches/batch=1"):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [1]}), tmp_path / folder / "part-1.parquet")
+    path = target.format(folder=tmp_path)
+
+    def refused() -> str:
+        before = set(raw.scan_iter())
+        with pytest.raises(InvalidOption) as caught:
+            archive(spark, client, path, trim=True, lag_s=0)
+        assert set(raw.scan_iter()) == before, "no window is open for a place that nobody can write to"
+        return str(caught.value)
+
+    assert reason in refused()
+    every = finish("mail", 3)
+    assert reason in refused()
+
+    good = str(tmp_path / "good")
+    assert archive(spark, client, good, trim=True, lag_s=0).trimmed == 3
+    assert ids(spark, good) == sorted(every)
+
+
+def test_an_archive_that_fails_in_its_write_goes_on_when_it_is_mended(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any
+) -> None:
+    """As a disk that is full: the folder is there, and a file in place of that of a day lets the write fail."""
+    every = finish("mail", 3)
+    archive(spark, client, path, lag_s=0)
+    (day,) = Path(path).glob("date=*")
+    day.rename(tmp := Path(path).with_name("kept"))
+    every += finish("mail", 2)
+    real = archive_files.FolderArchive.write
+
+    def fails(self: Any, rows: Any, *given: Any, **options: Any) -> None:
+        day.write_text("in the way")
+        real(self, rows, *given, **options)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(archive_files.FolderArchive, "write", fails)
+        with pytest.raises(JobrunnerError, match=r"not written \(.*; nothing was deleted, and the next run goes on"):
+            archive(spark, client, path, trim=True, lag_s=0)
+    day.unlink()
+    tmp.rename(day)
+
+    done = archive(spark, client, path, trim=True, lag_s=0)
+    assert (done.resumed, done.trimmed) == (True, 5)
+    assert ids(spark, path) == sorted(every)
+
+
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
     place = archive_files.archive_at(spark, path)
     run = module._ArchiveRun(spark, client, place, lambda _: None, lambda _: nullcontext())
@@ -275,4 +344,5 @@ def test_archive_and_replay_from_the_shell(
     assert guarded(jobrunner, ["history", "report", "--from", path, "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["summary"][0]["tasks"] == 3
     assert guarded(jobrunner, ["history", "replay", "mail", "--where", "nonsense +", "--from", path]) == 2
+    assert guarded(jobrunner, ["history", "archive", "--to", "nosuch://host/history"]) == 2
     assert client.queue("mail").counts()["waiting"] == 3

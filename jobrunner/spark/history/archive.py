@@ -32,6 +32,7 @@ from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import prepare
+from jobrunner.spark.failures import is_of_spark
 from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
@@ -192,10 +193,24 @@ class _ArchiveRun:
             self._tell(f"writing {total} tasks of {len(wanted)} queues")
             self._check_held()
             held = archives.cancellable(self._spark, self._name, self._check_held)
-            with held, self._watch(total) as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
+            told = self._watch(total)
+            with self._failing(), held, told as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
                 self._write_files(window, sorted(wanted), adds=bool(there))
             there = self._archived(window)
         return there
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Turns an error of Spark into one of one line."""
+        try:
+            yield
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise JobrunnerError(
+                f"the archive {self.place.where} was not written ({archives.reason_of(error)}); nothing was deleted, "
+                "and the next run goes on with this window"
+            ) from error
 
     def shortfall(self, window: ArchiveWindow, rows: dict[str, tuple[int, int]]) -> list[str]:
         """A warning for tasks that an index still names and the archive lacks: their hash is damaged or was trimmed

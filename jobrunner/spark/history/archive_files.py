@@ -10,27 +10,31 @@ and `done`, up to when each queue is archived (JSON: queue → Unix ms).
 """
 
 import fnmatch
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.spark.failures import error_line, is_of_spark
 from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
 from jobrunner.spark.running import is_classic
+from jobrunner.spark.station.sink_folders import local_path
 
 _STAGED, _STAGED_S = ".spark-staging-*", 86_400
+_NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
 PARTITIONS = ("date", "queue", "window")
 
 
@@ -44,35 +48,72 @@ class FolderArchive:
         self._spark, self.where = spark, path
 
     def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
-        """Raises an error when rows like these cannot be written; `done`: up to when queues are in the archive."""
+        """Makes the folder, by writing no rows. Raises InvalidOption for one that cannot be written to, and, when no
+        queue is archived yet (`done`), for one with files that are no archive: nobody could read both together."""
+        if not done and (there := self._read()) is not None:
+            _check_is_archive(self.where, there, (*NEEDED, *PARTITIONS))
+        try:
+            self._writer(rows, "append").parquet(self.where)
+        except Exception as error:
+            raise self._unusable(error) from error
 
     def write(self, rows: DataFrame, name: str, renew: Callable[[], None], *, adds: bool) -> None:  # noqa: ARG002
         """Writes rows of the window that they name, over those that are in its folders, or `adds` them. `name`: of this
         archive and the window; `renew` raises UsageError when another process may write the archive."""
-        writer = rows.write.partitionBy(*PARTITIONS).mode("append" if adds else "overwrite")
-        writer.option("partitionOverwriteMode", "dynamic").parquet(self.where)
+        self._writer(rows, "append" if adds else "overwrite").parquet(self.where)
 
     def remove_left_overs(self) -> None:
         """Removes what runs that were killed left of Spark's staging in a folder of this machine, after a day: before,
         a run that is suspended might go on, which replaces files by those that it staged."""
         before = unix_ms() / 1000 - _STAGED_S
-        for one in [] if "://" in self.where else Path(self.where).glob(_STAGED):
+        folder = local_path(self.where)
+        for one in [] if folder is None else folder.glob(_STAGED):
             with suppress(OSError):  # another run removed it
                 if one.stat().st_mtime < before:
                     shutil.rmtree(one)
 
     def rows(self, window: str) -> DataFrame | None:
         """The rows of a window; None when there are no files yet."""
+        found = self._read()
+        return None if found is None else found.where(F.col("window") == window)
+
+    def _writer(self, rows: DataFrame, mode: str) -> DataFrameWriter:
+        return rows.write.partitionBy(*PARTITIONS).mode(mode).option("partitionOverwriteMode", "dynamic")
+
+    def _read(self) -> DataFrame | None:
         try:
-            return self._spark.read.parquet(self.where).where(F.col("window") == window)
-        except AnalysisException:
-            return None
+            return self._spark.read.parquet(self.where)
+        except Exception as error:
+            if isinstance(error, AnalysisException) and error.getCondition() in _NO_FILES:
+                return None
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> Exception:
+        if not is_of_spark(error):
+            return error
+        return InvalidOption(
+            f"the archive {self.where} cannot be used ({reason_of(error)}): give a folder or URL that Spark reads "
+            "and writes; nothing was deleted"
+        )
 
 
 def archive_at(spark: SparkSession, path: str) -> FolderArchive | TableArchive:
-    """The archive in this folder or table. Raises InvalidOption."""
+    """The archive in this folder or table. Raises InvalidOption, also for a folder whose name Spark reads as a pattern:
+    what is written there would not be found again."""
     place = place_of(path)
-    return FolderArchive(spark, place) if isinstance(place, str) else TableArchive(spark, place)
+    if not isinstance(place, str):
+        return TableArchive(spark, place)
+    if found := _PATTERN.search(place):
+        raise InvalidOption(
+            f"the path of the archive, {place}, has the character {found[0]!r}, which Spark takes for a pattern: "
+            "rename the folder"
+        )
+    return FolderArchive(spark, place)
+
+
+def reason_of(error: Exception) -> str:
+    """Spark's reason in one line."""
+    return error_line(error).removeprefix("Py4JJavaError: ")
 
 
 def read_archive(
@@ -91,7 +132,7 @@ def read_archive(
     """
     place = place_of(path)
     if isinstance(place, str):
-        found = _in_folder(spark, path)
+        found = _in_folder(spark, place)
     else:
         found = read_archive_table(spark, place, queues, since, until)
     if queues:
@@ -114,9 +155,13 @@ def _in_folder(spark: SparkSession, path: str) -> DataFrame:
         raise InvalidOption(
             f"{path} cannot be read as an archive ({reason}); make one: jobrunner history archive --to {path}"
         ) from error
-    if lacking := [name for name in NEEDED if name not in found.columns]:
-        raise InvalidOption(f"{path} is no archive of jobrunner: it has no column {lacking[0]}")
+    _check_is_archive(path, found, NEEDED)
     return found
+
+
+def _check_is_archive(path: str, found: DataFrame, needed: Sequence[str]) -> None:
+    if lacking := [name for name in needed if name not in found.columns]:
+        raise InvalidOption(f"{path} is no archive of jobrunner: it has no column {lacking[0]}")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ So a window is in the table as a whole or not at all, by the mark of its commit 
 rows tell it also when the marks are forgotten after days.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +28,8 @@ from jobrunner.spark.lake.write import write_rows
 PARTITIONS = ("date", "queue")
 NEEDED = ("_id", "_state", "_finished_at", "payload")
 _WINDOW = "window"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""`file:/data` is a URL as `file:///data` is; `C:/data` is a path of Windows."""
 _A_DAY = timedelta(days=1)
 _FORMATS = ("delta", "iceberg")
 _EXAMPLES = "delta:/lake/history, iceberg:catalog.db.history, or a folder"
@@ -87,6 +90,8 @@ class TableArchive:
 
 def place_of(path: str) -> str | TableAddress:
     """Where an archive is, a table or else a folder; local paths become absolute. Raises InvalidOption."""
+    if not path.strip():
+        raise InvalidOption(f"an archive needs a place: give {_EXAMPLES}")
     if is_table(path):
         kind, _, where = path.partition(":")
         if kind == "delta" and where.strip() and "://" not in where and not where.startswith("file:"):
@@ -95,7 +100,7 @@ def place_of(path: str) -> str | TableAddress:
     kind, colon, _ = path.partition(":")
     if colon and get_close_matches(kind.lower(), _FORMATS) and not Path(path).exists():
         raise InvalidOption(f"{path} is neither a table nor a folder or URL: give {_EXAMPLES}")
-    return path if "://" in path else str(Path(path).absolute())
+    return path if _URL.match(path) else str(Path(path).absolute())
 
 
 def read_archive_table(
