@@ -8,7 +8,7 @@ Python decodes a payload for its check anyway, and makes 19 columns of it in 1 Â
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import texts
+from jobrunner.spark.parsed_values import decimal_of
 from jobrunner.spark.payloads import UNREADABLE, misfit, payload_check
 
 _FLAT = (
@@ -112,7 +113,7 @@ class PayloadTexts:
     kinds: Sequence[pa.DataType] = (pa.string(),)
 
     def __init__(self, schema: spark.StructType | None) -> None:
-        self._check = payload_check(schema)
+        self._check = payload_check(schema, is_parsed=True)
 
     def read(self, payloads: Sequence[bytes | None]) -> tuple[list[pa.Array], dict[int, str]]:
         """As PayloadReader has it."""
@@ -211,12 +212,10 @@ def _inside(of: spark.DataType) -> Convert:
 
 
 def _decimal(of: spark.DecimalType) -> Convert:
-    step = Decimal(1).scaleb(-of.scale)
-
     def convert(value: Any) -> Decimal | str:
         try:
-            return Decimal(str(value)).quantize(step)
-        except InvalidOperation:
+            return decimal_of(value, of.precision, of.scale)
+        except ValueError:
             return str(value)
 
     return convert

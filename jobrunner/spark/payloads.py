@@ -17,9 +17,12 @@ from pyspark.sql import types as spark
 from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import EncryptionError, InvalidOption
 from jobrunner.settings import ClientSettings
+from jobrunner.spark.parsed_values import check_parsed, parsed_kind
 
 _NOT_A_NUMBER = Literal["NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"]
 """The texts that `to_json` writes for a double that is no number."""
+_LARGEST_FLOAT = 3.4028235e38
+"""A larger number would be infinity in a `float`."""
 _BITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 8,
     spark.ShortType: 16,
@@ -27,7 +30,7 @@ _BITS: dict[type[spark.DataType], int] = {
     spark.LongType: 64,
 }
 _ONE_WORD: dict[type[spark.DataType], Any] = {
-    spark.FloatType: float | _NOT_A_NUMBER,
+    spark.FloatType: Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)] | _NOT_A_NUMBER,
     spark.DoubleType: float | _NOT_A_NUMBER,
     spark.DecimalType: int | float | str,
     spark.BooleanType: bool,
@@ -45,11 +48,14 @@ _RAW = msgspec.json.Decoder(msgspec.Raw)
 Check = Callable[[bytes], object]
 
 
-def payload_check(schema: spark.StructType | None) -> Check:
-    """A function that raises ValueError for a payload that does not fit; without a schema, for one that is no JSON."""
+def payload_check(schema: spark.StructType | None, *, is_parsed: bool = False) -> Check:
+    """A function that raises ValueError for a payload that does not fit; without a schema, for one that is no JSON.
+
+    `is_parsed`: Spark parses the payload, so what it could not parse does not fit. Else the function returns values.
+    """
     if schema is None:
         return _any_json
-    return msgspec.json.Decoder(_struct(schema)).decode
+    return msgspec.json.Decoder(_struct(schema, is_parsed), dec_hook=check_parsed).decode
 
 
 def misfit(error: Exception) -> str:
@@ -73,22 +79,24 @@ def _any_json(payload: bytes) -> None:
     payload.decode()  # msgspec does not check the UTF-8 of what it skips
 
 
-def _struct(schema: spark.StructType) -> type[msgspec.Struct]:
+def _struct(schema: spark.StructType, is_parsed: bool) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for place, column in enumerate(schema.fields):
-        kind = _kind(column.dataType)
+        kind = _kind(column.dataType, is_parsed)
         fields.append((f"f{place}", kind | None, None) if column.nullable else (f"f{place}", kind))
     names = {f"f{place}": column.name for place, column in enumerate(schema.fields)}
     return msgspec.defstruct("Payload", fields, rename=names, kw_only=True, gc=False)
 
 
-def _kind(of: spark.DataType) -> Any:
+def _kind(of: spark.DataType, is_parsed: bool) -> Any:
     if isinstance(of, spark.StructType):
-        return _struct(of)
+        return _struct(of, is_parsed)
     if isinstance(of, spark.ArrayType):
-        return list[_kind(of.elementType) | None]  # type: ignore[misc]
+        return list[_kind(of.elementType, is_parsed) | None]  # type: ignore[misc]
     if isinstance(of, spark.MapType):
-        return dict[str, _kind(of.valueType) | None]  # type: ignore[misc]
+        return dict[str, _kind(of.valueType, is_parsed) | None]  # type: ignore[misc]
+    if is_parsed and (kind := parsed_kind(of)) is not None:
+        return kind
     bits = _BITS.get(type(of))
     if bits is not None:
         most = 2 ** (bits - 1)

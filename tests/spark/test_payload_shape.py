@@ -1,7 +1,13 @@
 """The columns that Python reads are those that Spark would parse."""
 
-import pyarrow as pa
+import json
+from typing import Any
 
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from jobrunner.errors import InvalidOption
 from jobrunner.spark.payload_columns import PayloadTexts, payload_reader
 from jobrunner.spark.station.payload_shape import arrow_schema, shape_of, spark_schema
 
@@ -57,3 +63,36 @@ def test_both_ways_make_the_same_rows(spark):
     for made in (rows_by(by_columns), rows_by(by_columns, where_spark_runs)):
         assert made[0] == wanted[0]
         assert [pair for pair in zip(made[1], wanted[1], strict=True) if pair[0] != pair[1]] == []
+
+
+VALUES: dict[str, list[Any]] = {
+    "decimal(5,2)": [999.994, 999.995, -999.995, "1,000.5", "1,0", "1_0", " 1", "NaN", "", ".5", "5.", "1e2", 1e300],
+    "decimal(38,18)": [12345678901234567890.5, 123456789012345678901, "12345678901234567890.123456789012345678"],
+    "float": [1e39, 3.4028235e38, "NaN", "x"],
+    "binary": ["", "aGk=", "aGk", "a===", "aG k=", "no base64!", "é"],
+    "timestamp_ntz": ["2026-01-31T23:59:59", "2026-01-31 23:59:59.5", "2026-01-31T23:59:59Z", "2026-01-31t23:59:59"],
+    "timestamp": ["2026-01-31T23:59:59z", "2026-01-31T23:59:59+18:00", "2026-01-31T23:59:59-18:30", "2026-01-31T23:59"],
+    "time(6)": ["23:59:59", "23:59:59.999999", "23:59:59.9999999", "24:00:00", "23:59:59Z", "x"],
+    "array<decimal(3,1)>": [[1.5, None], [99.95], ["x"]],
+    "map<string,timestamp_ntz>": [{"a": None}, {"a": "2026-01-31T23:59:59Z"}],
+}
+
+
+def test_spark_parses_whatever_fits(spark):
+    """A value that it does not parse would fail the whole batch, as the mode is FAILFAST."""
+    kinds = dict(enumerate(VALUES))
+    schema = ", ".join(f"v{place} {kind}" for place, kind in kinds.items())
+    payloads = [json.dumps({f"v{place}": value}) for place, kind in kinds.items() for value in VALUES[kind]]
+    _, misfits = PayloadTexts(shape_of(schema, "q").columns).read([one.encode() for one in payloads])
+    fit = [one for place, one in enumerate(payloads) if place not in misfits]
+    assert len(fit) > len(VALUES)
+
+    frame = spark.createDataFrame(pa.table({"payload": fit}))
+    parsed = frame.select("payload", F.from_json("payload", f"{schema}, _corrupt_record string").alias("p"))
+    assert [row["payload"] for row in parsed.where("p._corrupt_record is not null").collect()] == []
+
+
+@pytest.mark.parametrize("kind", ["interval day to second", "map<int,string>", "array<varchar(3)>", "void"])
+def test_a_type_that_json_cannot_have_is_refused_where_the_station_starts(spark, kind):
+    with pytest.raises(InvalidOption, match=r"column 'v' in the schema of queue 'q': .* cannot be read from JSON"):
+        shape_of(f"n int, v {kind}", "q")

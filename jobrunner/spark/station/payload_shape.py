@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType, 
 
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import UTC
+from jobrunner.spark.parsed_values import check_type
 from jobrunner.spark.payload_columns import PayloadReader, has_times
 from jobrunner.spark.running import conf_of
 
@@ -72,12 +73,18 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
     except PySparkException as error:
         said = str(error).split("\n")[0]
         raise InvalidOption(f"schema={schema!r} of queue {queue!r}: {said}; write 'id int, name string'") from error
-    for name in columns.fieldNames():
-        if name.startswith("_"):
+    for column in columns.fields:
+        if column.name.startswith("_"):
             raise InvalidOption(
-                f"column {name!r} in the schema of queue {queue!r}: names that begin with _ are the item's own; "
+                f"column {column.name!r} in the schema of queue {queue!r}: names that begin with _ are the item's own; "
                 "leave the schema out and read it from the column payload"
             )
+        try:
+            check_type(column.dataType)
+        except ValueError as error:
+            raise InvalidOption(
+                f"column {column.name!r} in the schema of queue {queue!r}: {error}; declare it as string and convert it"
+            ) from error
     return PayloadShape(columns)
 
 

@@ -62,6 +62,65 @@ def test_what_does_not_fit_is_told_with_its_column(payload, said):
     assert said in misfit(caught.value)
 
 
+PARSED = spark.StructType(
+    [
+        spark.StructField("cost", spark.DecimalType(5, 2)),
+        spark.StructField("costs", spark.ArrayType(spark.DecimalType(38, 10))),
+        spark.StructField("far", spark.FloatType()),
+        spark.StructField("raw", spark.BinaryType()),
+        spark.StructField("local", spark.TimestampNTZType()),
+        spark.StructField("at", spark.TimestampType()),
+        spark.StructField("time", spark.TimeType()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"{}",
+        b'{"cost": null, "costs": [null], "raw": null, "local": null, "at": null, "time": null}',
+        b'{"cost": 999.994, "costs": [1, 0.5, "1e3", "-1,000.5", "1234567890123456789012345678.5"]}',
+        b'{"far": 3.4028235e38, "raw": "aGk=", "local": "2026-01-31 23:59:59.5", "time": "23:59:59.999999"}',
+        b'{"far": "-Infinity", "raw": "", "at": "2026-01-31T23:59:59.123456789+18:00"}',
+    ],
+)
+def test_what_spark_can_parse_is_let_through(payload):
+    payload_check(PARSED, is_parsed=True)(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b'{"cost": 999.995}', "column 'cost': 999.995 has too many digits for decimal(5,2)"),
+        (b'{"cost": 1e300}', "column 'cost': 1e+300 has too many digits for decimal(5,2)"),
+        (b'{"cost": "1e9999"}', "column 'cost': '1e9999' has too many digits for decimal(5,2)"),
+        (b'{"cost": "NaN"}', "column 'cost': expected a decimal, got 'NaN'"),
+        (b'{"cost": ""}', "column 'cost': expected a decimal, got ''"),
+        (b'{"cost": "1_0"}', "column 'cost': expected a decimal, got '1_0'"),
+        (b'{"cost": true}', "column 'cost': expected a decimal, got True"),
+        (b'{"costs": [1, {}]}', "column 'costs[1]': expected a decimal, got {}"),
+        (b'{"far": 1e39}', "column 'far': expected float <= 3.4028235e+38"),
+        (b'{"raw": "no base64"}', "column 'raw': expected base64, got 'no base64'"),
+        (b'{"raw": "aGk"}', "column 'raw': expected base64, got 'aGk'"),
+        (b'{"raw": 5}', "column 'raw': expected base64, got 5"),
+        (b'{"local": "2026-01-31T23:59:59Z"}', "column 'local': expected a point in time without an offset, got '2026"),
+        (b'{"local": "2026-01-31t23:59:59"}', "column 'local': expected a point in time like 2026"),
+        (b'{"at": "2026-01-31T23:59:59+19:00"}', "column 'at': '2026-01-31T23:59:59+19:00' has an offset of more than"),
+        (b'{"at": "2026-01-31T23:59:59z"}', "column 'at': expected a point in time like 2026"),
+        (b'{"at": "yesterday"}', "column 'at': invalid RFC3339 encoded datetime"),
+        (b'{"at": 5}', "column 'at': expected a point in time, got 5"),
+        (b'{"time": "23:59:59Z"}', "column 'time': expected a time like 23:59:59.999999, got '23:59:59Z'"),
+        (b'{"time": "24:00:00"}', "column 'time': invalid RFC3339 encoded time"),
+    ],
+)
+def test_what_spark_cannot_parse_does_not_fit(payload, said):
+    """Else `from_json` would fail the whole batch, with a message that names no column."""
+    with pytest.raises(Exception) as caught:
+        payload_check(PARSED, is_parsed=True)(payload)
+    assert said in misfit(caught.value)
+
+
 @pytest.mark.parametrize("payload", [b"0", b'""', b"null", b"false", b"[]", b'{"a": 1}'])
 def test_without_a_schema_any_json_will_do(payload):
     payload_check(None)(payload)

@@ -1,6 +1,7 @@
 """Payloads as columns: types that Python reads, types that Spark parses, and payloads that do not fit."""
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -103,3 +104,22 @@ def test_without_a_schema_payloads_are_text() -> None:
     arrays, misfits = payload_reader(None).read([b"1", b"{", b'"a"'])
     assert [array.to_pylist() for array in arrays] == [["1", "{", '"a"']]
     assert set(misfits) == {1}
+
+
+def test_decimals_keep_all_digits_and_are_rounded_as_spark_rounds_them() -> None:
+    """Python's own context has 28 digits, and rounds halves to even."""
+    reader = PayloadColumns(spark.StructType([spark.StructField("d", spark.DecimalType(38, 2))]))
+    (found,), misfits = reader.read(
+        [
+            b'{"d": "123456789012345678901234567890123456.785"}',
+            b'{"d": 123456789012345678901234567890}',
+            b'{"d": 0.125}',
+            b'{"d": 1e36}',
+            b'{"d": "1,000"}',
+        ]
+    )
+    assert found.to_pylist() == [
+        Decimal("123456789012345678901234567890123456.79"), Decimal("123456789012345678901234567890.00"),
+        Decimal("0.13"), None, Decimal("1000.00"),
+    ]  # fmt: skip
+    assert set(misfits) == {3}

@@ -1,0 +1,130 @@
+"""Values that `from_json` parses from text, checked before it does: where it cannot, it fails the whole batch.
+
+A check takes what JSON has, a text or a number, and raises ValueError for what Spark does not read. It accepts nothing
+that Spark refuses.
+"""
+
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import datetime, time, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any, TypeVar
+
+import msgspec
+from pyspark.sql import types as spark
+
+from jobrunner.formatting import describe
+
+_EXACT = Context(prec=400, rounding=ROUND_HALF_UP)
+"""Doubles have up to 309 digits in front of the point; the default context refuses more than 28."""
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+_TIME = re.compile(r"\d\d:\d\d:\d\d(\.\d{1,6})?", re.ASCII)
+T = TypeVar("T")
+_MOST_OFFSET = timedelta(hours=18)
+_ONE_WORD = (
+    spark.StringType, spark.IntegralType, spark.BooleanType, spark.FloatType, spark.DoubleType, spark.DecimalType,
+    spark.DateType, spark.TimestampType, spark.TimestampNTZType, spark.TimeType, spark.BinaryType, spark.VariantType,
+)  # fmt: skip
+
+
+class Parsed:
+    """A value that passed its check. msgspec makes one through `check_parsed`; subclasses are made by `parsed_kind`."""
+
+    check: Callable[[Any], object]
+
+
+def parsed_kind(of: spark.DataType) -> type[Parsed] | None:
+    """The type of msgspec's for a type whose values need a check; None for others."""
+    if isinstance(of, spark.DecimalType):
+        precision, scale = of.precision, of.scale
+        return _kind(lambda value: decimal_of(value, precision, scale))
+    check = next((check for kind, check in _CHECKS.items() if isinstance(of, kind)), None)
+    return None if check is None else _kind(check)
+
+
+def check_parsed(kind: type[Any], value: Any) -> Any:
+    """For a decoder of msgspec: `dec_hook`."""
+    kind.check(value)
+    return kind()
+
+
+def decimal_of(value: Any, precision: int, scale: int) -> Decimal:
+    """A JSON number or text as a decimal, rounded as Spark rounds it. Raises ValueError."""
+    text = value.replace(",", "") if isinstance(value, str) else str(value)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _DECIMAL.fullmatch(text):
+        raise ValueError(f"expected a decimal, got {describe(value)}")
+    try:
+        found = Decimal(text).quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    except InvalidOperation:
+        found = None
+    if found is None or abs(found) >= Decimal(10) ** (precision - scale):
+        raise ValueError(f"{describe(value)} has too many digits for decimal({precision},{scale})")
+    return found
+
+
+def check_type(of: spark.DataType) -> None:
+    """Raises ValueError for a type that cannot be read from JSON."""
+    if isinstance(of, spark.StructType):
+        for part in of.fields:
+            check_type(part.dataType)
+    elif isinstance(of, spark.ArrayType):
+        check_type(of.elementType)
+    elif isinstance(of, spark.MapType) and isinstance(of.keyType, spark.StringType):
+        check_type(of.valueType)
+    elif not isinstance(of, _ONE_WORD):
+        raise ValueError(f"{of.simpleString()} cannot be read from JSON")
+
+
+def _kind(check: Callable[[Any], object]) -> type[Parsed]:
+    return type("Parsed", (Parsed,), {"check": staticmethod(check)})
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected {what}, got {describe(value)}")
+    return value
+
+
+def _converted(text: str, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(text, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error  # msgspec adds the column to a ValueError only
+
+
+def _instant(value: Any) -> timedelta | None:
+    """The offset of a point in time."""
+    text = _text(value, "a point in time")
+    offset = _converted(text, datetime).utcoffset()
+    if text[10] not in "T " or text.endswith("z"):
+        raise ValueError(f"expected a point in time like 2026-01-31T23:59:59Z, got {describe(value)}")
+    if offset is not None and abs(offset) > _MOST_OFFSET:
+        raise ValueError(f"{describe(value)} has an offset of more than 18 hours")
+    return offset
+
+
+def _local_instant(value: Any) -> None:
+    if _instant(value) is not None:
+        raise ValueError(f"expected a point in time without an offset, got {describe(value)}")
+
+
+def _time_of_day(value: Any) -> None:
+    if not _TIME.fullmatch(text := _text(value, "a time of day")):
+        raise ValueError(f"expected a time like 23:59:59.999999, got {describe(value)}")
+    _converted(text, time)
+
+
+def _base64(value: Any) -> None:
+    try:
+        b64decode(_text(value, "base64").encode("ascii"), validate=True)
+    except ValueError as error:
+        raise ValueError(f"expected base64, got {describe(value)}") from error
+
+
+_CHECKS: dict[type[spark.DataType], Callable[[Any], object]] = {
+    spark.TimestampType: _instant,
+    spark.TimestampNTZType: _local_instant,
+    spark.TimeType: _time_of_day,
+    spark.BinaryType: _base64,
+}
