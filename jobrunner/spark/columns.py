@@ -7,7 +7,6 @@ Also the checks that a station's rows and those of a write have in common, of co
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
+from jobrunner.retry import seconds
+
 UTC = pa.timestamp("us", "UTC")
 _BAND = 2.0**42
 _LARGEST = 2**31 - 1
+_FARTHEST_S = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -236,6 +238,11 @@ class Selection:
         return tuple(dict.fromkeys(wanted))
 
 
+def quoted(*names: str) -> str:
+    """The name of a column, or of a field in one, as an expression of Spark: dots and backticks mean themselves."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
 WHOLE = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 NUMBER = (*WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType)
 _HIGHEST_PRIORITY = 2
@@ -248,12 +255,9 @@ def checked_priority(value: int) -> int:
     return value
 
 
-def finite_s(seconds: Any) -> float:
-    """A delay of a row. Raises ValueError for infinity and what is no number."""
-    length_s = float(seconds)
-    if not isfinite(length_s):
-        raise ValueError(seconds)
-    return length_s
+def delay_s(value: Any) -> float:
+    """A delay of a row. Raises ValueError for more than a century, and for what is no number."""
+    return seconds(float(value), option="a delay", minimum=-_FARTHEST_S)
 
 
 def refuses(check: Callable[[Any], object], value: Any) -> bool:

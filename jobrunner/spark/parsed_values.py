@@ -21,6 +21,7 @@ _EXACT = Context(prec=400, rounding=ROUND_HALF_UP)
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _TIME = re.compile(r"\d\d:\d\d:\d\d(\.\d{1,6})?", re.ASCII)
 T = TypeVar("T")
+_NO_NAME = re.compile(r'["\\\x00-\x1f]')
 _MOST_OFFSET = timedelta(hours=18)
 _ONE_WORD = (
     spark.StringType, spark.IntegralType, spark.BooleanType, spark.FloatType, spark.DoubleType, spark.DecimalType,
@@ -63,10 +64,17 @@ def decimal_of(value: Any, precision: int, scale: int) -> Decimal:
     return found
 
 
+def check_name(name: str) -> None:
+    """Raises ValueError for a name that the decoder of payloads cannot have."""
+    if _NO_NAME.search(name):
+        raise ValueError(f"the name {name!r} has a quote, a backslash or a control character")
+
+
 def check_type(of: spark.DataType) -> None:
     """Raises ValueError for a type that cannot be read from JSON."""
     if isinstance(of, spark.StructType):
         for part in of.fields:
+            check_name(part.name)
             check_type(part.dataType)
     elif isinstance(of, spark.ArrayType):
         check_type(of.elementType)

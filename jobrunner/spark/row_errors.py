@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql import types as spark_types
 
 from jobrunner.errors import InvalidOption, StationError
+from jobrunner.spark.columns import quoted
 
 ID, ERROR = "_id", "_error"
 _VALUE = "_value"
@@ -88,9 +89,9 @@ def fold_errors(df: DataFrame) -> DataFrame:
     if not carrying:
         return df
     errors = [F.col(ERROR)] if ERROR in df.columns else []
-    errors += [F.col(f"`{name}`.{ERROR}") for name in carrying]
+    errors += [F.col(quoted(name, ERROR)) for name in carrying]
     kept = [
-        F.col(f"`{name}`.{_VALUE}").alias(name) if name in carrying else F.col(f"`{name}`")
+        F.col(quoted(name, _VALUE)).alias(name) if name in carrying else F.col(quoted(name))
         for name in df.columns
         if name != ERROR
     ]

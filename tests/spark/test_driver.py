@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.client.item import Item
 from jobrunner.retry import Backoff
+from jobrunner.spark import checked
 from jobrunner.spark.station import members
 from jobrunner.spark.station.driver import build_driver
 from tests.support.waiting import wait_for
@@ -60,6 +61,23 @@ def test_falsy_columns_and_nulls_stay_in_a_payload_of_columns(flights, drive, fo
     flights.push("clean", {"n": 0, "s": "", "b": False, "l": []})
     drive("clean")
     assert list(found("late").values()) == [{"n": 0, "s": "", "b": False, "l": [], "x": None}]
+
+
+NAMES = ["a`b", "a.b", "a b", "`", "a'b", "ñ 名 😀", "payload", "nonce", "a,b", "%s{}"]
+
+
+@pytest.mark.parametrize("kind", ["int", "decimal(5,0)"], ids=["read by Python", "parsed by Spark"])
+def test_columns_have_any_names(flights, drive, found, kind):
+    quoted = ["`" + name.replace("`", "``") + "`" for name in NAMES]
+
+    @flights.spark_station("clean", to="late", max_wait=0, schema=", ".join(f"{name} {kind}" for name in quoted))
+    def add(df, spark):
+        return df.withColumn("more`", checked(F.lit(7), "_attempts"))
+
+    flights.declare("late")
+    task_id = flights.push("clean", dict.fromkeys(NAMES, 5))
+    drive("clean")
+    assert found("late") == {task_id: dict.fromkeys(NAMES, 5) | {"more`": 7}}
 
 
 def test_a_variant_is_any_payload_and_goes_on_as_one(flights, drive, found):

@@ -289,6 +289,8 @@ def test_a_wrong_option_says_what_is_right(options, error, message):
         ("_ids string", "did you mean '_id'"),
         ("_when string", "is timestamp, not string; cast it"),
         ("v variant", "payload column 'v': variant cannot be read"),
+        ('`a"b` int', "payload column 'a\"b': the name .* has a quote"),
+        ('o struct<`a"b`: int>', "payload column 'o': the name .* has a quote"),
         ("o struct<i: interval day>", "payload column 'o'"),
     ],
 )

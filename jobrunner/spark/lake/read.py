@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobrunner.errors import TableError
+from jobrunner.spark.columns import quoted
 from jobrunner.spark.lake.tables import LakeTable, LiveFile, guarded
 
 _FILE = "_file of the table"
@@ -69,7 +70,7 @@ def _with_partitions(
         [
             F.when(is_unknown, unknown).otherwise(F.col(f"`{places[one.name]}`")).cast(one.dataType).alias(one.name)
             if one.name in places
-            else F.col(f"`{one.name}`")
+            else F.col(quoted(one.name))
             for one in columns.fields
         ]
     )

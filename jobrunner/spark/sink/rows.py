@@ -17,7 +17,7 @@ from jobrunner.client.item import LONGEST_KEY
 from jobrunner.errors import InvalidName, InvalidOption, ParameterError, PayloadTooLarge
 from jobrunner.jobs.build import key_of
 from jobrunner.jobs.registry import JobDefinition
-from jobrunner.spark.columns import checked_priority, finite_s, refuses
+from jobrunner.spark.columns import checked_priority, delay_s, refuses
 from jobrunner.spark.sink.options import WriteOptions, WriteShape
 from jobrunner.task import derived_id
 
@@ -172,8 +172,8 @@ def _ids_of(source: str, tag: str) -> Iterator[str]:
         yield f"{number:016x}{digest[-12:]}-{tag}"
 
 
-def _delay_ms(seconds: Any) -> float:
-    return max(finite_s(seconds), 0.0) * 1000
+def _delay_ms(value: Any) -> float:
+    return max(delay_s(value), 0.0) * 1000
 
 
 def _at_ms(instant: datetime) -> float:
@@ -192,7 +192,7 @@ def _key(value: str) -> str:
 
 _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("_priority", "priority", checked_priority, "0, 1 or 2; higher goes first"),
-    ("_delay", "delay_ms", _delay_ms, "seconds until it is due"),
+    ("_delay", "delay_ms", _delay_ms, "seconds until it is due, at most a century"),
     ("_at", "at_ms", _at_ms, "the instant at which it is due"),
     ("_headers", "headers", _given_headers, "a map of strings"),
     ("_partition", "key", _key, f"a text of 1 to {LONGEST_KEY} characters"),

@@ -18,6 +18,7 @@ from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.chain import PythonStep, StationChain
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.collection import without_collection
+from jobrunner.spark.columns import quoted
 from jobrunner.spark.row_errors import ERROR, ID
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.chained_items import ItemRows, TargetPayloads
@@ -137,7 +138,7 @@ class _ChainRun:
             wanted = {field.name: field.dataType for field in shape.columns.fields}
             if all(name not in kinds or kinds[name] == kind for name, kind in wanted.items()):
                 columns = [
-                    F.col(f"`{name}`") if name in kinds else F.lit(None).cast(kind).alias(name)
+                    F.col(quoted(name)) if name in kinds else F.lit(None).cast(kind).alias(name)
                     for name, kind in wanted.items()
                 ]
                 return rows.select(*columns, *OWN)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.errors import InvalidOption, JobrunnerError, StationError
 from jobrunner.formatting import describe
+from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
 from jobrunner.spark.station.members import THROUGH_DRIVER
 from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
@@ -76,7 +77,7 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
     is_small = batch.size <= THROUGH_DRIVER and not batch.may_repeat  # the size of a micro-batch is not known
     if files == 1 and (batch.is_kept or is_small):  # no work in front is left to share
         return df.coalesce(1)
-    columns = [F.col(f"`{name}`") for name in partition_by]
+    columns = [F.col(quoted(name)) for name in partition_by]
     if not columns:
         return df.repartition(files)
     return df.repartition(*columns, *([F.pmod(F.spark_partition_id(), F.lit(files))] if files > 1 else []))

@@ -29,7 +29,7 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.encryption.envelope import is_protected
 from jobrunner.spark.collection import without_collection
-from jobrunner.spark.columns import instants, numbers, texts
+from jobrunner.spark.columns import instants, numbers, quoted, texts
 from jobrunner.spark.payload_columns import PayloadReader, payload_reader
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.payload_shape import PayloadShape, arrow_schema, spark_schema, time_zone
@@ -183,7 +183,7 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
 def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:
     """The rows of a batch but those of these members."""
     table = df.sparkSession.createDataFrame(pa.table({"_id": pa.array(sorted(members), pa.string())}))
-    return df.join(F.broadcast(table), "_id", "left_anti").select(*[F.col(f"`{name}`") for name in df.columns])
+    return df.join(F.broadcast(table), "_id", "left_anti").select(*[F.col(quoted(name)) for name in df.columns])
 
 
 def _read_task(

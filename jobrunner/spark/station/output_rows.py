@@ -12,7 +12,7 @@ from pyspark.sql import types as spark_types
 from jobrunner.errors import StationError
 from jobrunner.etl.graph import nearest
 from jobrunner.outcome import Steer
-from jobrunner.spark.columns import NUMBER, WHOLE
+from jobrunner.spark.columns import NUMBER, WHOLE, quoted
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape
 from jobrunner.spark.station.staging import RowRules
@@ -119,7 +119,7 @@ def payload_text(columns: dict[str, spark_types.DataType], shape: PayloadShape) 
             return F.col(PAYLOAD), True
         if isinstance(columns[PAYLOAD], spark_types.VariantType):
             return F.to_json(F.col(PAYLOAD)), False
-    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _JSON), False
+    return F.to_json(F.struct(*[F.col(quoted(name)) for name in columns]), _JSON), False
 
 
 def _steering(name: str) -> Column:

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from jobrunner.errors import InvalidOption
-from jobrunner.spark.columns import UTC
-from jobrunner.spark.parsed_values import check_type
+from jobrunner.spark.columns import UTC, quoted
+from jobrunner.spark.parsed_values import check_name, check_type
 from jobrunner.spark.payload_columns import PayloadReader, has_times
 from jobrunner.spark.running import conf_of
 
@@ -43,17 +43,17 @@ class PayloadShape:
         own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
         if reader is not None and reader.by_columns:
             return read.select(*[_column(field, prefix) for field in reader.fields], *own)
-        text = F.col(f"`{prefix}{PAYLOAD}`")
+        text = F.col(quoted(prefix + PAYLOAD))
         if self.columns is not None:
             # Misfits were sorted out before; the mode makes sure that no value turns into null silently.
             parsed = F.from_json(text, self.columns, {"mode": "FAILFAST"}).alias(PAYLOAD)
-            named: list[Column] = [F.col(f"`{PAYLOAD}`.`{name}`") for name in self.columns.fieldNames()]
+            named: list[Column] = [F.col(quoted(PAYLOAD, name)) for name in self.columns.fieldNames()]
             return read.select(parsed, *own).select(*named, *map(F.col, OWN))
         return read.select((F.parse_json(text) if self.is_variant else text).alias(PAYLOAD), *own)
 
 
 def _column(field: StructField, prefix: str) -> Column:
-    found = F.col(f"`{prefix}{field.name}`")
+    found = F.col(quoted(prefix + field.name))
     return found.alias(field.name, metadata=field.metadata) if field.metadata else found.alias(field.name)
 
 
@@ -80,10 +80,12 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
                 "leave the schema out and read it from the column payload"
             )
         try:
+            check_name(column.name)
             check_type(column.dataType)
         except ValueError as error:
             raise InvalidOption(
-                f"column {column.name!r} in the schema of queue {queue!r}: {error}; declare it as string and convert it"
+                f"column {column.name!r} in the schema of queue {queue!r}: {error}; leave the schema out and read it "
+                "from the column payload"
             ) from error
     return PayloadShape(columns)
 

@@ -21,7 +21,7 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.errors import PayloadTooLarge, PipelineError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.spark.columns import checked_priority, finite_s, refuses
+from jobrunner.spark.columns import checked_priority, delay_s, refuses
 from jobrunner.spark.row_errors import ERROR
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
 from jobrunner.task import derived_id
@@ -151,10 +151,10 @@ def _say(more: dict[int, dict[str, Any]], word: str, values: list[Any]) -> None:
             more.setdefault(place, {})[word] = value
 
 
-def _delay_ms(seconds: float) -> int | None:
-    if finite_s(seconds) < 0:
-        raise ValueError(seconds)
-    return round(seconds * 1000) or None
+def _delay_ms(value: float) -> int | None:
+    if (length_s := delay_s(value)) < 0:
+        raise ValueError(value)
+    return round(length_s * 1000) or None
 
 
 def _given_headers(text: str) -> dict[str, str] | None:
@@ -162,7 +162,7 @@ def _given_headers(text: str) -> dict[str, str] | None:
 
 
 _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
-    ("_delay", "delay_ms", _delay_ms, "give seconds, 0 or more"),
+    ("_delay", "delay_ms", _delay_ms, "give seconds, from 0 to a century"),
     ("_priority", "priority", checked_priority, "give 0, 1 or 2; higher goes first"),
     ("_headers", "headers", _given_headers, "give a map of strings"),
 )

@@ -173,7 +173,9 @@ def test_columns_with_an_underscore_steer_single_tasks(write, client):
 @pytest.mark.parametrize(
     ("column", "values"),
     [
-        ("_priority", [1, 3]), ("_delay", [0.0, float("nan")]), ("_partition", ["a", "x" * 300]),
+        ("_priority", [1, 3]), ("_delay", [0.0, float("nan")]), ("_delay", [0.0, 1e18]),
+        ("_delay", [0.0, float("-inf")]),
+        ("_partition", ["a", "x" * 300]),
         ("_headers", ["{}", "[1]"]),
     ],
 )
@@ -229,6 +231,7 @@ def test_what_is_wrong_with_options_is_said_before_anything_is_written(write, se
         ),
         ({"_priority": [1]}, {}, InvalidOption, "no column for the payload"),
         ({"n": [1], "_id": ["a"]}, {"idFrom": "n"}, InvalidOption, "'_id' and the option"),
+        ({'a"b': [1]}, {}, InvalidOption, "cannot be a field of a payload: the name .* has a quote"),
     ],
 )
 def test_what_is_wrong_with_columns_is_said_before_anything_is_written(write, send, raw, columns, options, error, said):
