@@ -39,7 +39,7 @@ def test_taking_tasks_hints_while_somebody_waits_and_not_else(broker, mail, raw,
     assert raw.zrange(mail.capacity, 0, -1) == [b"1"]
 
     raw.delete(mail.capacity)
-    clock.advance(5001)
+    clock.advance(5000)
     broker.run(take(mail))
     assert not raw.exists(mail.capacity)
 
@@ -54,4 +54,14 @@ def test_who_got_in_passes_the_hint_on_while_there_is_room(broker, mail, raw, cl
 
     raw.delete(mail.capacity)
     push(broker, mail, "b")
+    assert not raw.exists(mail.capacity)
+
+
+def test_who_waited_until_now_gets_no_hint_any_more(broker, mail, raw, clock):
+    clock.set()
+    raw.hset(mail.settings, "max_size", 2)
+    broker.run(queues.await_capacity(mail, lasts_ms=5000))
+    clock.advance(5000)
+
+    push(broker, mail, "a")
     assert not raw.exists(mail.capacity)

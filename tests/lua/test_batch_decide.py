@@ -71,3 +71,28 @@ def test_rows_that_the_server_lost_are_missed(held, clock):
             held.run(batches.decide(held.keys, "b", 1, counts, rest="dropped"))
     assert held.scores("batches") == {"b": clock.ms + 1000}
     assert held.raw.exists(held.keys.batch + b"b:manifest") == 0
+
+
+@pytest.mark.parametrize("short", ["n", "m", "o"])
+def test_each_list_must_have_as_many_rows_as_its_writer_says(held, short):
+    row = ["x", "b", "1", ""]
+    held.run(batches.stage(held.keys, "b", 1, "m", 2 * row))
+    held.run(batches.stage(held.keys, "b", 1, "o", 3 * row))
+    counts = {"n": 1, "m": 2, "o": 3}
+    before = held.snapshot()
+
+    with pytest.raises(ServerRefused, match="batch b: the server restarted"):
+        held.run(batches.decide(held.keys, "b", 1, counts | {short: counts[short] + 1}, rest="dropped"))
+    assert held.snapshot() == before
+
+    held.run(batches.decide(held.keys, "b", 1, counts, rest="dropped", max_hops=7))
+    decided = dict(held.raw.hgetall(held.keys.batch + b"b"))
+    told = [decided[name] for name in (b"state", b"rest", b"max_hops", b"decided", b"rows")]
+    assert told == [b"committed", b"dropped", b"7", b"1", b"6"]
+    assert held.raw.lrange(held.keys.batch + b"b:manifest", 0, -1) == [b"1.n", b"1.m", b"1.o"]
+
+
+def test_lists_that_an_older_decision_named_do_not_count(held):
+    held.raw.rpush(held.keys.batch + b"b:manifest", "1.old")
+    decide(held)
+    assert held.raw.lrange(held.keys.batch + b"b:manifest", 0, -1) == [b"1.n"]

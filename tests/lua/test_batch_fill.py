@@ -106,3 +106,11 @@ def test_damage_and_what_expired_do_not_become_members(mail, clock):
     assert members(mail) == ["fit"]
     assert mail.ids("dead") == ["late"]
     assert mail.totals()["orphaned"] == 1
+
+
+@pytest.mark.parametrize(("left", "wakes"), [(0, False), (1, True)])
+def test_a_worker_is_woken_for_what_is_left(mail, left, wakes):
+    mail.enqueue("a", "b", *"c"[:left])
+    mail.wakes()
+    assert fill(mail, 2)[0] == 2
+    assert mail.wakes() == wakes

@@ -121,6 +121,13 @@ def test_one_call_keeps_its_order_whatever_the_ids(mail):
     assert len(set(mail.scores("waiting").values())) == 3000
 
 
+def test_places_within_one_instant_are_the_finest_step_apart(mail):
+    mail.enqueue("a", "b")
+    mail.enqueue("c")
+    a, b, c = mail.scores("waiting").values()
+    assert (b - a, c - b) == (1 / 1024, 1 / 1024)
+
+
 def test_calls_within_one_instant_keep_their_order_whatever_the_ids(mail):
     for one in "zyxabc":
         mail.enqueue(one)
@@ -221,8 +228,9 @@ def test_what_a_task_says_of_itself_is_told_apart_from_what_it_does_not_say(mail
     assert mail.scores("scheduled").keys() == ({"own"} if "delay_ms" in options else set())
 
 
-def sent(mail, *ids, sending="1", clash="existing"):
-    tasks_sent = [Task(id=one, queue="mail", payload=b"", sending=sending) for one in ids]
+def sent(mail, *ids, clash="existing", **options):
+    options = {"sending": "1"} | options
+    tasks_sent = [Task(id=one, queue="mail", payload=b"", **options) for one in ids]
     return mail.run(tasks.enqueue(mail.keys, tasks_sent, clash=clash))
 
 
@@ -247,61 +255,44 @@ def test_a_note_of_a_call_lasts_for_ten_seconds(mail):
     assert sent(mail, "a") == [True]
 
 
+@pytest.mark.parametrize("is_kept", [False, True], ids=["noted", "kept"])
 @pytest.mark.parametrize("refusal", ["full", "exists"])
-def test_a_call_that_was_refused_leaves_no_note(mail, refusal):
+def test_a_call_that_was_refused_leaves_no_note(mail, refusal, is_kept):
     mail.enqueue("a")
     if refusal == "full":
         mail.configure(max_size=1)
     again = ("a", "b") if refusal == "exists" else ("b", "c")
     for _ in range(2):
         with pytest.raises(QueueFull if refusal == "full" else DuplicateTask):
-            sent(mail, *again, clash="raise")
+            sent(mail, *again, clash="raise", is_kept=is_kept)
     mail.configure(max_size=9)
     mail.run(leases.pop(mail.keys, 1))
-    assert sent(mail, *again, clash="raise") == [True, True]
+    assert sent(mail, *again, clash="raise", is_kept=is_kept) == [True, True]
 
 
-ALONE = {
-    "plain": {},
-    "kept": {"is_kept": True},
-    "with options": {"is_kept": True, "max_attempts": 3, "headers": b"{}", "type": "send", "key": "k"},
-}
+def test_an_id_twice_in_one_call_is_refused_where_no_id_may_exist(mail):
+    before = mail.snapshot()
+    with pytest.raises(DuplicateTask, match="a"):
+        sent(mail, "b", "a", "a", clash="raise")
+    assert mail.snapshot() == before
 
 
-@pytest.mark.parametrize("options", ALONE.values(), ids=ALONE)
-@pytest.mark.parametrize("step_ms", [0, 7, -7], ids=["within a millisecond", "later", "clock back"])
-def test_a_task_alone_enters_a_known_queue_as_one_among_others(mail, clock, options, step_ms):
-    """Three ways through the script: first in its queue, alone in a known one, among others."""
-    found = []
-    for name in ("first", "alone"):
-        assert mail.enqueue(name, **options) == [True]
-        assert mail.wakes()
-        found.append(mail.hash(name))
-        clock.advance(step_ms)
-    assert mail.enqueue("a", "b", **options) == [True, True]
-    found += [mail.hash(name) for name in "ab"]
-
-    assert mail.ids("waiting") == ["first", "alone", "a", "b"]
-    places = [float(one.pop("place")) for one in found]
-    assert places == list(mail.scores("waiting").values())
-    assert float(mail.raw.get(mail.keys.arrival)) == places[-1]
-    assert [one.pop("id") for one in found] == [b"first", b"alone", b"a", b"b"]
-    assert [float(one.pop("enqueue_time")) for one in found] == [clock.ms - n * step_ms for n in (2, 1, 0, 0)]
-    assert all(one == found[0] for one in found)
-    assert mail.totals() == {"enqueued": 4}
+def test_a_queue_takes_the_tasks_that_just_fit_and_those_it_has_count_once(mail):
+    mail.configure(max_size=3)
+    assert mail.enqueue("a", "b") == [True, True]
+    with pytest.raises(QueueFull):
+        mail.enqueue("c", "d")
+    assert mail.enqueue("a", "b", "c") == [False, False, True]
+    assert mail.enqueue("a", "c") == [False, False]
 
 
-def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail):
-    mail.enqueue("first")
-    for is_kept in (False, True):
-        task = a_task(f"kept {is_kept}", is_kept=is_kept, sending="" if is_kept else "1")
-        assert mail.run(tasks.enqueue(mail.keys, [task])) == [True]
-        if not is_kept:
-            mail.run(leases.pop(mail.keys, 9))  # it is finished and deleted
-        before = mail.snapshot()
-        # A call with a note gets its reply again, one without hears that the id exists.
-        assert mail.run(tasks.enqueue(mail.keys, [task])) == [not is_kept]
-        assert mail.snapshot() == before
+def test_a_payload_that_reads_as_a_field_is_no_partition(mail):
+    mail.configure(fair=1)
+    mail.enqueue("a", "b", key="k", payload=b"key")
+    mail.enqueue("c", key="k")
+    mail.enqueue("d")
+
+    assert [one.id for one in mail.reserve(4)] == ["d", "a", "b", "c"], "k and no key take turns"
 
 
 def commands(mail, *sent):

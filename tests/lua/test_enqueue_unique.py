@@ -191,3 +191,25 @@ def test_a_damaged_lock_or_holder_locks_nothing(mail, add):
     mail.raw.delete(mail.keys.task("a"))
     mail.raw.set(mail.keys.task("a"), "damage")
     assert add("b") == ("new", "b")
+
+
+def test_what_is_replaced_keeps_no_options_of_the_old_one(mail, add):
+    options = {"headers": b"{}", "encoding": "json", "max_attempts": 3, "expires_in_ms": 99}
+    add("a", **options)
+    assert mail.hash("a").keys() >= options.keys()
+    assert add("b", on_clash="replace") == ("replaced", "a")
+    assert not mail.hash("a").keys() & options.keys()
+    assert add("c", on_clash="replace", **options) == ("replaced", "a")
+    assert mail.hash("a").keys() >= options.keys()
+    add("d", on_clash="reschedule")
+    assert mail.hash("a").keys() >= options.keys()
+
+
+def test_its_note_has_the_name_of_the_call_and_lasts_for_ten_seconds(mail, add):
+    add("a", sending="1")
+    assert 9_000 < mail.raw.pttl(mail.keys.base + b"sent:a1") <= 10_000
+
+
+def test_its_lock_names_its_end_and_its_task(mail, add, clock):
+    add("a", ttl_ms=5000, delay_ms=2000)
+    assert mail.raw.get(mail.keys.unique("d")).split() == [b"%d" % (clock.ms + 7000), b"a"]

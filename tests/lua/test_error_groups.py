@@ -200,6 +200,16 @@ def test_there_are_at_most_so_many_groups_and_the_rest_is_counted_exactly(mail):
     assert sum(one.dead for one in found.groups) == 448
 
 
+def test_beyond_the_groups_of_others_all_jobs_share_one_that_names_none(mail, clock):
+    mail.raw.zadd(mail.keys.errors, {f"g{n}": clock.ms for n in range(300)})
+    fail(mail, DECLINED)
+
+    (call,) = error_groups([mail.keys])
+    (found,) = mail.run(call)
+    ((group, job, count),) = [(one.id, one.job, one.count) for one in found.groups]
+    assert (group, job, count) == ("other", "", 1)
+
+
 def test_groups_without_dead_tasks_leave_after_a_week_when_others_need_their_place(mail, clock):
     kept = group_of("Charge", "Kept: boom")
     fail(mail, kept, fate="dead", ids=("k",))

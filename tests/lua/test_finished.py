@@ -76,10 +76,12 @@ def test_all_others_say_when_they_ended(timed, keep_ms, outcome, result):
     assert abs(float(timed.hash("a")["finished_at"]) - now_ms(timed)) < 30_000
 
 
-@pytest.mark.parametrize("age_ms", [USUAL_MS, 3_600_000])
-def test_the_index_of_history_has_the_time(timed, keys, age_ms):
+@pytest.mark.parametrize(
+    ("age_ms", "keep_ms"), [(USUAL_MS, USUAL_MS), (3_600_000, USUAL_MS), (3_600_000, 0), (9_000, 9_000)]
+)
+def test_the_index_of_history_has_the_time(timed, keys, age_ms, keep_ms):
     timed.configure(history_ms=age_ms)
-    timed.commit(timed.lease("a"), keep_ms=USUAL_MS)
+    timed.commit(timed.lease("a"), keep_ms=keep_ms)
 
     assert "finished_at" not in timed.hash("a")
     record = timed.run(tasks.show(keys, "a", queue="mail"))
@@ -87,9 +89,10 @@ def test_the_index_of_history_has_the_time(timed, keys, age_ms):
     assert record.when.timestamp() * 1000 == pytest.approx(timed.scores("done")["a"], abs=0.01)
 
 
-def test_a_hash_that_outlives_the_index_has_the_time_itself(timed):
-    timed.configure(history_ms=USUAL_MS)
-    timed.commit(timed.lease("a"), keep_ms=USUAL_MS + 1)
+@pytest.mark.parametrize("keep_ms", [USUAL_MS, USUAL_MS + 1])
+def test_a_hash_that_outlives_the_index_has_the_time_itself(timed, keep_ms):
+    timed.configure(history_ms=keep_ms - 1)
+    timed.commit(timed.lease("a"), keep_ms=keep_ms)
     assert float(timed.hash("a")["finished_at"]) == timed.scores("done")["a"]
 
 

@@ -316,3 +316,18 @@ def test_a_join_that_fired_is_not_given_up(mail):
 def test_a_join_given_up_that_nobody_waits_for_is_quiet(mail):
     prepare(mail)
     assert mail.run(flows.abandon(mail.keys, "j")) == "noted"
+
+
+@pytest.mark.parametrize("lost", ["rule", "total"])
+def test_a_join_that_lost_a_field_is_gone(mail, lost):
+    prepare(mail)
+    mail.raw.hdel(mail.keys.join("j"), lost)
+    before = mail.snapshot()
+    assert arrive(mail, (0, "succeeded", b"1")) == mail.run(flows.collect(mail.keys, "j")) == "gone"
+    assert mail.snapshot() == before
+
+
+def test_a_join_that_wants_no_results_keeps_none(mail):
+    prepare(mail, results=b"[]")
+    arrive(mail, (0, "succeeded", b'"' + 5000 * b"x" + b'"'))
+    assert (join_hash(mail)["m0"], join_hash(mail).get("bytes")) == (b"succeeded:", None)

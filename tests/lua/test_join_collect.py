@@ -124,6 +124,7 @@ def test_pass_tells_the_collected_results(mail):
     assert outbox(mail) == {f"succeeded:{FAR.decode()}": numbered(1500)}
     assert leftovers(mail) == []
     assert arrive(mail, (0, "succeeded", b"0")) == collect(mail) == "noted"
+    assert join_hash(mail)["fired"] == b"succeeded"
 
 
 def test_each_slice_lets_the_join_and_what_it_collected_live_as_long_again(mail):

@@ -220,3 +220,32 @@ def test_an_entry_of_a_higher_priority_that_was_given_up_puts_nobody_in_front(ma
     mail.raw.delete(mail.keys.task("a-0"))
     add(mail, "a-1", "a-0")
     assert ids(mail.reserve(9)) == ["a-1", "a-0"]
+
+
+def test_a_call_looks_past_a_bounded_number_of_tasks_that_are_unfit(mail, clock):
+    limit(mail, fair=1)
+    add(mail, *(f"k-{n}" for n in range(600)), expires_in_ms=10)
+    add(mail, "k-fit")
+    clock.advance(10)
+
+    reply = mail.ask()
+    assert reply.attempts == []
+    assert reply.next_event_ms == clock.ms
+    assert len(mail.ids("waiting")) == 101
+    assert ids(mail.reserve()) == ["k-fit"]
+
+
+@pytest.mark.parametrize("blocked_by", [{"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": 5_000_000}], ids=str)
+def test_a_reserve_says_when_a_limit_of_keys_lifts(mail, clock, blocked_by):
+    limit(mail, **blocked_by, keepalive_ms=60_000)
+    add(mail, "a-0", "a-1")
+    assert ids(mail.reserve()) == ["a-0"]
+    at = mail.ask().next_event_ms
+    assert at == clock.ms + (5000 if "key_tokens" in blocked_by else 60_000), "a token, or else the end of the lease"
+
+
+def test_a_reserve_of_a_queue_whose_keys_are_free_foresees_nothing_of_them(mail, clock):
+    limit(mail, key_tokens=5, key_interval_us=5_000_000, max_tokens=1, interval_us=7_000_000, keepalive_ms=60_000)
+    add(mail, "a-0", "b-0")
+    assert ids(mail.reserve(9)) == ["a-0"]
+    assert mail.ask().next_event_ms == clock.ms + 7000

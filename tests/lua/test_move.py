@@ -38,6 +38,15 @@ def test_a_task_leaves_one_queue_and_enters_the_other(ends, clock):
     assert [one.id for one in clean.reserve()] == ["a"]
 
 
+@pytest.mark.parametrize("field", ["error", "expiries"])
+def test_what_was_noted_of_its_failures_stays_behind(ends, field):
+    raw, clean = ends
+    attempt = raw.lease("a")
+    raw.raw.hset(raw.keys.task("a"), mapping={field: "1", "suspect": "1"})
+    moved(raw, clean, attempt)
+    assert not clean.hash("a").keys() & {"error", "expiries", "suspect"}
+
+
 def test_attempts_start_anew_and_lifetime_figures_go_on(ends, clock):
     raw, clean = ends
     raw.fail(raw.lease("a"), error="boom")

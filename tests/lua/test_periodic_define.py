@@ -25,6 +25,49 @@ def test_only_a_change_counts_as_one_but_the_time_goes_on(broker, keys, clock, r
     assert raw.get(keys.periodics_version) == b"2"
 
 
+def test_what_is_noted_of_a_definition_is_one_entry_with_the_time_of_the_last(broker, keys, clock, raw):
+    clock.set(1_700_000_000_000.75)
+    define = [leader_calls.define_periodics(keys, {"a": one}) for one in (b"1", b"2")]
+    noted = []
+    for one in (0, 0, 1, 0):
+        broker.run(define[one])
+        noted.append(raw.hget(keys.periodics_deployed, "a").split())
+        clock.advance(5)
+
+    first, second = noted[0][0], noted[2][2]
+    times = [b"%d" % (1_700_000_000_000 + 5 * n) for n in range(4)]
+    assert noted == [
+        [first, times[0]], [first, times[1]], [first, times[1], second, times[2]],
+        [first, times[3], second, times[2]],
+    ]  # fmt: skip
+    clock.advance(86_400_000)
+    broker.run(define[1])
+    assert raw.hget(keys.periodics_deployed, "a").split() == [second, b"%d" % clock.ms]
+
+
+def test_a_definition_is_in_force_again_when_none_newer_is_published(broker, keys, clock):
+    clock.set()
+    old, new = (leader_calls.define_periodics(keys, {"a": one}) for one in (b"1", b"2"))
+    for one in (old, new):
+        broker.run(one)
+    clock.advance(30_000)
+    assert broker.run(old) == 0
+    assert broker.run(leader_calls.periodics(keys)) == {"a": b"2"}, "a worker of the new release may still be there"
+    clock.advance(1)
+    assert broker.run(old) == 1
+    assert broker.run(leader_calls.periodics(keys)) == {"a": b"1"}
+
+
+def test_a_definition_that_is_known_again_after_a_while_counts(broker, keys, clock, raw):
+    clock.set()
+    call = leader_calls.define_periodics(keys, {"a": b"1"})
+    found = []
+    for step_ms in (0, 30_000, 30_001):
+        clock.advance(step_ms)
+        found.append((broker.run(call), raw.get(keys.periodics_version)))
+    assert found == [(1, b"1"), (0, b"1"), (1, b"2")]
+
+
 def test_a_definition_that_is_forgotten_leaves_nothing(broker, keys):
     broker.run(leader_calls.define_periodics(keys, {"a": b"1"}))
     broker.run_many(leader_calls.forget_periodic(keys, "a"))

@@ -127,6 +127,22 @@ class TestRates:
         assert stored(mail).items() >= rate(prefix, 5, 30).items()
         assert changed(mail) == {}
 
+    @pytest.mark.parametrize("part", range(4))
+    def test_each_part_stands_for_the_whole(self, mail, prefix, part):
+        old, new = rate(prefix, 5, 60), rate(prefix, 9, 30) | {f"{prefix}interval_unit": "MINUTES"}
+        name = list(old)[part]
+        declare(mail, **old)
+        by_hand(mail, **{name: new[name]})
+        declare(mail, dead_max="7")
+        assert stored(mail).items() >= (old | {name: new[name]}).items(), "it outlives its declaration as a whole"
+
+        declare(mail, **new)
+        by_hand(mail, **old)
+        one = {other: new[other] for other in new if other != name} | {name: old[name]}
+        declare(mail, **one)
+        assert stored(mail).items() >= one.items(), "and is declared anew as a whole"
+        assert changed(mail) == {}
+
     def test_a_rate_set_back_by_hand_is_no_change(self, mail, prefix):
         declare(mail, **rate(prefix, 5, 60))
         by_hand(mail, **rate(prefix, 9, 30))
@@ -163,6 +179,19 @@ def test_a_release_that_was_rolled_back_is_out_of_force_when_its_workers_are_gon
     clock.advance(2)
     assert declare(mail, max_inflight="4") == ["max_inflight"]
     assert stored(mail) == {"max_inflight": "4"}
+
+
+def test_a_declaration_counts_until_its_last_millisecond(mail, clock):
+    clock.set(1_700_000_000_000.75)
+    declare(mail, max_inflight="4")
+    declare(mail, max_inflight="5")
+    noted = mail.raw.hget(mail.keys.declared, "deployed").split()
+    assert noted[1::2] == [b"%d" % (1_700_000_000_000 + TTL_MS)] * 2
+    clock.set(1_700_000_000_000 + TTL_MS)
+    assert declare(mail, max_inflight="4") == [], "the newer one is published still"
+    assert mail.raw.hget(mail.keys.declared, "deployed").split()[1] == b"%d" % (1_700_000_000_000 + 2 * TTL_MS)
+    clock.advance(1)
+    assert declare(mail, max_inflight="4") == ["max_inflight"]
 
 
 def test_partitions_are_undone_when_the_declaration_drops_them(mail):

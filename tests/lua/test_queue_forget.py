@@ -22,11 +22,34 @@ def drained(mail, clock, forget):
     return mail
 
 
+def leave_everything(mail):
+    """Every key that a queue may have and that keeps no task."""
+    base = mail.keys.base + b"mail:"
+    mail.raw.hset(mail.keys.settings, "history_noted", 1)
+    for name in (
+        "bucket", "types", "arrival", "wake", "capacity", "holders", "inflight", "declared", "batch_log", "transfers",
+        "balanced",
+    ):  # fmt: skip
+        mail.raw.delete(base + name.encode())
+        mail.raw.set(base + name.encode(), "x")
+    mail.raw.zadd(mail.keys.errors, {"g": 1, "h": 2})
+    for group in ("g", "h"):
+        mail.raw.hset(mail.keys.errors + b":" + group.encode(), "dead", 1)
+
+
 def test_all_that_is_left_is_deleted(drained, keys, raw, forget):
-    raw.hset(drained.keys.settings, "history_noted", 1)
-    raw.set(drained.keys.bucket, "x")
+    leave_everything(drained)
 
     assert forget() == ["forgotten"]
+    assert not raw.keys(f"{keys.prefix}:{{mail}}:mail:*")
+
+
+def test_all_that_is_left_is_deleted_with_a_queue_that_holds_nothing(drained, keys, raw):
+    leave_everything(drained)
+    raw.hset(drained.keys.settings, "max_inflight", 3)
+    raw.zadd(drained.keys.base + b"mail:deaths", {"a": 1})
+
+    assert drained.run(queues.delete(drained.keys, force=False, states=[])) == ["deleted"]
     assert not raw.keys(f"{keys.prefix}:{{mail}}:mail:*")
 
 

@@ -31,6 +31,14 @@ def test_a_task_that_a_worker_has_stays(mail):
     assert mail.snapshot() == before
 
 
+def test_what_is_left_of_a_damaged_dead_task_goes_too(mail):
+    mail.fail(mail.lease("dead"), fate="dead")
+    mail.raw.set(mail.keys.task("dead"), "damage")
+
+    assert mail.run(tasks.remove(mail.keys, ["dead"])) == ["ok"]
+    assert (mail.ids("dead"), mail.raw.exists(mail.keys.task("dead"))) == ([], 0)
+
+
 def test_a_scheduled_task_waits_behind_those_that_wait(mail, clock):
     mail.enqueue("later", delay_ms=60_000)
     mail.enqueue("a")

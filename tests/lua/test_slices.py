@@ -56,6 +56,42 @@ def test_a_shard_gives_what_it_does_not_use_and_another_takes_it_once(shard):
     assert read(giver).gifts == []
 
 
+def test_all_that_a_shard_says_of_its_limits_is_read(shard, clock):
+    there = begin(shard(1), 3, 4, generation=7)
+    there.enqueue(*"abcdef")
+    there.reserve(2)
+    (gift,) = give(there, ("mail@2", 1, 1), generation=7, hold=2)
+
+    assert read(there) == slices.ShardSlices(
+        generation=7, inflight=2, tokens=3, hold=None, interval_us=HOUR_US, max_inflight=9, max_tokens=9,
+        is_paused=False, waiting=4, pending=2, level=1, enqueued=6, gifts=[gift],
+    )  # fmt: skip
+    there.configure(slice_hold=1)
+    assert read(there).hold == 1
+
+
+@pytest.mark.parametrize(("paused", "is_so"), [("1", True), (-1, False), (0, False), (1, True), ("", False)])
+def test_a_pause_counts_until_it_ends(shard, clock, paused, is_so):
+    there = begin(shard(1), 3)
+    there.configure(paused=clock.ms + paused if isinstance(paused, int) else paused)
+    assert read(there).is_paused == is_so
+
+
+@pytest.mark.parametrize(("leases", "tokens"), [(2, 2), (2, 0), (0, 2), (1, 2)])
+def test_a_gift_may_be_of_leases_and_of_tokens(shard, leases, tokens):
+    giver = begin(shard(0), 5, 4)
+    (gift,) = give(giver, ("mail@1", leases, tokens))
+    assert (gift.leases, gift.tokens) == (leases, tokens)
+    assert (read(giver).inflight, read(giver).tokens) == (5 - leases, 4 - tokens)
+
+
+def test_a_gift_of_nothing_is_none(shard):
+    giver = begin(shard(0), 5, 4)
+    before = giver.snapshot()
+    assert give(giver, ("mail@1", 0, 0)) == []
+    assert giver.snapshot() == before
+
+
 def test_a_give_that_is_repeated_gives_nothing_twice_and_one_of_another_generation_nothing(shard):
     giver = begin(shard(0), 5, generation=2)
     first = give(giver, ("mail@1", 2, 0), generation=2)

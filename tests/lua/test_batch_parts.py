@@ -1,0 +1,127 @@
+"""Parts of a batch, and their claims: the range that a name says, the reply as a whole, a claim that is sent again."""
+
+import pytest
+
+from jobrunner.broker.calls import batches
+from jobrunner.broker.calls.batches import Claimed
+
+
+@pytest.fixture
+def raw_orders(line):
+    return line("o/a")
+
+
+@pytest.fixture
+def held(raw_orders):
+    """The queue o/a with the batch "b" of twelve members."""
+    raw_orders.enqueue(*"abcdefghijkl")
+    raw_orders.run(batches.fill(raw_orders.keys, "b", 1, had=0, count=12, lease_ms=1000, turn=1))
+    return raw_orders
+
+
+def claim(line, batch="b", name=""):
+    return line.run(batches.claim(line.keys, batch, lease_ms=1000, name=name))
+
+
+def decide(line, batch="b", epoch=1, *rows):
+    line.run(batches.stage(line.keys, batch, epoch, "n", [word for row in rows for word in row]))
+    line.run(batches.decide(line.keys, batch, epoch, {"n": len(rows)}, rest="dropped"))
+
+
+def range_of(line, batch):
+    return [int(one) for one in line.raw.hmget(line.keys.batch + batch.encode(), "first", "size")]
+
+
+def test_all_that_a_driver_has_to_know_is_in_the_reply(held, clock):
+    clock.advance(1000)
+    assert claim(held) == Claimed(
+        id="b", root="b", epoch=2, state="open", ends_ms=clock.ms + 1000, size=12, failures=0, first=0,
+        error="its driver died, hung or was cut off", targets=(), claim="", others_worked=False,
+    )  # fmt: skip
+    decide(held, "b", 2, ["a", "b", b"1", ""])
+    clock.advance(1000)
+    assert claim(held, name="n") == Claimed(
+        id="b", root="b", epoch=3, state="committed", ends_ms=clock.ms + 1000, size=12, failures=0, first=0,
+        error="its driver died, hung or was cut off", targets=("b",), claim="n", others_worked=False,
+    )  # fmt: skip
+
+
+def test_a_batch_that_never_failed_has_no_error(held, clock):
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="released"))
+    found = claim(held)
+    assert isinstance(found, Claimed)
+    assert (found.error, found.epoch, found.failures) == ("", 2, 0)
+
+
+def test_a_claim_that_is_sent_again_under_its_name_changes_nothing(held, clock):
+    clock.advance(1000)
+    first = claim(held, name="n")
+    clock.advance(999)
+    before = held.snapshot()
+
+    assert claim(held, name="n") == first
+    assert claim(held, name="other") is False
+    assert claim(held) is False
+    assert held.snapshot() == before
+    clock.advance(1)
+    again = claim(held, name="n")
+    assert isinstance(again, Claimed)
+    assert again.epoch == 3, "its lease had ended"
+
+
+def test_a_single_member_whose_driver_died_too_often_is_rolled_forward_by_anyone(raw_orders, clock):
+    raw_orders.configure(max_attempts=1)
+    raw_orders.enqueue("x")
+    raw_orders.run(batches.fill(raw_orders.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
+    clock.advance(1000)
+
+    found = claim(raw_orders)
+    assert isinstance(found, Claimed)
+    assert found.state == "committed"
+    assert (raw_orders.scores("batches"), raw_orders.scores("finishing")) == ({}, {"b": clock.ms + 1000})
+
+
+def test_parts_learn_that_another_one_was_decided_and_the_whole_of_none(held):
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
+    assert set(held.scores("batches")) == {f"b.p{n}of4" for n in (1, 2, 3, 4)}
+    first = claim(held, "b.p1of4")
+    assert isinstance(first, Claimed)
+    assert (first.root, first.first, first.size, first.error, first.others_worked) == ("b", 0, 3, "E: no", False)
+    decide(held, "b.p1of4", 1, ["a", "b", b"1", ""])
+
+    second = claim(held, "b.p2of4")
+    assert isinstance(second, Claimed)
+    assert (second.first, second.size, second.others_worked) == (3, 3, True)
+
+
+@pytest.mark.parametrize("known", ["whole", "size"])
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("b.p1of4", [0, 3]), ("b.p2of4", [3, 3]), ("b.p4of4", [9, 3]), ("b.p5of7", [6, 2]), ("b.p7of7", [10, 2]),
+        ("b.1", [0, 6]), ("b.2", [6, 6]), ("b.2.1", [6, 3]), ("b.p2of4.p3of3", [5, 1]), ("b.2.p1of4", [6, 1]),
+    ],
+)  # fmt: skip
+def test_a_part_whose_range_an_earlier_version_let_grow_gets_the_one_of_its_name(held, known, part, expected):
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
+    root = held.keys.batch + b"b"
+    held.raw.hdel(root, "whole", "size")
+    held.raw.hset(root, known, 12)
+    for wrong in ([0, 9], [expected[0], 12], [1, expected[1]]):
+        fields = held.raw.hgetall(root + b".p1of4") | {b"first": wrong[0], b"size": wrong[1]}
+        held.raw.hset(held.keys.batch + part.encode(), mapping=fields | {b"ends": 0, b"state": "open"})
+        held.raw.zadd(held.keys.batches, {part: 1})
+
+        found = claim(held, part)
+        assert isinstance(found, Claimed)
+        assert [found.first, found.size] == range_of(held, part) == expected
+
+
+def test_a_part_that_is_decided_or_whose_root_is_gone_keeps_its_range(held, clock):
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
+    for part, field, value in (("b.p1of4", "state", "committed"), ("b.p2of4", "list", "gone")):
+        key = held.keys.batch + part.encode()
+        held.raw.hset(key, mapping={field: value, "first": 5, "size": 1})
+        found = claim(held, part)
+        assert isinstance(found, Claimed)
+        assert [found.first, found.size] == range_of(held, part) == [5, 1]
