@@ -19,6 +19,8 @@ _LEAST = 8
 """Tasks that a queue is asked for at least, when it gave all it was asked for before: else many full queues would cost
 the server a call for each task."""
 _STUCK_S = 0.25
+_UNBEGUN_S = 2.0
+"""As long may a task that has a slot wait for its begin: longer, and something blocks the interpreter or the loop."""
 _MEASURED_S = 0.002
 _MOST_CALLS = 2
 _TOGETHER = 4
@@ -278,8 +280,10 @@ class Prefetch:
         return min(max(backlog - self.depth // 4, 1), most)
 
     def is_stuck(self, backlog: int) -> bool:
-        """Whether tasks wait behind long ones that took all slots: others should have them."""
-        return backlog > 0 and monotonic() - self._moved_at > _STUCK_S
+        """Whether tasks wait behind long ones that took all slots: others should have them. To hand back what has a
+        slot would cost it a token of the rate of its queue because of a machine that is busy for a moment."""
+        limit_s = _STUCK_S if self.in_hand > self._concurrency else _UNBEGUN_S
+        return backlog > 0 and monotonic() - self._moved_at > limit_s
 
     def forget_rate(self) -> None:
         """Starts small again, after the work turned out to be long."""

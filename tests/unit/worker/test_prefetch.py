@@ -136,6 +136,14 @@ def test_it_is_stuck_when_nothing_moved_for_a_quarter_of_a_second(stock: Prefetc
     assert not stock.is_stuck(0), "nothing waits"
 
 
+def test_what_has_a_slot_of_its_own_is_stuck_later(stock: Prefetch, watch: FakeClock) -> None:
+    stock.took(10)
+    watch.now += 1.9
+    assert not stock.is_stuck(10)
+    watch.now += 0.2
+    assert stock.is_stuck(10)
+
+
 def test_what_was_just_taken_is_not_stuck(stock: Prefetch, watch: FakeClock) -> None:
     stock.took(10)
     watch.now += 60
