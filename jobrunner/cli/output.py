@@ -68,8 +68,8 @@ def table(
 
     On a terminal, unless `wide`, the table fits: columns named in `shortened` are shortened, and with `tail` the last
     one goes below its row. The first column and those in `names` stay whole, as the next command needs them: where one
-    does not fit, it has a line of its own above its row. Where stdout is no terminal each row is one line, and nothing
-    is shortened.
+    does not fit, it has a line of its own above its row. Columns that find no place at all go on below. Where stdout is
+    no terminal each row is one line, and nothing is shortened.
     """
     grid = [list(columns), *([_cell(value) for value in row] for row in rows)]
     numeric = [len(grid) > 1 and all(is_number(row[at]) for row in grid[1:]) for at in range(len(columns))]
@@ -84,6 +84,8 @@ def table(
         fitted, below = _shrunk(widths[:-1], least, room), True
     fitted = _shrunk(_shrunk(fitted, whole, room), {0: len(columns[0])}, room)
     kept = {0, *whole}
+    if _sum(fitted) > room:  # columns go on below, so names may be as wide as they are
+        fitted = [widths[at] if at in kept and widths[at] <= room // 2 else width for at, width in enumerate(fitted)]
     return "\n".join(line for row in grid for line in _fitted(row, fitted, numeric, room, kept, below=below))
 
 
@@ -119,11 +121,23 @@ def _fitted(
         in_one = "  ".join(names)
         yield from [in_one] if display_width(in_one) <= room else [names[0], *(INDENT + name for name in names[1:])]
         cells = ["" if at == 0 or at in apart else cell for at, cell in enumerate(cells)]
-    line = _line([cut(cell, width) for cell, width in zip(cells, widths, strict=True)], widths, numeric[: len(widths)])
-    if line:
-        yield line
+    shown = [cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    for begin, end in _lines_of(widths, room):
+        if line := _line(shown[begin:end], widths[begin:end], numeric[begin:end]):
+            yield INDENT + line if begin else line
     if below and row[-1] != "-":
         yield INDENT + cut(row[-1], room - len(INDENT))
+
+
+def _lines_of(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """Which columns share a line: all of them, or on a very narrow terminal as many as fit, and the next below."""
+    begin, used = 0, widths[0]
+    for at, width in enumerate(widths[1:], 1):
+        used += 2 + width
+        if used > room:
+            yield begin, at
+            begin, used = at, len(INDENT) + width
+    yield begin, len(widths)
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:

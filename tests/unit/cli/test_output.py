@@ -60,6 +60,22 @@ def test_only_the_row_with_the_long_name_has_a_line_more(monkeypatch: pytest.Mon
     assert lines[5].index("12") == lines[2].index("12"), "what follows stays below its heading"
 
 
+def test_columns_that_find_no_place_go_on_below_their_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "screen_width", lambda: 40)
+    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", "HISTORY")
+
+    lines = table(columns, [("mail", 1, 2, 3, 4, 5), ("orders", 6, 7, 8, 9, 10)]).splitlines()
+
+    assert lines == [
+        "QUEUE   WAITING  SCHEDULED  PENDING",
+        "    DEAD  HISTORY",
+        "mail          1          2        3",
+        "       4        5",
+        "orders        6          7        8",
+        "       9       10",
+    ]
+
+
 def test_facts_stand_below_each_other() -> None:
     assert facts([("id", 1), ("state", "dead")]) == "id     1\nstate  dead"
 
