@@ -19,7 +19,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.keys import split_queue
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client
-from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
+from jobrunner.errors import DuplicateJob, UnknownJob
 from jobrunner.jobs.batch_record import BatchRecord
 from jobrunner.jobs.enqueue_options import own_result_ttl, own_timeout
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
@@ -174,11 +174,6 @@ Definition = JobDefinition | StationDefinition
 
 
 _definitions: dict[str, JobDefinition] = {}
-_NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "SparkContext or SparkSession should be created first")
-_ON_TYPES = (
-    'Spark parses a type that is given as text with a session, and there is none yet: give a type, udf(IntegerType()) '
-    'for udf("int"), and make sessions and DataFrames in functions'
-)
 _stations: dict[str, StationDefinition] = {}
 _drivers: dict[str, tuple[str, MakeDriver, Callable[[str], MakeDriver] | None]] = {}
 
@@ -314,19 +309,9 @@ def load_modules(names: Iterable[str]) -> None:
         except DuplicateJob:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            remedy = _ON_TYPES if any(word in reason for word in _NO_SESSION) else _importing(name, error)
-            raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; {remedy}") from error
+            from jobrunner.jobs.import_errors import not_loadable  # most modules can be imported
 
-
-def _importing(name: str, error: Exception) -> str:
-    """What to do about a module that cannot be imported: a path and `module:name` are written elsewhere."""
-    dotted = name.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".")
-    if dotted and dotted != name:
-        return f"a module has a dotted name, without a path or a colon: {dotted}"
-    if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
-        return f"mend its name, or run this in the folder that has it; here is {Path.cwd()}"
-    return "mend its name or code"
+            raise not_loadable(name, error) from error
 
 
 def _check_free(queue: str, origin: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.errors import ModuleNotLoadable
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.jobs import registry
 from jobrunner.jobs.decorator import job
@@ -95,3 +96,26 @@ def test_what_a_module_declares_that_a_test_wrote_ends_with_the_test(
 
 def test_every_test_runs_in_such_a_block(request: pytest.FixtureRequest) -> None:
     assert "_nothing_declared" in request.fixturenames
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("from broken_helper import setup\n\nTABLE = setup()\n", r"KeyError: 'missing' \(broken_helper\.py:2\)"),
+        ("import json\n\njson.loads('{')\n", r"JSONDecodeError: .* \(broken_jobs\.py:3\); mend it there"),
+        ("x = 1\ndef broken(:\n", r"SyntaxError: .* \(broken_jobs\.py:2\); mend it there"),
+        ("import no_such_package\n", r"No module named 'no_such_package' \(broken_jobs\.py:1\); mend it there"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_with_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    (tmp_path / "broken_jobs.py").write_text(code)
+    (tmp_path / "broken_helper.py").write_text("def setup():\n    return {}['missing']\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in ("broken_jobs", "broken_helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    with pytest.raises(ModuleNotLoadable, match=words):
+        registry.load_modules(["broken_jobs"])
