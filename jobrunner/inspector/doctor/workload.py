@@ -276,7 +276,8 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     strange = {(queue_of(line.queue), line.type) for line in found if line.type and line.type not in known}
     for queue, job in sorted(strange):
         told = f"{queue}: tasks of job {job!r}, which the modules do not declare"
-        yield warn("job", told, "load its module in the worker, or correct the job's name; such tasks fail and die")
+        advice = "load its module in the worker, or correct the job's name: workers hand its tasks back, for a day"
+        yield warn("job", told, advice)
 
 
 def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iterator[Check]:

@@ -81,7 +81,9 @@ def test_tasks_of_a_job_that_no_module_declares_are_found(client: Client) -> Non
     client.enqueue(Task(id=new_id("mail"), queue="mail", type="later", payload=b"{}", delay_ms=60_000))
     client.queue("orders").push({"an": "item"})
 
-    found = [check.found for check in types_checks(client, ["known"])]
+    checks = list(types_checks(client, ["known"]))
+    found = [check.found for check in checks]
+    assert all("workers hand its tasks back, for a day" in check.advice for check in checks)
 
     assert [text.partition(",")[0] for text in found] == ["mail: tasks of job 'later'", "mail: tasks of job 'renamed'"]
     assert list(types_checks(client, ["known", "renamed", "later"])) == []
