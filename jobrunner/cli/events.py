@@ -73,10 +73,11 @@ def _line(event: Event, room: int | None) -> str:
     named = [(name, getattr(event, name)) for name in ("queue", "job", "task", "worker", "by")]
     said = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
     shown = "".join(char if char.isprintable() else "?" for char in said)
-    line = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind:<16}  {shown}".rstrip()
+    at = event.at.astimezone().isoformat(sep=" ", timespec="seconds")  # with its offset: it is read by --since, too
+    line = f"{at}  {event.kind:<16}  {shown}".rstrip()
     if room is None or display_width(line) <= room:
         return line
-    head, *words = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind}", *shown.split(" ")
+    head, *words = f"{at}  {event.kind}", *shown.split(" ")
     lines = [head]
     for word in words:
         if display_width(lines[-1]) + 1 + display_width(word) <= room:

@@ -78,8 +78,8 @@ def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--error", metavar="TEXT", help="Only tasks whose last error contains this text.")
     @click.option("--param", metavar="TEXT", help="Only tasks whose parameters contain this text, or name=value.")
     @click.option("--since", type=_instant, metavar="WHEN",
-                  help="Only from this time on: 2h, 2026-11-20T20:00Z. Dead tasks by death, scheduled ones by due "
-                       "time, others by enqueueing.")  # fmt: skip
+                  help="Only from this time on: 2h, 2026-11-20T20:00+01:00, or UTC without an offset. Dead tasks by "
+                       "death, scheduled ones by due time, others by enqueueing.")  # fmt: skip
     @click.option("--until", type=_instant, metavar="WHEN", help="Only before this time.")
     @wraps(command)
     def conditional(

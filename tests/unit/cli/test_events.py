@@ -1,6 +1,8 @@
 """jobrunner events."""
 
 import json
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from jobrunner import Client
 from jobrunner.cli import events
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.clock import instant_of, utc_now
 from jobrunner.errors import ServerUnavailable
 from jobrunner.task import new_id
 
@@ -21,6 +24,25 @@ def test_the_command_shows_what_happened(client: Any, cli: Any) -> None:
 
     assert [line.split()[2:4] for line in shown] == [["queue_paused", "queue=q"], ["queue_resumed", "queue=q"]]
     assert [json.loads(line)["kind"] for line in result] == ["queue_resumed"]
+
+
+def test_the_time_of_an_event_can_be_given_to_since_in_any_zone(
+    client: Client, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.queue("q").pause()
+    try:
+        monkeypatch.setenv("TZ", "America/New_York")
+        time.tzset()
+        (line,) = cli("events").out.splitlines()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    at = " ".join(line.split()[:2])
+    instant = instant_of(at, option="since")
+    assert at.endswith(("-05:00", "-04:00"))
+    assert instant is not None
+    assert abs(instant - utc_now()) < timedelta(minutes=1)
 
 
 def test_a_line_is_one_line_whatever_an_error_says(client: Any, cli: Any) -> None:
