@@ -58,15 +58,20 @@ class BoundCall(Generic[R]):
 
     def using(self, **options: Unpack[EnqueueKeywords]) -> "BoundCall[R]":
         """The same call with these options, beside those that it has."""
-        return BoundCall(self.definition, self.values, read_options(options, "using").over(self.options))
+        return self._with(options, "using")
 
-    def enqueue(self) -> TaskHandle[R]:
-        """Sends it as a task. Errors as in Job.enqueue."""
-        return current_client().enqueue(self.task(), wait=self.options.wait)
+    def enqueue(self, **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]:
+        """Sends it as a task, with these options beside those that it has. Errors as in Job.enqueue."""
+        call = self._with(options, "enqueue") if options else self
+        return current_client().enqueue(call.task(), wait=call.options.wait)
 
-    async def aenqueue(self) -> AsyncTaskHandle[R]:
+    async def aenqueue(self, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
-        return await current_async_client().enqueue(self.task(), wait=self.options.wait)
+        call = self._with(options, "aenqueue") if options else self
+        return await current_async_client().enqueue(call.task(), wait=call.options.wait)
+
+    def _with(self, options: EnqueueKeywords, method: str) -> "BoundCall[R]":
+        return BoundCall(self.definition, self.values, read_options(options, method).over(self.options))
 
 
 class FunctionJob(Generic[P, C, R]):

@@ -47,6 +47,8 @@ ALIKE = [
     pytest.param(lambda **options: Mail(to="ada").enqueue(**options), id="keywords of enqueue"),
     pytest.param(lambda **options: add.using(**options).enqueue(to="ada"), id="function"),
     pytest.param(lambda **options: add.using(**options).bind(to="ada").enqueue(), id="function, bound"),
+    pytest.param(lambda **options: add.bind(to="ada").enqueue(**options), id="keywords of a call"),
+    pytest.param(lambda **options: asyncio.run(add.bind("ada").aenqueue(**options)), id="keywords of a call, asyncio"),
     pytest.param(lambda **options: asyncio.run(Mail.using(**options).aenqueue(to="ada")), id="class, asyncio"),
     pytest.param(lambda **options: asyncio.run(Mail(to="ada").using(**options).aenqueue()), id="instance, asyncio"),
 ]
