@@ -2,8 +2,12 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from datetime import datetime
-from typing import Any, get_type_hints
+from enum import Enum
+from itertools import islice
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -26,6 +30,7 @@ from jobrunner.jobs.enqueue_options import EnqueueOptions
 from jobrunner.jobs.registry import JobDefinition, all_jobs, find, load_modules, lookup
 from jobrunner.option_names import check_names, nearest
 
+_FEW = 10
 _EXAMPLES = """\b
 Examples:
   jobrunner enqueue myapp.jobs.SendWelcomeEmail address=ada@example.org
@@ -170,5 +175,27 @@ def _read(name: str, text: str, expected: Any, job: str) -> Any:
     except (msgspec.MsgspecError, ValueError) as error:
         hides = redaction().hides(name)
         given, why = ("not" if hides else f"{text!r}; it must be"), ("" if hides else f": {error}")
-        wanted = getattr(expected, "__name__", str(expected))
-        raise ParameterError(f"parameter {name} of job {job!r} is {given} {wanted}{why}") from error
+        wanted = f"{_wanted(expected)}{why}{_how(expected)}"
+        raise ParameterError(f"parameter {name} of job {job!r} is {given} {wanted}") from error
+
+
+def _wanted(expected: Any) -> str:
+    """The type of a parameter, with the values that there are when they are few."""
+    if get_origin(expected) is Literal:
+        return f"one of {', '.join(map(repr, get_args(expected)[:_FEW]))}"
+    if isinstance(expected, type) and issubclass(expected, Enum):
+        return f"{expected.__name__}, one of {', '.join(repr(one.value) for one in islice(expected, _FEW))}"
+    return expected.__name__ if isinstance(expected, type) else str(expected)
+
+
+def _how(expected: Any) -> str:
+    """How a value that is no plain text is written in a shell."""
+    if get_origin(expected) in (Union, UnionType):
+        return next((how for part in get_args(expected) if (how := _how(part))), "")
+    kind = get_origin(expected) or expected
+    if kind is bool:
+        return "; write true or false"
+    if kind in (list, tuple, set, frozenset):
+        return """; write JSON, as '["a", "b"]'"""
+    is_object = kind is dict or is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+    return """; write JSON, as '{"a": 1}'""" if is_object else ""

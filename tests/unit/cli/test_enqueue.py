@@ -1,8 +1,11 @@
 """`jobrunner enqueue`: the task it makes."""
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from jobrunner import queue as declare_queue
 from jobrunner.client.client import Client
 from jobrunner.jobs.declared_queues import forget_queue
+from jobrunner.jobs.decorator import job
+from jobrunner.jobs.registry import forget
 from jobrunner.task import TaskState
 from tests.support.waiting import wait_for
 
@@ -110,6 +115,40 @@ def test_nothing_is_written_for_a_wrong_parameter(cli: Callable[..., Any], add: 
     assert result.code == 2
     assert "x of job 'add' is '1.5'; it must be int" in result.err
     assert raw.dbsize() == 0
+
+
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+@dataclass
+class Line:
+    sku: str
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("flag=yes", "flag of job 'many_types' is 'yes'; it must be bool: .*; write true or false"),
+        ("tags=a,b", r"it must be list\[str\]: .*; write JSON, as '\[\"a\", \"b\"\]'"),
+        ("line=tea", r"it must be .*Line \| None: .*; write JSON, as '{\"a\": 1}'"),
+        ("by=a", r"it must be dict\[str, int\]: .*; write JSON, as '{\"a\": 1}'"),
+        ("colour=RED", "it must be Colour, one of 'red', 'green': "),
+        ("size=XL", "it must be one of 's', 'm': "),
+    ],
+)
+def test_a_wrong_parameter_is_told_how_it_is_written(cli: Callable[..., Any], word: str, told: str) -> None:
+    @job
+    def many_types(
+        flag: bool = False, tags: list[str] = [], line: Line | None = None, by: dict[str, int] = {},  # noqa: B006
+        colour: Colour = Colour.RED, size: Literal["s", "m"] = "s",
+    ) -> None: ...  # fmt: skip
+
+    try:
+        assert re.search(told, cli("enqueue", "many_types", word).err)
+    finally:
+        forget("many_types")
 
 
 def test_it_says_when_the_id_is_there_already(cli: Callable[..., Any], add: Any, client: Client) -> None:
