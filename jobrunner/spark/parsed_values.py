@@ -64,17 +64,22 @@ def decimal_of(value: Any, precision: int, scale: int) -> Decimal:
     return found
 
 
-def check_name(name: str) -> None:
-    """Raises ValueError for a name that the decoder of payloads cannot have."""
-    if _NO_NAME.search(name):
-        raise ValueError(f"the name {name!r} has a quote, a backslash or a control character")
+def check_names(of: spark.StructType) -> None:
+    """Raises ValueError for names that the decoder of payloads cannot have."""
+    seen = set()
+    for name in of.fieldNames():
+        if _NO_NAME.search(name):
+            raise ValueError(f"the name {name!r} has a quote, a backslash or a control character")
+        if name in seen:
+            raise ValueError(f"the name {name!r} occurs twice")
+        seen.add(name)
 
 
 def check_type(of: spark.DataType) -> None:
     """Raises ValueError for a type that cannot be read from JSON."""
     if isinstance(of, spark.StructType):
+        check_names(of)
         for part in of.fields:
-            check_name(part.name)
             check_type(part.dataType)
     elif isinstance(of, spark.ArrayType):
         check_type(of.elementType)

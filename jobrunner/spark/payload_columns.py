@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import texts
-from jobrunner.spark.parsed_values import check_name, decimal_of
+from jobrunner.spark.parsed_values import check_names, decimal_of
 from jobrunner.spark.payloads import UNREADABLE, misfit, payload_check
 
 _FLAT = (
@@ -156,9 +156,12 @@ def _array(values: Sequence[Any], misfits: dict[int, str], kind: pa.DataType, co
 
 def check_readable(schema: spark.StructType) -> None:
     """Raises InvalidOption for a column of a type that payloads cannot be read into."""
+    try:
+        check_names(schema)
+    except ValueError as error:
+        raise InvalidOption(f"payload columns: {error}") from None
     for column in schema.fields:
         try:
-            check_name(column.name)
             _converter(column.dataType)
         except ValueError as error:
             raise InvalidOption(f"payload column {column.name!r}: {error}") from None
@@ -194,8 +197,7 @@ def _converter(of: spark.DataType) -> Convert | None:
 
 def _nested(of: spark.DataType) -> Convert:
     if isinstance(of, spark.StructType):
-        for part in of.fields:
-            check_name(part.name)
+        check_names(of)
         parts = [(f"f{place}", part.name, _inside(part.dataType)) for place, part in enumerate(of.fields)]
         return lambda value: {name: convert(getattr(value, slot)) for slot, name, convert in parts}
     if isinstance(of, spark.ArrayType):

@@ -272,6 +272,8 @@ MISTAKES = [
     ({"queue": " , "}, InvalidOption, "give a name"),
     ({"queue": "mail", "columns": "_ids"}, InvalidOption, "did you mean '_id'"),
     ({"queue": "mail", "rowsPerPartition": "0"}, InvalidOption, "give a whole number from 1"),
+    ({"queue": "mail", "columns": "_id,payload,_id"}, InvalidOption, "columns names '_id' twice"),
+    ({"queue": "mail", "payloadSchema": " "}, InvalidOption, "give the fields of payloads"),
     ({"queue": "mail", "mode": "lax"}, InvalidOption, "choose one of PERMISSIVE, FAILFAST"),
 ]
 
@@ -289,7 +291,8 @@ def test_a_wrong_option_says_what_is_right(options, error, message):
         ("_ids string", "did you mean '_id'"),
         ("_when string", "is timestamp, not string; cast it"),
         ("v variant", "payload column 'v': variant cannot be read"),
-        ('`a"b` int', "payload column 'a\"b': the name .* has a quote"),
+        ('`a"b` int', "payload columns: the name .* has a quote"),
+        ("n int, n string", "payload columns: the name 'n' occurs twice"),
         ('o struct<`a"b`: int>', "payload column 'o': the name .* has a quote"),
         ("o struct<i: interval day>", "payload column 'o'"),
     ],

@@ -14,7 +14,7 @@ from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.option_names import check_names, listed, settle_names
 from jobrunner.settings import client_settings, file_settings
 from jobrunner.spark.columns import NUMBER, WHOLE
-from jobrunner.spark.parsed_values import check_name
+from jobrunner.spark.parsed_values import check_names as check_field_names
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.sink.micro_batch import MicroBatch
 
@@ -117,11 +117,10 @@ def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
         _check_steering(column)
     _check_ids(names, options)
     fields = [column for column in schema.fields if not column.name.startswith("_")]
-    for column in fields:
-        try:
-            check_name(column.name)
-        except ValueError as error:
-            raise InvalidOption(f"column {column.name!r} cannot be a field of a payload: {error}; rename it") from None
+    try:
+        check_field_names(spark.StructType(fields))
+    except ValueError as error:
+        raise InvalidOption(f"the columns cannot be fields of a payload: {error}; rename one of them") from None
     definition = options.definition()
     if definition is not None:
         _check_parameters([column.name for column in fields], definition)

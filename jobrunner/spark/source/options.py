@@ -116,13 +116,15 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
     mode = options.get("mode", MODES[0]).upper()
     if mode not in MODES:
         raise InvalidOption(f"mode={options['mode']!r}: choose one of {', '.join(MODES)}")
+    if (fields := options.get("payloadSchema")) is not None and not fields.strip():
+        raise InvalidOption(f"payloadSchema={fields!r}: give the fields of payloads, as 'n int, name string'")
     return ReadOptions(
         url=where.url,
         prefix=where.prefix,
         queues=_queues(queues),
         states=states,
-        columns=_columns(options.get("columns"), "payloadSchema" in options),
-        payload_schema=options.get("payloadSchema"),
+        columns=_columns(options.get("columns"), fields is not None),
+        payload_schema=fields,
         fails_fast=mode == "FAILFAST",
         rows_per_partition=_whole(options.get("rowsPerPartition", str(_ROWS)), "rowsPerPartition"),
         rows_per_trigger=None if rows is None else _whole(rows, "maxRowsPerTrigger"),
@@ -156,7 +158,9 @@ def _columns(given: str | None, has_fields: bool) -> tuple[str, ...] | None:
         return None
     names = listed(given)
     known = ("payload", *ITEM_COLUMNS, *((MISFIT,) if has_fields else ()))
-    for name in names:
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise InvalidOption(f"columns names {name!r} twice; name each once")
         if name == MISFIT and not has_fields:
             raise InvalidOption(f"columns names {MISFIT!r}, which needs the option payloadSchema; add it")
         if name not in known:

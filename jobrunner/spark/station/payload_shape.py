@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType, 
 
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import UTC, quoted
-from jobrunner.spark.parsed_values import check_name, check_type
+from jobrunner.spark.parsed_values import check_names, check_type
 from jobrunner.spark.payload_columns import PayloadReader, has_times
 from jobrunner.spark.running import conf_of
 
@@ -80,7 +80,7 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
                 "leave the schema out and read it from the column payload"
             )
         try:
-            check_name(column.name)
+            check_names(columns)
             check_type(column.dataType)
         except ValueError as error:
             raise InvalidOption(

@@ -231,7 +231,7 @@ def test_what_is_wrong_with_options_is_said_before_anything_is_written(write, se
         ),
         ({"_priority": [1]}, {}, InvalidOption, "no column for the payload"),
         ({"n": [1], "_id": ["a"]}, {"idFrom": "n"}, InvalidOption, "'_id' and the option"),
-        ({'a"b': [1]}, {}, InvalidOption, "cannot be a field of a payload: the name .* has a quote"),
+        ({'a"b': [1]}, {}, InvalidOption, "cannot be fields of a payload: the name .* has a quote"),
     ],
 )
 def test_what_is_wrong_with_columns_is_said_before_anything_is_written(write, send, raw, columns, options, error, said):
