@@ -368,7 +368,7 @@ def _matcher(expression: str) -> Any:
     except CroniterBadDateError as error:
         raise InvalidOption(f"cron {expression!r} never fires; give a day that its months have") from error
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        raise InvalidOption(f"cron {expression!r} cannot be read; mend it: {describe(error)}") from error
+        raise InvalidOption(f"cron {expression!r} cannot be read: {error}; mend it") from error
     return matcher
 
 
@@ -381,7 +381,10 @@ def _zone(name: object) -> "ZoneInfo":
     known = (get_data("tzdata", "zones") or b"").decode().split()
     if isinstance(name, str) and name in known:
         return ZoneInfo(name)
-    lowered = {zone.lower(): zone for zone in known}
-    near = get_close_matches(name[:40].lower(), lowered, n=1, cutoff=0.5) if isinstance(name, str) else []
-    nearest = lowered[near[0]] if near else "UTC"
+    said = getattr(name, "key", name)  # that of a ZoneInfo
+    wanted = said[:40].strip().lower() if isinstance(said, str) else ""
+    # CEST is no zone, and EST, the nearest of its kind, is not what was meant: it has no summer time.
+    lowered = {zone.lower(): zone for zone in known if "/" in zone or zone.lower() == wanted}
+    near = get_close_matches(wanted, lowered, n=1, cutoff=0.5)
+    nearest = lowered[near[0]] if near else "Europe/Berlin"
     raise InvalidOption(f"tz is {describe(name)}, no known zone; give an IANA name such as {nearest!r}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import cache
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -477,6 +478,7 @@ def test_any_mix_of_fields_fires_or_is_refused(fields: list[str]) -> None:
         ("Madrid", "Europe/Madrid"),
         ("newyork", "America/New_York"),
         ("EST ", "EST"),
+        ("utc", "UTC"),
     ],
 )
 def test_an_unknown_zone_is_refused_and_the_nearest_is_named(tz: str, nearest: str) -> None:
@@ -757,3 +759,17 @@ def test_jitter_spreads_keys_and_ticks() -> None:
     assert len(by_key) == len(by_tick) == 100
     assert min(by_key) < NOON + 10 * SECOND
     assert max(by_key) > NOON + 50 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("tz", "meant"),
+    [("Europe/Berln", "Europe/Berlin"), ("CEST", "Europe/Berlin"), (ZoneInfo("Asia/Tokyo"), "Asia/Tokyo")],
+)
+def test_an_unknown_zone_is_told_one_that_has_the_changes_of_a_place(tz: Any, meant: str) -> None:
+    with pytest.raises(InvalidOption, match=f"no known zone; give an IANA name such as '{meant}'"):
+        Cron("0 9 * * *", tz)
+
+
+def test_an_expression_that_cannot_be_read_is_told_why_in_plain_words() -> None:
+    with pytest.raises(InvalidOption, match=r"^cron '60 \* \* \* \*' cannot be read: \[60 [^']*; mend it$"):
+        Cron("60 * * * *")
