@@ -141,6 +141,57 @@ def test_rows_that_a_station_on_spark_refuses_or_sends_nowhere_are_dead(
     nothing_left(flights, audit, but_dead=3)
 
 
+def test_a_value_that_does_not_fit_the_next_station_on_spark_is_dead_with_its_column(
+    flights, drive, spark, client, audit, tmp_path
+):
+    """The columns of the two differ in type, so that payloads are JSON between them; `from_json` alone would fail the
+    whole batch."""
+
+    def larger(df, spark):
+        return df.select("_id", F.when(df.n == 3, F.lit(1000)).otherwise(df.n).cast("long").alias("n"))
+
+    flights.spark_station("raw", to="between", schema="n int")(larger)
+    end_in_a_folder(flights, tmp_path, schema="n tinyint")
+    ids = flights.push_many("raw", [{"n": n} for n in range(6)])
+
+    assert drive("raw") == 1
+
+    assert {row.n for row in stored(spark, tmp_path, "late").values()} == {0, 1, 2, 4, 5}
+    (error,) = errors_of(client, [ids[3]])
+    assert error == "PipelineError: the payload does not fit the schema: column 'n': expected int <= 127"
+    nothing_left(flights, audit, but_dead=1)
+
+
+@pytest.mark.parametrize("schema", ["n tinyint", "variant", None])
+def test_text_that_is_no_json_is_dead_before_the_next_station_on_spark(
+    flights, drive, spark, client, audit, tmp_path, schema
+):
+    def spoil(df, spark):
+        return df.withColumn("payload", F.when(F.col("payload").contains("3"), "{no").otherwise(F.col("payload")))
+
+    flights.spark_station("raw", to="between")(spoil)
+    end_in_a_folder(flights, tmp_path, schema=schema)
+    ids = flights.push_many("raw", [{"n": n} for n in range(6)])
+
+    assert drive("raw") == 1
+
+    assert set(stored(spark, tmp_path, "late")) == {*ids} - {ids[3]}
+    (error,) = errors_of(client, [ids[3]])
+    assert error.startswith("PipelineError: the payload is no JSON: ")
+    nothing_left(flights, audit, but_dead=1)
+
+
+def end_in_a_folder(flights, tmp_path, schema):
+    """between ══ late, a chain from raw on."""
+    flights.spark_station("between", to="late", schema=schema)(lambda df, spark: df)
+
+    @flights.spark_sink("late", schema="n int")
+    def store(df, spark, batch):
+        write_batch(df.select("_id", "n"), batch, str(tmp_path / "late"))
+
+    flights.chain("raw", **CHAINED)
+
+
 def test_two_rows_for_an_item_fail_the_batch_by_its_name(flights, attempt, spark, client, tmp_path):
     def twice(df, spark):
         return df.withColumn("_to", F.lit("late")).unionByName(df.where("n = 6").withColumn("_to", F.lit("late")))
@@ -262,11 +313,13 @@ def test_stations_in_python_follow_each_other_and_columns_change_their_types(fli
 
     @flights.spark_station("third", to="end", schema="n int, seen array<string>")
     def third(df, spark):
-        return df.select("_id", df.n.cast("string").alias("n"), F.col("_headers")["from"].alias("via"), "seen")
+        via = F.col("_headers")["from"].alias("via")
+        return df.select("_id", df.n.cast("string").alias("n"), via, "seen", df.n + 1)
 
-    @flights.spark_sink("end", schema="n string, seen string, via string, more double")
+    @flights.spark_sink("end", schema="n string, seen array<string>, via string, more double, `(n + 1)` long")
     def end(df, spark, batch):
-        write_batch(df.select("_id", "n", "seen", "via", "more"), batch, str(tmp_path / "end"))
+        rows = df.select("_id", "n", "seen", "via", "more", F.col("(n + 1)").alias("next"))
+        write_batch(rows, batch, str(tmp_path / "end"))
 
     flights.chain("raw", **CHAINED)
     ids = flights.push_many("raw", [{"n": n} for n in range(3)])
@@ -274,7 +327,7 @@ def test_stations_in_python_follow_each_other_and_columns_change_their_types(fli
     assert drive("raw") == 1
 
     rows = stored(spark, tmp_path, "end")
-    assert tuple(rows[ids[2]])[:5] == (ids[2], "2", '["1","flights/raw"]', "flights/second", None)
+    assert tuple(rows[ids[2]])[:6] == (ids[2], "2", ["1", "flights/raw"], "flights/second", None, 3)
     nothing_left(flights, audit)
 
 

@@ -4,7 +4,7 @@ Invariants: a row that a station refuses is set aside before any row of that sta
 the reason, and no sink sees it. No item is there twice behind a station.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -74,15 +74,23 @@ class _ChainRun:
         """The stations in Python from this one on, in one pass over the items."""
         steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
         reached = [name for name in self._chain.spark if name in _reached_from(queue, self._chain)]
+        for name, rows in self._behind(queue, as_read(df, F.col(PAYLOAD)), steps, reached):
+            self.visit(name, rows)
+
+    def _behind(
+        self, queue: str, read: DataFrame, steps: Mapping[str, PythonStep], reached: Sequence[str]
+    ) -> Iterator[tuple[str, DataFrame]]:
+        """Rows of payloads as text, behind the `steps`, for each of the stations on Spark that are `reached`. Items
+        that a step refuses are set aside, and payloads that do not fit the station which is next."""
         schemas = {name: self._shapes[name].columns for name in reached}
         zone = time_zone(self._spark, schemas.values())
         targets = TargetPayloads(schemas, zone)
         run_items = Shipped(partial(_run_items, queue, steps, schemas, zone))
-        rows = self._batch.quarantine(as_read(df, F.col(PAYLOAD)).mapInArrow(run_items, targets.spark_schema()))
+        rows = self._batch.quarantine(read.mapInArrow(run_items, targets.spark_schema()))
         for name in reached:
             place = targets.place_of[name]
             some = rows.where(F.col(TO) == name)
-            self.visit(name, self._shapes[name].dress(some, targets.readers[place], targets.prefix(place)))
+            yield name, self._shapes[name].dress(some, targets.readers[place], targets.prefix(place))
 
     def _frames(self, station: SparkStation, df: DataFrame) -> None:
         returned = steered(station.function(df, self._spark))
@@ -142,8 +150,12 @@ class _ChainRun:
                     for name, kind in wanted.items()
                 ]
                 return rows.select(*columns, *OWN)
-        text, _ = payload_text(kinds, returned)
-        return shape.dress(as_read(rows, text))
+        text, may_be_no_json = payload_text(kinds, returned)
+        read = as_read(rows, text)
+        if queue in self._chain.python or (shape.columns is None and not may_be_no_json):
+            return shape.dress(read)
+        ((_, checked),) = self._behind(queue, read, {}, [queue])  # Spark would fail the batch for one that does not fit
+        return checked
 
 
 def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
