@@ -146,6 +146,17 @@ def test_a_disk_that_is_full_or_read_only_blames_no_item(
     assert sorted(row["n"] for row in rows) == list(range(6))
 
 
+@pytest.mark.parametrize("merged", [False, True], ids=["appended", "merged"])
+def test_columns_have_any_names(spark, table, merged):
+    """PySpark takes a dot in the name of a column for a field, and a backtick for a quote, where it calls Python."""
+    names = ["a.b", "c d", "ñ 名", "e`f", "g,h"]
+    rows = spark.createDataFrame([tuple(range(5)), tuple(range(5, 10))], names).repartition(2)
+    by = {"merge_on": "a.b"} if merged else {"partition_by": ["e`f", "c d"]}
+    write_table(rows, micro_batch("query", 0), table, **by)
+    found = sorted(tuple(row[name] for name in names) for row in read(table))
+    assert found == [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]
+
+
 def test_upserts_keep_the_item_that_was_enqueued_last(flights, drive, table):
     flights.spark_sink("late", table=table, schema="n long, v string", merge_on="n", batch=10, **SOON)
     flights.push_many("late", [{"n": n % 5, "v": f"v{n}"} for n in range(25)])

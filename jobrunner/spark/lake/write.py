@@ -20,6 +20,7 @@ from jobrunner.etl.table_sink import TableAddress, TableSink, address_of, names_
 from jobrunner.formatting import describe
 from jobrunner.outcome import Steer
 from jobrunner.settings import check_whole
+from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
@@ -184,8 +185,9 @@ def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int, *, gathers: bo
     if by:
         spread = spread.sortWithinPartitions(*by)
     target = ready.target(rows_per_file)
+    numbered = spread.toDF(*[f"c{place}" for place in range(len(df.columns))])  # PySpark takes a dot for a field here
     try:
-        made = spread.mapInArrow(Shipped(partial(_write_task, target)), "file string").collect()
+        made = numbered.mapInArrow(Shipped(partial(_write_task, target, df.columns)), "file string").collect()
         files = [DataFile.of_json(row["file"]) for row in made]
         _check_visible(ready, files)
     except BaseException as error:
@@ -198,8 +200,10 @@ def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int, *, gathers: bo
     return files
 
 
-def _write_task(target: FileTarget, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for made in write_files(target, rows):
+def _write_task(
+    target: FileTarget, names: Sequence[str], rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    for made in write_files(target, (one.rename_columns(list(names)) for one in rows)):
         yield pa.record_batch([pa.array([made.as_json()], pa.string())], names=["file"])
 
 
@@ -231,4 +235,4 @@ def _schema(address: TableAddress, df: DataFrame) -> pa.Schema:
 
 
 def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
