@@ -252,7 +252,7 @@ def test_a_new_item_is_handed_out_with_its_headers_and_encoding(ends):
 def test_new_items_of_a_write_share_a_priority(line):
     source, target = line("o/a"), line("o/b")
     target.enqueue("there")
-    source.run(batches.begin(source.keys, "b", lease_ms=1000, shared={"priority": 2, "type": "T"}))
+    source.run(batches.begin(source.keys, "b", lease_ms=1000, shared={"priority": 2, "type": "T", "key": "k"}))
     decide(source, [("new", "b", b"1", '{"new":1}'), ("own", "b", b"1", '{"new":1,"priority":0}')])
     advance(source)
 
@@ -327,13 +327,14 @@ def test_a_slice_of_large_payloads_is_short(line):
     assert target.ids("waiting") == ids
 
 
-def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_rows_made_room(ends):
+@pytest.mark.parametrize("rows", [1, 6])
+def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_rows_made_room(ends, rows):
     source, _ = ends
     source.configure(max_inflight=6)
     decide(source, [(one, "b", b"1", "") for one in "uvwxyz"])
     source.wakes()
 
-    advance(source, 6)
+    advance(source, rows)
 
     assert source.wakes()
 

@@ -87,9 +87,46 @@ def test_no_staged_key_is_left_however_many(held):
 
 
 def test_a_release_counts_no_failure(held, clock):
-    assert setback(held, "released") == "again"
+    assert setback(held, "released", delay_ms=500) == "again"
+    assert (held.scores("batches"), held.scores("finishing")) == ({"b": clock.ms + 500}, {})
+    clock.advance(500)
     assert claim(held).failures == 0
     assert held.raw.hget(held.keys.batch + b"b", "expiries") is None
+
+
+def test_a_write_that_is_released_is_due_where_writes_are_given_up(mail, clock):
+    mail.run(batches.begin(mail.keys, "w", lease_ms=1000, shared={}))
+    assert setback(mail, "released", batch="w", delay_ms=500) == "again"
+    assert (mail.scores("batches"), mail.scores("finishing")) == ({}, {"w": clock.ms + 500})
+
+
+def test_a_batch_that_is_divided_is_split_unless_its_member_is_alone(held, clock):
+    assert setback(held, "divided") == "split"
+    names = [f"b.p{n}of3" for n in (1, 2, 3)]
+    assert held.scores("batches") == dict.fromkeys(names, clock.ms)
+    part = claim(held, names[0])
+    assert (part.failures, part.error) == (0, "why")
+    assert setback(held, "divided", batch=names[0], delay_ms=5) == "again"
+    assert held.scores("batches")[names[0]] == clock.ms + 5
+
+
+def test_a_batch_of_two_is_divided_too(mail):
+    mail.enqueue("x", "y")
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=2, lease_ms=1000, turn=1))
+    assert setback(mail, "divided") == "split"
+    parts = [mail.raw.hgetall(mail.keys.batch + b"b.p%dof2" % n) for n in (1, 2)]
+    assert [(part[b"failures"], part[b"expiries"], part[b"error"]) for part in parts] == [(b"0", b"0", b"why")] * 2
+
+
+@pytest.mark.parametrize("fate", ["failed", "blamed", "poison", "divided", "released", "dissolved"])
+def test_a_server_that_is_full_takes_each_word(held, fate):
+    held.raw.config_set("maxmemory", 1)
+    try:
+        said = setback(held, fate)
+    finally:
+        held.raw.config_set("maxmemory", 0)
+    words = {"failed": "again", "released": "again", "dissolved": "dissolved"}
+    assert said == words.get(fate, "split")
 
 
 def test_a_batch_that_is_dissolved_goes_back_to_its_places(held):

@@ -114,3 +114,17 @@ def test_a_worker_is_woken_for_what_is_left(mail, left, wakes):
     mail.wakes()
     assert fill(mail, 2)[0] == 2
     assert mail.wakes() == wakes
+
+
+def test_a_task_that_may_still_start_becomes_a_member(mail, clock):
+    mail.enqueue("a", expires_in_ms=5)
+    clock.advance(4)
+    assert fill(mail)[0] == 1
+    assert members(mail) == ["a"]
+
+
+def test_leases_of_others_count_for_the_cap(mail):
+    mail.configure(max_inflight=3)
+    mail.lease("held")
+    mail.enqueue("a", "b", "c")
+    assert fill(mail)[0] == 2

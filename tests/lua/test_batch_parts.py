@@ -4,6 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import batches
 from jobrunner.broker.calls.batches import Claimed
+from jobrunner.errors import BatchLost
 
 
 @pytest.fixture
@@ -24,8 +25,9 @@ def claim(line, batch="b", name=""):
 
 
 def decide(line, batch="b", epoch=1, *rows):
-    line.run(batches.stage(line.keys, batch, epoch, "n", [word for row in rows for word in row]))
-    line.run(batches.decide(line.keys, batch, epoch, {"n": len(rows)}, rest="dropped"))
+    if rows:
+        line.run(batches.stage(line.keys, batch, epoch, "n", [word for row in rows for word in row]))
+    line.run(batches.decide(line.keys, batch, epoch, ["n"] if rows else [], rest="dropped"))
 
 
 def range_of(line, batch):
@@ -92,6 +94,48 @@ def test_parts_learn_that_another_one_was_decided_and_the_whole_of_none(held):
     second = claim(held, "b.p2of4")
     assert isinstance(second, Claimed)
     assert (second.first, second.size, second.others_worked) == (3, 3, True)
+
+
+def test_a_part_takes_no_more_members(held):
+    held.enqueue("later")
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
+    assert isinstance(claim(held, "b.p1of4"), Claimed)
+    before = held.snapshot()
+    with pytest.raises(BatchLost, match="part of a batch"):
+        held.run(batches.fill(held.keys, "b.p1of4", 1, had=3, count=1, lease_ms=1000, turn=1))
+    assert held.snapshot() == before
+
+
+def test_the_lease_of_a_decided_batch_is_renewed_where_it_is_finished(held, clock):
+    decide(held)
+    clock.advance(500)
+    assert held.run(batches.renew(held.keys, "b", 1, lease_ms=1000)) == clock.ms + 1000
+    assert (held.scores("batches"), held.scores("finishing")) == ({}, {"b": clock.ms + 1000})
+    while not held.run(batches.advance(held.keys, "b", count=99)).done:
+        pass
+    with pytest.raises(BatchLost):
+        held.run(batches.renew(held.keys, "b", 1, lease_ms=1000))
+
+
+def test_a_part_ends_its_own_members_alone_also_by_the_slice(held):
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
+    claim(held, "b.p2of4")
+    decide(held, "b.p2of4")
+    steps = [held.run(batches.advance(held.keys, "b.p2of4", count=1)).ended for _ in range(4)]
+    assert steps == [1, 1, 1, 0]
+    assert held.ids("pending") == list("abcghijkl")
+
+
+def test_a_lease_is_renewed_by_the_claim_that_has_it(held, clock):
+    clock.advance(1000)
+    claim(held, name="mine")
+    before = held.snapshot()
+    with pytest.raises(BatchLost):
+        held.run(batches.renew(held.keys, "b", 2, lease_ms=1000, claim="other"))
+    assert held.snapshot() == before
+    for name in ("mine", ""):
+        clock.advance(10)
+        assert held.run(batches.renew(held.keys, "b", 2, lease_ms=1000, claim=name)) == clock.ms + 1000
 
 
 @pytest.mark.parametrize("known", ["whole", "size"])

@@ -219,3 +219,15 @@ def test_a_line_of_another_type_loses_no_task(mail, state, delay_ms):
 
     mail.raw.delete(key)
     assert mail.fail(attempt, delay_ms=delay_ms) == ["scheduled"]
+
+
+def test_a_death_is_noted_for_the_leader_also_of_a_task_that_lost_a_field(mail, clock):
+    mail.enqueue("a", "b", type="send", expires_in_ms=5)
+    mail.raw.hdel(mail.keys.task("a"), "retry_count")
+    mail.raw.hdel(mail.keys.task("b"), "type")
+    clock.advance(5)
+    mail.reserve()
+
+    noted = [line.decode().split("\t") for line in mail.raw.lrange(mail.keys.deaths, 0, -1)]
+    reason = "expired before it started"
+    assert noted == [["a", "send", "0", "kept", reason], ["b", "", "0", "kept", reason]]

@@ -331,3 +331,17 @@ def test_a_join_that_wants_no_results_keeps_none(mail):
     prepare(mail, results=b"[]")
     arrive(mail, (0, "succeeded", b'"' + 5000 * b"x" + b'"'))
     assert (join_hash(mail)["m0"], join_hash(mail).get("bytes")) == (b"succeeded:", None)
+
+
+def test_what_is_left_of_a_join_that_fired_says_what_it_was(mail):
+    prepare(mail, total=1, ttl_ms=60_000)
+    assert arrive(mail, (0, "succeeded")) == "fired"
+    assert join_hash(mail) == {"rule": b"success", "total": b"1", "ttl_ms": b"60000", "fired": b"then-j"}
+
+
+def test_a_death_that_was_told_is_not_told_again(mail):
+    prepare(mail, rule="pass", total=1, task=False, onward=FAR)
+    assert arrive(mail, (0, "dead")) == "posted"
+    mail.raw.delete(mail.keys.outbox)
+    assert arrive(mail, (0, "dead")) == "noted"
+    assert outbox(mail) == {}

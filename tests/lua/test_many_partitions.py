@@ -249,3 +249,12 @@ def test_a_reserve_of_a_queue_whose_keys_are_free_foresees_nothing_of_them(mail,
     add(mail, "a-0", "b-0")
     assert ids(mail.reserve(9)) == ["a-0"]
     assert mail.ask().next_event_ms == clock.ms + 7000
+
+
+def test_a_call_that_reads_a_bound_of_tasks_without_their_partitions_says_that_there_are_more(mail, clock):
+    add(mail, *(f"k-{n}" for n in range(501)))
+    limit(mail, fair=1)
+    first = mail.ask(501)
+    assert len(first.attempts) == 500
+    assert first.next_event_ms == clock.ms
+    assert len(mail.reserve(501)) == 1

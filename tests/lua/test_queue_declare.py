@@ -185,6 +185,7 @@ def test_a_declaration_counts_until_its_last_millisecond(mail, clock):
     clock.set(1_700_000_000_000.75)
     declare(mail, max_inflight="4")
     declare(mail, max_inflight="5")
+    declare(mail, max_inflight="4")
     noted = mail.raw.hget(mail.keys.declared, "deployed").split()
     assert noted[1::2] == [b"%d" % (1_700_000_000_000 + TTL_MS)] * 2
     clock.set(1_700_000_000_000 + TTL_MS)

@@ -118,3 +118,25 @@ def test_many_queues_are_judged_each_for_itself(drained, line, keys, raw, forget
 
     assert forget("other", "mail", "damaged", "never") == ["used", "forgotten", "used", "used"]
     assert not raw.exists(keys.queue("never").counters)
+
+
+def test_a_queue_is_unused_since_the_whole_millisecond(mail, clock, forget, raw):
+    clock.set(1_700_000_000_000.75)
+    mail.commit(mail.lease("a"))
+    assert forget() == ["marked"]
+    assert raw.hget(mail.keys.counters, "unused") == b"1700000000000 2"
+
+
+@pytest.mark.parametrize("index", ["rotation:-1", "rotation:0", "rotation:1", "blocked", "unsure"])
+def test_what_partitions_left_goes_with_their_queue(drained, raw, index):
+    base = drained.keys.base + b"mail:"
+    raw.zadd(base + index.encode(), {f"p{n}": n for n in range(201)})
+    left = [base + name for name in (b"partition:-1:p0", b"partition:0:p0", b"partition:1:p200")]
+    for key in left:
+        raw.zadd(key, {"stale": 1})
+    for n in (0, 200):
+        raw.hset(base + b"bucket:p%d" % n, "level", 1)
+
+    replies = [drained.run(queues.delete(drained.keys, force=False, states=[])) for _ in range(3)]
+    assert replies == [["more", 0], ["more", 0], ["deleted"]]
+    assert not raw.keys(base + b"*")

@@ -125,6 +125,7 @@ def test_what_did_not_begin_is_due_later_and_keeps_its_time_to_start_by(mail, cl
 
     assert mail.release(held, delay_ms="~500") == ["scheduled"]
     assert mail.scores("scheduled") == {"a": clock.ms + 500}
+    assert float(mail.hash("a")["place"]) == clock.ms + 500
     assert mail.hash("a")["expires_in_ms"] == b"60000"
     assert float(mail.hash("a")["unknown_since"]) == began
 

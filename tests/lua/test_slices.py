@@ -85,6 +85,21 @@ def test_a_gift_may_be_of_leases_and_of_tokens(shard, leases, tokens):
     assert (read(giver).inflight, read(giver).tokens) == (5 - leases, 4 - tokens)
 
 
+@pytest.mark.parametrize("tokens", [0, 4])
+def test_a_gift_of_leases_alone_leaves_the_bucket_as_it_is(shard, tokens):
+    giver = begin(shard(0), 5, tokens)
+    (gift,) = give(giver, ("mail@1", 2, 0))
+    assert gift.note.split()[1:4] == ["2", "0", "0"]
+    assert not giver.raw.exists(giver.keys.bucket)
+
+
+def test_a_shard_without_a_slice_of_leases_gives_none(shard):
+    giver = begin(shard(0), tokens=4)
+    (gift,) = give(giver, ("mail@1", 2, 1))
+    assert (gift.leases, gift.tokens) == (0, 1)
+    assert read(giver).inflight is None
+
+
 def test_a_gift_of_nothing_is_none(shard):
     giver = begin(shard(0), 5, 4)
     before = giver.snapshot()

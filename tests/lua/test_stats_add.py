@@ -166,3 +166,28 @@ def test_counts_of_a_queue_are_what_is_sampled(broker, keys, mail, raw, hashes):
     said = words(raw, hashes[0])
     assert said["mail - depth"] == " ".join(map(str, (found.waiting, found.scheduled, found.pending, found.dead)))
     assert said["mail - to"].split()[0] == "3"
+
+
+@pytest.mark.parametrize("gap_ms", [3_600_000, 3_600_001])
+def test_samples_an_hour_apart_still_tell_of_the_growth_between(broker, keys, raw, hashes, gap_ms):
+    sample(broker, keys, NOW_MS - gap_ms, mail=of(waiting=1, enqueued=7))
+    sample(broker, keys, NOW_MS, mail=of(waiting=1, enqueued=900))
+    assert words(raw, hashes[0])["mail - from"].split()[0] == ("7" if gap_ms == 3_600_000 else "900")
+
+
+def test_samples_of_one_minute_keep_where_it_began_and_end_with_their_step(broker, keys, raw, hashes):
+    for step, enqueued in enumerate((7, 8, 9)):
+        sample(broker, keys, NOW_MS + step, mail=of(enqueued=enqueued))
+
+    for key, keep_s in zip(hashes[:2], (90_000, 2_764_800), strict=True):
+        found = words(raw, key)
+        assert [found[f"mail - {name}"].split()[0] for name in ("from", "to", "depth")] == ["7", "9", "0"]
+        assert keep_s - 10 < raw.ttl(key) <= keep_s
+    assert raw.ttl(keys.stats_sampled) == -1
+    assert words(raw, keys.stats_sampled)["mail"].split()[0] == "9"
+
+
+def test_a_queue_of_any_depth_is_noted_also_when_its_totals_rest(broker, keys):
+    for depth in ({"waiting": 10}, {"dead": 1}, {"waiting": 9}, {"waiting": 5}):
+        assert sample(broker, keys, NOW_MS, mail=of(**depth, enqueued=7)) == 1
+    assert sample(broker, keys, NOW_MS, mail=of(enqueued=7)) == 0
