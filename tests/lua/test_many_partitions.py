@@ -258,3 +258,38 @@ def test_a_call_that_reads_a_bound_of_tasks_without_their_partitions_says_that_t
     assert len(first.attempts) == 500
     assert first.next_event_ms == clock.ms
     assert len(mail.reserve(501)) == 1
+
+
+def test_the_first_token_of_all_keys_is_the_one_foreseen(mail, clock):
+    limit(mail, key_tokens=1, key_interval_us=5_000_000, keepalive_ms=60_000)
+    for key in "ab":
+        add(mail, f"{key}-0", f"{key}-1")
+        assert ids(mail.reserve()) == [f"{key}-0"]
+        clock.advance(1000)
+    assert mail.ask().next_event_ms == clock.ms + 3000
+
+
+def test_a_key_behind_more_stale_entries_than_one_call_reads_has_its_turn_in_the_next(mail):
+    limit(mail, fair=1)
+    add(mail, "k-0")
+    mail.raw.zadd(mail.keys.base + b"mail:partition:0:k", {f"ghost{n}": n for n in range(600)})
+    assert mail.reserve() == []
+    assert ids(mail.reserve()) == ["k-0"]
+
+
+def test_tasks_without_a_key_are_not_counted(mail):
+    limit(mail, key_inflight=1)
+    add(mail, "-0", "k-0")
+    assert len(mail.reserve(2)) == 2
+    assert mail.raw.hgetall(mail.keys.base + b"mail:holders") == {b"k-0": b"k"}
+    assert mail.raw.hgetall(mail.keys.base + b"mail:inflight") == {b"k": b"1"}
+
+
+def test_the_level_of_a_rate_counts_in_tokens_when_the_interval_changes(mail, clock):
+    limit(mail, max_tokens=4, interval_us=4_000_000)
+    mail.enqueue(*"abcdefgh")
+    assert len(mail.reserve(1)) == 1
+    limit(mail, max_tokens=4, interval_us=8_000_000)
+    assert len(mail.reserve(9)) == 3, "three were left"
+    clock.advance(4000)
+    assert len(mail.reserve(9)) == 2
