@@ -128,10 +128,11 @@ def due(
         if isinstance(in_, timedelta):
             in_ = in_.total_seconds()
         return max(seconds(in_, option=option, minimum=-math.inf), 0.0) * 1000, None
-    return None, None if at is None else _instant_ms(at)
+    return None, None if at is None else instant_ms(at)
 
 
-def _instant_ms(at: object) -> float:
+def instant_ms(at: object) -> float:
+    """Unix ms of an aware datetime, or of seconds since 1970. Raises NaiveDatetime, InvalidOption."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(…, tzinfo=UTC)")

@@ -6,7 +6,6 @@ the column and the row, and nothing of the write happens.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from jobrunner.jobs.build import key_of
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.spark.columns import checked_priority, delay_s, refuses
 from jobrunner.spark.sink.options import WriteOptions, WriteShape
-from jobrunner.task import derived_id
+from jobrunner.task import derived_id, instant_ms
 
 _encode = msgspec.json.Encoder().encode
 _is_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -176,10 +175,6 @@ def _delay_ms(value: Any) -> float:
     return max(delay_s(value), 0.0) * 1000
 
 
-def _at_ms(instant: datetime) -> float:
-    return instant.timestamp() * 1000
-
-
 def _given_headers(value: Any) -> dict[str, str]:
     return _headers(value if isinstance(value, str) else _encode(value))
 
@@ -193,7 +188,7 @@ def _key(value: str) -> str:
 _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("_priority", "priority", checked_priority, "0, 1 or 2; higher goes first"),
     ("_delay", "delay_ms", _delay_ms, "seconds until it is due, at most a century"),
-    ("_at", "at_ms", _at_ms, "the instant at which it is due"),
+    ("_at", "at_ms", instant_ms, "the instant at which it is due"),
     ("_headers", "headers", _given_headers, "a map of strings"),
     ("_partition", "key", _key, f"a text of 1 to {LONGEST_KEY} characters"),
 )

@@ -170,6 +170,13 @@ def test_columns_with_an_underscore_steer_single_tasks(write, client):
     assert abs((later[1].when - at).total_seconds()) < 0.001
 
 
+def test_the_last_instant_there_is_stays_readable(write, client):
+    last = datetime.max.replace(tzinfo=UTC)
+    write({"n": [1], "_at": pa.array([last], pa.timestamp("us", "UTC"))})
+    (task,) = client.queue("orders").tasks("scheduled")
+    assert task.when == last.replace(microsecond=0)
+
+
 @pytest.mark.parametrize(
     ("column", "values"),
     [
