@@ -28,6 +28,14 @@ def test_it_names_the_targets_and_leaves_the_batch_for_anyone(held, clock):
     assert held.raw.zcard(held.keys.base + b"b:waiting") == 0
 
 
+def test_a_write_whose_lease_lasts_a_day_is_for_anyone_a_minute_behind_its_decision(line, clock):
+    queue = line("o/a")
+    queue.run(batches.begin(queue.keys, "b", lease_ms=86_400_000, shared={}))
+    queue.run(batches.stage(queue.keys, "b", 1, "n", ["x", "a", "1", '{"new":1}']))
+    decide(queue)
+    assert queue.scores("finishing") == {"b": clock.ms + 60_000}
+
+
 def test_the_same_decision_again_is_answered_as_before_also_when_the_batch_is_done(held, clock):
     decide(held)
     clock.advance(9000)

@@ -10,6 +10,8 @@ local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 --       by the same holder: 'ok'.
 -- include numbers batch
 
+local OWN_MS = 60000  -- for this long the driver alone rolls it forward
+
 local now = read_clock(now_ms)
 local read = read_batch()
 if read.decided == epoch then return {'ok', unpack(batch_targets(read))} end
@@ -24,7 +26,8 @@ redis.call('UNLINK', batch .. ':manifest')
 for n = 6, #ARGV, 2 do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
 redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch,
   'rows', rows)
-redis.call('ZADD', finishing, read.ends, id)
+-- The lease of a write lasts a day, and its driver may be gone, or have left the rest of the rows to others.
+redis.call('ZADD', finishing, exact(math.min(number(read.ends), now + OWN_MS)), id)
 redis.call('ZREM', batches, id)
 if read.list ~= id then redis.call('HSET', batch_key(read.list), 'worked', 1) end  -- see batch_claim
 return {'ok', unpack(batch_targets(read))}
