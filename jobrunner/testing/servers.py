@@ -5,6 +5,7 @@ It runs the very scripts of the broker, in fakeredis' own Lua (the extra `fakere
 this process.
 """
 
+import hashlib
 import select
 import shutil
 import socket
@@ -55,7 +56,8 @@ def _new_server() -> Any:
 
 
 def _steady(handler: Any) -> Any:
-    """The handler of fakeredis, but one that goes on after an error reply and waits for a slow reader."""
+    """The handler of fakeredis, but one that goes on after an error reply and waits for a slow reader. Scripts have
+    `redis.sha1hex`, which fakeredis gives to functions of libraries only."""
 
     class SteadyServer(handler):  # type: ignore[misc]
         def setup(self) -> None:
@@ -69,6 +71,8 @@ def _steady(handler: Any) -> Any:
                     return error
 
             self.current_client.read_response = reply
+            runtime = self.current_client.get_socket()._get_server_runtime(self.server.fake_server)
+            runtime.globals()[b"redis"][b"sha1hex"] = _sha1hex
             self.writer.writer = _Patient(self.connection)
 
         def handle(self) -> None:
@@ -76,6 +80,10 @@ def _steady(handler: Any) -> Any:
                 super().handle()
 
     return SteadyServer
+
+
+def _sha1hex(text: bytes) -> bytes:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
 class _Patient:
