@@ -165,4 +165,6 @@ def _is_ready(command: Command, name: str) -> object:
         return "worker started" in command.errors.read_text()
     if name == "dashboard":
         return select([command.process.stdout], [], [], 0)[0]
-    return all(EmbeddedServer(Path(f"/proc/{pid}/cwd").readlink()).status().users for pid in command.servers)
+    with suppress(FileNotFoundError):  # one has ended meanwhile
+        return all(EmbeddedServer(Path(f"/proc/{pid}/cwd").readlink()).status().users for pid in command.servers)
+    return False

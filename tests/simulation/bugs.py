@@ -31,8 +31,8 @@ BUGS = {
     ),
     "LEASES_STAY": Bug("  call_sliced('ZREM', leases, ended)\n", "", 100, "has a lease in"),
     "ENQUEUE_WITHOUT_NOTE": Bug(
-        "if note and not redis.call('SET', note, '', 'NX', 'PX', '10000') then", "if false then", 20000,
-        "",
+        "local is_again = note and not redis.call('SET', note, '', 'NX', 'PX', '10000')", "local is_again = false",
+        20000, "",
     ),
     "COMMIT_NOT_COUNTED": Bug("  redis.call('HINCRBY', counters, outcome, total)\n", "", 100, "entered orders/"),
     "MOVED_AND_STILL_PENDING": Bug("end_leases(ids, moved)\n", "", 200, "orders/"),
@@ -54,7 +54,7 @@ BUGS = {
                                      "'failures', failures, 'expiries', expiries, 'error', error_text)", 20000, ""),
     "ARRIVALS_COUNTED": Bug(
         "  if before and (before ~= 'dead' or outcome == 'dead') then return false end\n", "  before = nil\n",
-        2000, "too early",
+        2000, "pending",
     ),
     "END_NOT_POSTED": Bug(
         "if onward ~= '' then rarely_1().post(onward, shown, result) end", "", 2000, "was never enqueued"

@@ -313,13 +313,13 @@ def test_a_parameter_whose_type_is_not_there_is_named_with_the_remedy() -> None:
         job(pay)
 
     @job
-    class Pay(Job):
+    class PayLater(Job):
         amount: "ForTypeCheckers"  # type: ignore[name-defined]  # noqa: F821
 
         def run(self) -> None: ...
 
-    with pytest.raises(ParameterError, match=f"job 'Pay': the type of a parameter is not there: name {remedy}"):
-        Pay.definition.parameters.write(Pay(amount=1))
+    with pytest.raises(ParameterError, match=f"job 'PayLater': the type of a parameter is not there: name {remedy}"):
+        PayLater.definition.parameters.write(PayLater(amount=1))
 
 
 def test_a_generator_is_refused_as_a_worker_would_run_nothing_of_it() -> None:
