@@ -71,7 +71,7 @@ def _steady(handler: Any) -> Any:
                     return error
 
             self.current_client.read_response = reply
-            runtime = self.current_client.get_socket()._get_server_runtime(self.server.fake_server)
+            runtime = self.current_client.get_socket()._get_server_runtime(self.server.fake_server)  # noqa: SLF001
             runtime.globals()[b"redis"][b"sha1hex"] = _sha1hex
             self.writer.writer = _Patient(self.connection)
 
