@@ -383,7 +383,7 @@ def _zone(name: object) -> "ZoneInfo":
         return ZoneInfo(name)
     said = getattr(name, "key", name)  # that of a ZoneInfo
     wanted = said[:40].strip().lower() if isinstance(said, str) else ""
-    # CEST is no zone, and EST, the nearest of its kind, is not what was meant: it has no summer time.
+    # CEST is no zone. EST is the most similar name, and wrong: it has no summer time.
     lowered = {zone.lower(): zone for zone in known if "/" in zone or zone.lower() == wanted}
     near = get_close_matches(wanted, lowered, n=1, cutoff=0.5)
     nearest = lowered[near[0]] if near else "Europe/Berlin"

@@ -13,7 +13,7 @@ from jobrunner.broker.slots import SLOTS, slot_of
 from jobrunner.broker.topology import Address, Topology
 
 _LASTING = (AuthenticationError, ResponseError, TlsError)
-"""Errors that another try would not mend."""
+"""Errors that a retry does not cure."""
 
 
 class Cluster:

@@ -147,8 +147,8 @@ class Sentinels:
         self._asked_at = 0.0
 
     def primary(self) -> Address:
-        """Where the primary is. Raises RedisConnectionError when no sentinel knows, TlsError and AuthenticationError
-        among them; ResponseError: it is none."""
+        """Where the primary is. Raises RedisConnectionError when no sentinel knows, TlsError for a certificate that is
+        not valid, ResponseError for a server that is no sentinel."""
         hosts, now = self._topology.hosts, monotonic()
         known, failure = self._ask_all([one for one in hosts if self._silent.get(one, 0.0) < now])
         if not known:

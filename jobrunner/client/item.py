@@ -1,4 +1,4 @@
-"""An item: payload, headers, options, its record as programs list it; and the errors for the replies to a report."""
+"""An item: payload, headers, options; and the errors for the replies to a report."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import (
-    InvalidOption,
-    LeaseLost,
-    NotReserved,
-    TargetFull,
-    TooManyHops,
-)
+from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, TargetFull, TooManyHops
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import Duration

@@ -1,4 +1,4 @@
-"""What a program reads of a queue: an item taken by `pop`, and the record of one as it stands there."""
+"""Items as a program reads them: one that `pop` took out of the queue, and the record of one that is still stored."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any

@@ -104,7 +104,7 @@ class TableSink:
 @cache
 def _version(library: str) -> str:
     """The version that is installed, which each batch asks for; the lowest that will do when its metadata is gone."""
-    from importlib.metadata import PackageNotFoundError, version  # 10 ms that a sink without batches need not wait
+    from importlib.metadata import PackageNotFoundError, version  # imports email, 10 ms
 
     try:
         return version(library)

@@ -61,7 +61,7 @@ class BoundCall(Generic[R]):
         return self._with(options, "using")
 
     def enqueue(self, **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]:
-        """Sends it as a task, with these options beside those that it has. Errors as in Job.enqueue."""
+        """Sends it as a task; these options are added to those that it has. Errors as in Job.enqueue."""
         call = self._with(options, "enqueue") if options else self
         return current_client().enqueue(call.task(), wait=call.options.wait)
 

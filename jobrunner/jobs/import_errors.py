@@ -27,7 +27,7 @@ def not_loadable(name: str, error: Exception) -> ModuleNotLoadable:
 
 
 def _remedy(name: str, error: Exception) -> str:
-    """What else is wrong than the code: a path, and `module:name`, are what other programs take."""
+    """The advice for a wrong name: other programs take a path or `module:name`. Empty when the code is wrong."""
     dotted = name.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".")
     if dotted and dotted != name:
         return f"a module has a dotted name, without a path or a colon: {dotted}"

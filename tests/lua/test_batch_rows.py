@@ -1,4 +1,4 @@
-"""batch_advance: what rows make of members and of new items, each hash as a whole; lists of rows; limits of keys."""
+"""batch_advance: how rows change members and create items, compared field by field; lists of rows; limits of keys."""
 
 import pytest
 

@@ -20,7 +20,7 @@ _LEAST = 8
 the server a call for each task."""
 _STUCK_S = 0.25
 _UNBEGUN_S = 2.0
-"""As long may a task that has a slot wait for its begin: longer, and something blocks the interpreter or the loop."""
+"""A task that has a slot and has not begun for so long is blocked, by the interpreter or the event loop."""
 _MEASURED_S = 0.002
 _MOST_CALLS = 2
 _TOGETHER = 4
@@ -280,8 +280,8 @@ class Prefetch:
         return min(max(backlog - self.depth // 4, 1), most)
 
     def is_stuck(self, backlog: int) -> bool:
-        """Whether tasks wait behind long ones that took all slots: others should have them. To hand back what has a
-        slot would cost it a token of the rate of its queue because of a machine that is busy for a moment."""
+        """Whether tasks wait behind long ones that took all slots, so that another worker should have them. Tasks that
+        have a slot are given longer: each that is handed back costs its queue a token of its rate."""
         limit_s = _STUCK_S if self.in_hand > self._concurrency else _UNBEGUN_S
         return backlog > 0 and monotonic() - self._moved_at > limit_s
 

@@ -1,4 +1,4 @@
-"""What `jobrunner work` imports: nothing for features that its jobs do not use."""
+"""The modules that `jobrunner work` imports: none of features that its jobs do not use."""
 
 import subprocess
 import sys
