@@ -36,8 +36,10 @@ def _open_standard_streams() -> None:
 
 def _escape_what_cannot_be_encoded() -> None:
     """Has output in an encoding such as Latin-1 escape what that lacks; a list with a `…` in it was an error there."""
+    from jobrunner.formatting import is_utf8
+
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+        if isinstance(stream, TextIOWrapper) and not is_utf8(stream.encoding):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -210,6 +210,11 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def is_utf8(encoding: str | None) -> bool:
+    """Whether a stream of this encoding can write every character."""
+    return str(encoding).lower() in ("utf-8", "utf8")
+
+
 def display_width(text: str) -> int:
     """The columns that a terminal takes for a text: two for each wide character, none for a combining one."""
     if text.isascii():

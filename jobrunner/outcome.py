@@ -7,6 +7,7 @@ is passed on as it is. (The idea of steering by return value is Oban's.)
 """
 
 from datetime import timedelta
+from typing import get_args
 
 import msgspec
 
@@ -156,6 +157,4 @@ Outcome = (
     | FannedOut
     | Dropped
 )
-OUTCOMES = frozenset(
-    (Succeeded, Failed, Snoozed, Cancelled, Released, Unknown, Deferred, Acknowledged, Moved, FannedOut, Dropped)
-)
+OUTCOMES = frozenset(get_args(Outcome))

@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 
 from jobrunner.clock import perf_counter, utc_now
 from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
-from jobrunner.formatting import away, cut, display_width, printable
+from jobrunner.formatting import away, cut, display_width, is_utf8, printable
 from jobrunner.redaction import TOO_DEEP
 
 _UNPRINTABLE = re.compile(r"[^\n -~]")
@@ -33,7 +33,7 @@ _UNPRINTABLE = re.compile(r"[^\n -~]")
 
 def answer_json(value: Any) -> None:
     """Writes a value of dataclasses, structs, lists, dicts and datetimes (ISO 8601) as JSON."""
-    is_ascii = str(sys.stdout.encoding).lower() not in ("utf-8", "utf8")  # an escape that is not JSON's stands for none
+    is_ascii = not is_utf8(sys.stdout.encoding)  # an escape that is not JSON's stands for none
     text = json.dumps(value, indent=2, ensure_ascii=is_ascii, default=_plain)
     click.echo(text if text.isprintable() else _UNPRINTABLE.sub(_json_escape, text))
 

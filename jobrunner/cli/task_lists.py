@@ -110,14 +110,15 @@ class FoundTasks:
 def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> FoundTasks:
     """The first `limit` tasks that match, read to the end of all states; a terminal sees how far the search is."""
     with searching(client, wanted) as tell:
-        found = _latest if wanted.state in LATEST_FIRST else _in_line
-        rows = list(islice(found(client, wanted, limit + 1, hides, tell), limit + 1))
+        if wanted.state in LATEST_FIRST:
+            found = _latest(client, wanted, hides, tell)
+        else:
+            found = _in_line(client, wanted, limit + 1, hides, tell)
+        rows = list(islice(found, limit + 1))
     return FoundTasks(_records(client, rows[:limit]), are_cut=len(rows) > limit)
 
 
-def _latest(
-    client: Client, wanted: Filter, _: int, hides: Redaction, tell: Callable[[int], None]
-) -> Iterator[TaskRow]:
+def _latest(client: Client, wanted: Filter, hides: Redaction, tell: Callable[[int], None]) -> Iterator[TaskRow]:
     searched = 0
 
     def examined(count: int) -> None:

@@ -12,10 +12,8 @@ from jobrunner.settings import Duration
 from jobrunner.task import TaskState
 
 if TYPE_CHECKING:
-    from jobrunner.task_record import TaskRecord
-
-if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
+    from jobrunner.task_record import TaskRecord
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -150,34 +150,25 @@ def matching(client: Client, wanted: Filter, redaction: Redaction | None = None)
     again.
     """
     for line in _lines(client, wanted):
-        here, newest = None, line.state in LATEST_FIRST
-        while here is None or here.read < 2 * line.size:
-            chunk = _call(client, wanted, line, EXAMINED_AT_ONCE, here, newest=newest, payloads=False)
+        newest = line.state in LATEST_FIRST
+        for chunk in _all_chunks(client, wanted, line, EXAMINED_AT_ONCE, newest=newest, payloads=False):
             shown = _shown(chunk, wanted, redaction)
             yield [_place(line, task_id, score) for task_id, score, _ in shown.tasks]
-            if chunk.is_end or not chunk.read:
-                break
-            here = _behind(line, here, chunk)
 
 
 def latest(
     client: Client, wanted: Filter, *, redaction: Redaction | None = None, examined: Callable[[int], None] | None = None
 ) -> Iterator[TaskRow]:
     """All dead or finished tasks that match, of all queues and shards together the latest first, read when they are
-    asked for. `examined` is called with how many tasks each call has examined."""
+    asked for, as by `matching`. `examined` is called with how many tasks each call has examined."""
     lines = _lines(client, wanted)
     each = max(EXAMINED_AT_ONCE // max(len(lines), 1), _FEW)  # payloads of all lines are in memory at once
 
     def of_line(line: _Stretch) -> Iterator[TaskRow]:
-        here = None
-        while here is None or here.read < 2 * line.size:  # as `matching`
-            chunk = _call(client, wanted, line, each, here, newest=True, payloads=True)
+        for chunk in _all_chunks(client, wanted, line, each, newest=True, payloads=True):
             if examined is not None:
                 examined(chunk.read)
             yield from _rows(client, line, _shown(chunk, wanted, redaction))
-            if chunk.is_end or not chunk.read:
-                break
-            here = _behind(line, here, chunk)
 
     return heapq.merge(*map(of_line, lines), key=lambda row: row.when or from_ms(0), reverse=True)
 
@@ -259,6 +250,19 @@ def _match(wanted: Filter) -> Match:
 def _chunk(client: Client, wanted: Filter, line: _Stretch, most: int, here: _Cursor | None, order: str) -> SearchChunk:
     newest = order == "newest" if order else line.state in LATEST_FIRST
     return _call(client, wanted, line, most, here, newest=newest, payloads=True)
+
+
+def _all_chunks(
+    client: Client, wanted: Filter, line: _Stretch, most: int, *, newest: bool, payloads: bool
+) -> Iterator[SearchChunk]:
+    """A line to its end, up to `most` matching tasks at a time; each chunk is read when it is asked for."""
+    here = None
+    while here is None or here.read < 2 * line.size:
+        chunk = _call(client, wanted, line, most, here, newest=newest, payloads=payloads)
+        yield chunk
+        if chunk.is_end or not chunk.read:
+            return
+        here = _behind(line, here, chunk)
 
 
 def _call(
