@@ -26,6 +26,8 @@ from jobrunner.errors import EmbeddedServerError
 
 # Longer than any holder of start.lock needs: neither a start nor a stop takes more than 10 s.
 TURN_TIMEOUT_S: Final = 30.0
+# As long as a guard or a user that leaves holds start.lock, where no server has to be started or stopped.
+COUNT_TIMEOUT_S: Final = 0.25
 POLL_S: Final = 0.01
 
 
@@ -130,11 +132,12 @@ def is_locked(path: Path) -> bool:
 def count_shares(path: Path, *, start_lock: Path) -> int | None:
     """How many processes share the lock at `path`, or None where that is unknown. Raises OSError.
 
-    Zero is certain. More is counted in proc_locks(5), which Linux has, and which shows one PID namespace.
+    Zero is certain. More is counted in proc_locks(5), which Linux has, and which shows one PID namespace. Unknown while
+    another process starts or stops the server.
     """
     if not path.exists():
         return 0
-    start = try_lock(start_lock)
+    start = next((fd for _ in tries(COUNT_TIMEOUT_S) if (fd := try_lock(start_lock)) is not None), None)
     if start is None:
         return None
     try:

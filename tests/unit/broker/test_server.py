@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -620,6 +620,23 @@ def test_a_process_that_holds_the_start_lock_forever_is_told(folder: Path, monke
         pytest.raises(EmbeddedServerError, match=r"another process has held .*start\.lock"),
     ):
         EmbeddedServer(folder).acquire()
+
+
+def test_users_are_counted_although_a_guard_is_just_looking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = EmbeddedServer(folder)
+    server.acquire()
+    looking = ExitStack()
+    looking.enter_context(turn(folder / "start.lock"))
+    monkeypatch.setattr(embedded_locks, "sleep", lambda _: looking.close())
+    counted = server.status().users
+
+    monkeypatch.setattr(embedded_locks, "COUNT_TIMEOUT_S", 0.0)
+    with turn(folder / "start.lock"):
+        not_counted = server.status().users
+
+    server.release()
+    assert counted == (1 if ON_LINUX else None)
+    assert not_counted is None
 
 
 def test_a_folder_deleted_under_its_users_gets_a_new_server_that_they_do_not_stop(folder: Path) -> None:
