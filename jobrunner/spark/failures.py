@@ -35,6 +35,7 @@ from jobrunner.errors import (
     TableError,
 )
 from jobrunner.spark.executor_load import UNFIT
+from jobrunner.spark.running import text_of, told_lines
 
 _LONGEST = 1000
 _TRACEBACK = "Traceback (most recent call last):"
@@ -44,7 +45,6 @@ _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
-_JAVA_CALL = re.compile(r"^An error occurred while calling \S+$")
 _BEFORE_ANY_ROW = (
     AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
     PySparkTypeError, StationError,
@@ -115,7 +115,7 @@ class SparkTaskError(Exception):
 
 def is_of_python_task(error: BaseException) -> bool:
     """Whether it was raised by Python code in a task of Spark."""
-    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _is_of_python(str(error))
+    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _is_of_python(text_of(error))
 
 
 def _is_of_python(text: str) -> bool:
@@ -132,7 +132,7 @@ def is_never_of_items(error: BaseException) -> bool:
     """Whether Spark found no session or no data source, an executor lacks a module, or a table does not take rows."""
     if isinstance(error, TableError) or error_line(error).startswith(_MODULES):
         return True
-    if is_of_spark(error) and _NO_SOURCE in str(error):
+    if is_of_spark(error) and _NO_SOURCE in text_of(error):
         return True
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 
@@ -147,7 +147,7 @@ def is_alive(spark: SparkSession) -> bool:
 
 def error_line(error: BaseException) -> str:
     """`Name: what happened`, at most 1 000 characters."""
-    text = str(error)
+    text = text_of(error)
     if plain := _OURS.search(text):
         return _shortened(_SQLSTATE.sub("", plain[1]).rstrip())
     if _TRACEBACK in text:
@@ -155,8 +155,7 @@ def error_line(error: BaseException) -> str:
     lost = _LOST_TASK.search(text)
     if lost:
         return _shortened(f"SparkError: {lost['why']}")
-    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not _JAVA_CALL.match(line)]
+    lines = told_lines(error)
     first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
     if isinstance(error, AnalysisException):
         first = _EXPRESSION_ID.sub("", first)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NAMED = re.compile(r"The value '(?P<value>.*)' in the config \"(?P<name>[^\"]+)\"")
+_JAVA_CALL = re.compile(r"An error occurred while calling \S+")
+"""The first line of an error of Java, which names only the call."""
 _remembered: list["SparkSession"] = []
 _log = SafeLogger("jobrunner.spark")
 
@@ -79,8 +81,21 @@ def set_all(spark: "SparkSession", settings: Mapping[str, str]) -> None:
 
 def first_line(error: BaseException) -> str:
     """The first line of Spark's message, at most 300 characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
+    return (*told_lines(error), type(error).__name__)[0][:300]
+
+
+def told_lines(error: BaseException) -> list[str]:
+    """The lines of Spark's message that are not empty, without the one that only names a call of Java's."""
+    lines = [line.strip().removeprefix(": ") for line in text_of(error).splitlines() if line.strip()]
+    return [line for line in lines if not _JAVA_CALL.fullmatch(line)]
+
+
+def text_of(error: BaseException) -> str:
+    """The whole message. That of an error of Java is with Java, which may have ended."""
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__} of a Java that has ended"
 
 
 def _is_over(spark: "SparkSession") -> bool:

@@ -18,7 +18,7 @@ from jobrunner.errors import InvalidOption, SparkMissing
 from jobrunner.etl.spark_conf import NEEDED_CONF, check_setting, conf_of_environment, conf_of_file, prepare_for, where
 from jobrunner.formatting import install_command
 from jobrunner.spark.java import find_java, home_of
-from jobrunner.spark.running import conf_of, first_line, running_session, set_all
+from jobrunner.spark.running import conf_of, first_line, running_session, set_all, told_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +34,9 @@ _ALWAYS = {
 _AT_START = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JAVA_ENDED = "[JAVA_GATEWAY_EXITED]"
+_CAUSE = "Caused by: "
+_JAVA_ENDS_WITHIN_S = 10
 
 
 def spark_session(
@@ -120,7 +123,9 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
         except Exception as error:
             if not settings:
                 raise
-            raise _refused(error, master, settings) from error
+            refused = _refused(error, master, settings)
+            _end_java()
+            raise refused from None  # the message of the first error ended with its Java
     _quiet_accumulators(session)
     return session
 
@@ -133,11 +138,31 @@ def _daemon() -> dict[str, str]:
 
 
 def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> InvalidOption:
-    """The error for a session that does not start. Java names the setting that it refuses on stderr, if at all."""
+    """The error for a session that does not start. A Java that ends at once gives its reason on stderr only."""
+    from py4j.protocol import Py4JNetworkError  # the extra may be absent
+
     line = first_line(error)
+    if isinstance(error, (OSError, Py4JNetworkError)) or _JAVA_ENDED in line:
+        line = f"its Java ended, for the reason that it printed above ({line})"
+    elif causes := [told.removeprefix(_CAUSE) for told in told_lines(error) if told.startswith(_CAUSE)]:
+        line = f"{line} ({causes[-1][:300]})"
     named = {name: value for name, value in settings.items() if name in line} or settings
     listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
     return InvalidOption(f"Spark does not start at {master!r} with {listed}: {line}")
+
+
+def _end_java() -> None:
+    """Ends a Java in which no session started, so that the next one is not made with the settings that were refused."""
+    from pyspark import SparkContext  # the extra may be absent
+
+    gateway = SparkContext._gateway  # noqa: SLF001  PySpark has no public way
+    if gateway is None or SparkContext._active_spark_context is not None:  # noqa: SLF001
+        return
+    with suppress(Exception):  # it may have ended
+        gateway.shutdown()
+        gateway.proc.terminate()
+        gateway.proc.wait(_JAVA_ENDS_WITHIN_S)
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def _quiet_accumulators(session: Any) -> None:

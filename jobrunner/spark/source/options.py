@@ -30,6 +30,8 @@ PAYLOAD = "payload"
 MISFIT = "_misfit"
 """The column with the reason why a payload does not fit the schema; null when it fits."""
 _PATTERN = re.compile(r"[*?\[]")
+_NESTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|<[^<>]*>|\([^()]*\)")
+_FIELD = re.compile(r"\s*[^\s:]+(\s*:\s*|\s+)\S")
 _ROWS = 100_000
 
 
@@ -116,8 +118,9 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
     mode = options.get("mode", MODES[0]).upper()
     if mode not in MODES:
         raise InvalidOption(f"mode={options['mode']!r}: choose one of {', '.join(MODES)}")
-    if (fields := options.get("payloadSchema")) is not None and not fields.strip():
-        raise InvalidOption(f"payloadSchema={fields!r}: give the fields of payloads, as 'n int, name string'")
+    fields = options.get("payloadSchema")
+    if fields is not None:
+        _check_fields(fields)
     return ReadOptions(
         url=where.url,
         prefix=where.prefix,
@@ -131,6 +134,17 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
         starting=options.get("startingOffset", "earliest"),
         needs_queues=missing == _MISSING[0],
     )
+
+
+def _check_fields(ddl: str) -> None:
+    """Raises InvalidOption for a field without a type: Spark's parser, which checks all else, names no option."""
+    without, text = None, ddl
+    while text != without:  # what is in brackets or quotes may have commas of its own
+        without, text = text, _NESTED.sub("_", text)
+    for part in text.split(","):
+        if not _FIELD.match(part):
+            where = f", field {part.strip()!r} has no type" if part.strip() and part.strip() in ddl else ""
+            raise InvalidOption(f"payloadSchema={ddl!r}{where}: give the fields of payloads, as 'n int, name string'")
 
 
 def _queues(given: str) -> tuple[str, ...]:

@@ -33,6 +33,34 @@ def test_queues_that_are_there_are_no_error(queue):
     batch_options({"queue": queue}).check_there(THERE)
 
 
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("n", r"'n', field 'n' has no type: give"),
+        ("n int, town", "field 'town' has no type"),
+        ("at struct<x:int,y:int>, n", "field 'n' has no type"),
+        ("n int,, m int", "'n int,, m int': give the fields"),
+        ("n int,", "'n int,': give the fields"),
+        (":int", "field ':int' has no type"),
+    ],
+)
+def test_a_field_without_a_type_is_named_with_the_option(ddl, told):
+    with pytest.raises(InvalidOption, match=f"payloadSchema={told}" if told.startswith("'") else told):
+        batch_options({"queue": "q", "payloadSchema": ddl})
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "n int", "n:int", "n : int", "`a, b` int, c map<string,array<int>>", "n decimal(10,2) NOT NULL",
+        "n int COMMENT 'a, b (c'", "s struct<x: int, y: struct<z: int>>, t timestamp", "`` int",
+        'n int COMMENT "it\'s, x"',
+    ],
+)  # fmt: skip
+def test_fields_that_have_types_are_left_to_spark(ddl):
+    assert batch_options({"queue": "q", "payloadSchema": ddl}).payload_schema == ddl
+
+
 def test_an_empty_server_and_streams_need_no_queue():
     batch_options({"queue": "*"}).check_there([])
     stream_options({"history": "later"}).check_there([])
