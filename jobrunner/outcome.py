@@ -92,11 +92,11 @@ class Released(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """Not begun: this worker knows no job or station for it, or (`is_away`) cannot read its payload from the payload
-    store now. `error` says so."""
+    """Not begun: this worker knows no job or station for it, or (`is_unreadable`) cannot read its payload:
+    from the payload store now, or without a key. `error` says so."""
 
     error: str
-    is_away: bool = False
+    is_unreadable: bool = False
 
 
 class Deferred(msgspec.Struct, frozen=True, tag=True):

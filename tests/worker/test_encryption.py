@@ -1,5 +1,5 @@
 """Encrypted and signed tasks through workers, clients, pipelines, flows and pages: without a key they can be neither
-read nor swapped nor changed, and a task that cannot be decrypted is dead with the reason and loses nothing."""
+read nor swapped nor changed, and a task that cannot be decrypted loses nothing: it waits for the key, or is dead."""
 
 import asyncio
 import base64
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+import structlog
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
@@ -154,17 +155,47 @@ def test_signed_payloads_stay_readable_and_results_too(connect: Callable[..., Cl
 
 
 @pytest.mark.parametrize("lacks", [(), (NEW,)])
-def test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there(
-    connect: Callable[..., Client], kind: str, lacks: tuple[str, ...]
+def test_a_worker_without_the_key_hands_the_task_back_and_another_runs_it(
+    connect: Callable[..., Client], clock: Any, kind: str, lacks: tuple[str, ...]
 ) -> None:
+    clock.set()
+    connect()
+    Other(text="plain, beside it").enqueue()
     connect(OLD, payload_encryption=kind)
     task_id = Note(text=SECRET).enqueue().id
 
-    client = connect(*lacks)
+    with structlog.testing.capture_logs() as lines:
+        work(connect(*lacks))
+        clock.advance(2_000)
+        work(connect(*lacks))
+
+    client = connect(NEW, OLD)
+    record = client.task(task_id).record()
+    assert (record.state, record.retry_count, record.error) == ("scheduled", 0, "")
+    told = [line for line in lines if line["event"].startswith("payloads cannot be read: tasks are handed back")]
+    assert len(told) == 2, "once a minute each"
+    assert "EncryptionKeyMissing: " in told[0]["error"]
+    assert seen == [("other", "plain, beside it")]
+    clock.advance(60_000)
     work(client)
+    assert client.task(task_id).result(timeout=0) == f"{SECRET} noted"
+
+
+def test_a_task_whose_key_no_worker_has_is_dead_in_the_end_and_runs_once_the_key_is_there(
+    connect: Callable[..., Client], clock: Any, kind: str
+) -> None:
+    clock.set()
+    connect(OLD, payload_encryption=kind)
+    task_id = Note(text=SECRET).enqueue().id
+
+    client = connect(NEW)
+    work(client)
+    for _ in range(3):
+        clock.advance(86_400_000)
+        work(client)
 
     task = client.task(task_id)
-    assert (task.state, task.attempts) == ("dead", 1)
+    assert (task.state, task.attempts) == ("dead", 3)
     assert task.record().error.startswith("EncryptionKeyMissing: ")
     assert seen == []
     client = connect(NEW, OLD)

@@ -48,8 +48,8 @@ class UnknownJobs:
         self._logged_at: dict[tuple[str, str], float] = {}
 
     def reported(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
-        """Returns the outcome to report for an attempt that could not be made here. A payload store that is away is
-        waited for in the same way."""
+        """Returns the outcome to report for an attempt that could not be made here. A payload store that is away,
+        and a worker that has the key of a payload, are waited for in the same way."""
         now_ms = attempt.deadline_ms - attempt.keepalive_ms
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:
@@ -71,7 +71,7 @@ class UnknownJobs:
         self._logged_at[named] = now
         what = {"job": attempt.type} if attempt.type else {}
         message = "this worker does not know the job: its tasks are handed back, for another worker"
-        if outcome.is_away:
+        if outcome.is_unreadable:
             message, what = "payloads cannot be read: tasks are handed back", {**what, "error": outcome.error}
         _log.warning(message, **what, queue=attempt.queue, tasks=self._counted.pop(named), task=attempt.id)
 

@@ -175,9 +175,10 @@ def unknown_job(attempt: Attempt) -> Unknown:
     return Unknown(f"UnknownJob: this worker knows {what}; load the module that declares it")
 
 
-def store_away(error: JobrunnerError) -> Unknown:
-    """The outcome of an attempt whose payload is in a store that is away, or that this worker has not."""
-    return Unknown(sendable(f"{type(error).__name__}: {error}"), is_away=True)
+def unreadable_here(error: JobrunnerError) -> Unknown:
+    """The outcome of an attempt whose payload another worker may be able to read: it is in a store that is away or that
+    this worker has not, or needs a key that this worker has not."""
+    return Unknown(sendable(f"{type(error).__name__}: {error}"), is_unreadable=True)
 
 
 def already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:

@@ -13,6 +13,7 @@ from jobrunner.codec import NULL, to_json, write_result
 from jobrunner.encryption.envelope import is_stored
 from jobrunner.errors import (
     EncryptionError,
+    EncryptionKeyMissing,
     EncryptionMissing,
     ParameterError,
     PayloadStoreError,
@@ -38,8 +39,8 @@ from jobrunner.worker.run.error_outcome import (
     pass_on_cancellation,
     refused,
     shown,
-    store_away,
     unknown_job,
+    unreadable_here,
 )
 
 _SUCCEEDED = Succeeded()
@@ -160,9 +161,9 @@ class Runner:
         if attempt.encoding or self._encryption is not None:
             try:
                 attempt = run.decrypt(self._encryption)
-            except PayloadStoreUnavailable as error:
-                return store_away(error)
-            except (EncryptionError, EncryptionMissing, PayloadStoreError) as error:
+            except (EncryptionKeyMissing, EncryptionMissing, PayloadStoreUnavailable) as error:
+                return unreadable_here(error)
+            except (EncryptionError, PayloadStoreError) as error:
                 return refused(error)
         try:
             if definition.may_run_code_early:
