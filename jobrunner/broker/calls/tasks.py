@@ -205,9 +205,10 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
 def full(queue: str, more: int) -> QueueFull:
     """The error for tasks beyond the capacity of a queue."""
     reached = "its part of max_size" if is_shard(queue) else "its max_size"
+    fewer = ", send fewer at once (more than max_size never fit)" if more > 1 else ""
     return QueueFull(
-        f"queue {queue!r} has no room for {more} more: {reached} is reached and nothing was added; try again later, "
-        "or raise max_size",
+        f"queue {queue!r} has no room for {more} more: {reached} is reached and nothing was added; try again later"
+        f"{fewer}, or raise max_size",
         wanted=more,
     )
 
