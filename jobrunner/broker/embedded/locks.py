@@ -29,6 +29,7 @@ TURN_TIMEOUT_S: Final = 30.0
 # As long as a guard or a user that leaves holds start.lock, where no server has to be started or stopped.
 COUNT_TIMEOUT_S: Final = 0.25
 POLL_S: Final = 0.01
+_MOST_READINGS: Final = 20
 
 
 class Share:
@@ -191,6 +192,17 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _listed_shares(path: Path) -> int:
+    # The kernel shows a long list page by page, and leaves lines out or repeats them when a lock of any process is
+    # taken or given up between two pages. So a number counts when two readings in a row agree.
+    before, shares = -1, _shares_once(path)
+    for _ in range(_MOST_READINGS):
+        if shares == before:
+            break
+        before, shares = shares, _shares_once(path)
+    return shares
+
+
+def _shares_once(path: Path) -> int:
     # "1: FLOCK  ADVISORY  READ 1234 08:02:5678 0 EOF", the device in hexadecimal.
     try:
         lines = Path("/proc/locks").read_text().splitlines()

@@ -639,6 +639,29 @@ def test_users_are_counted_although_a_guard_is_just_looking(folder: Path, monkey
     assert not_counted is None
 
 
+@pytest.mark.skipif(not ON_LINUX, reason="counts in /proc/locks")
+def test_users_are_counted_although_a_reading_of_the_locks_leaves_some_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel shows a long list page by page, and locks come and go meanwhile."""
+    server = EmbeddedServer(folder)
+    server.acquire()
+    read_text, shown = Path.read_text, iter(["", "twice", "whole", "whole"])
+
+    def read(path: Path, **options: str) -> str:
+        text = read_text(path, **options)
+        if path != Path("/proc/locks"):
+            return text
+        return {"": "", "twice": text * 2, "whole": text}[next(shown)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    counted = server.status().users
+    monkeypatch.undo()
+
+    server.release()
+    assert counted == 1
+
+
 def test_a_folder_deleted_under_its_users_gets_a_new_server_that_they_do_not_stop(folder: Path) -> None:
     early = EmbeddedServer(folder)
     early.acquire()
