@@ -625,8 +625,8 @@ def test_a_delayed_task_that_fails_is_delayed_again(
     task = rows_jobs.Late(failures=1).enqueue(in_=0.5)
     assert task.result(timeout=10) == 1
     first, second = (entry.at for entry in ledger.entries("run"))
-    assert 0.5 <= first - began_at < 0.8
-    assert 0.4 <= second - first < 0.7
+    assert 0.5 <= first - began_at < 0.5 + SLACK_S
+    assert 0.4 <= second - first < 0.4 + SLACK_S
 
 
 def test_a_delay_of_nothing_or_less_is_now(queue: Queue, clock: Clock) -> None:
@@ -782,10 +782,10 @@ def test_a_periodic_job_runs_although_the_leader_does_not_know_it(
     """MOSQ-27: worker B leads and knows only other jobs; worker A knows P, and runs it."""
     known_to_a = PERIODIC.format(name="RowsKnown", queue="u", every=0.4, overlap="skip", then="pass")
     module = fleet.module("rows_known", known_to_a)
-    b = work(leader_ttl=0.6)
+    b = work(leader_ttl=3.0)
     leader = wait_for(lambda: raw.hget(keys.leader, "worker"))
     assert leader.decode() == b.id
-    a = fleet.start_one(modules=[module], queues=["u"], leader_ttl=0.6)
+    a = fleet.start_one(modules=[module], queues=["u"], leader_ttl=3.0)
     wait_for(lambda: len(ledger.entries("RowsKnown")) >= 3)
     assert raw.hget(keys.leader, "worker") == leader
     assert registry.find("RowsKnown") is None

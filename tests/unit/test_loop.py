@@ -115,6 +115,7 @@ def test_it_repeats_until_it_is_stopped() -> None:
     assert loop.stop()
     turns = step.turns
     loop.wake()
+    assert not loop.is_alive
     assert step.turns == turns
 
 

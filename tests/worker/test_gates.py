@@ -43,19 +43,23 @@ def test_a_closed_gate_keeps_the_worker_from_tasks_until_it_opens(current, start
     assert task.result(timeout=30) == 1
     wait_for(lambda: wait_for(current.workers)[0].gate == "")
     reason[0] = "again"
-    wait_for(lambda: wait_for(current.workers)[0].gate.endswith("again"))
-    assert nothing.enqueue().state == "waiting"
+    wait_for(lambda: wait_for(current.workers)[0].gate.endswith("again") and worker._parts.fetcher.resting)
+    task, seen = nothing.enqueue(), len(asked)
+    wait_for(lambda: len(asked) > seen + 3)
+    assert task.state == "waiting"
 
 
 def test_an_open_gate_does_not_end_a_command_to_be_quiet(current, start, often, nothing):
-    reason = ["closed"]
-    worker = start(queues=["gated"], gates=[lambda: reason[0]], heartbeat=0.2)
+    reason, asked = ["closed"], []
+    worker = start(queues=["gated"], gates=[lambda: asked.append(1) or reason[0]], heartbeat=0.2)
     wait_for(lambda: wait_for(current.workers)[0].gate)
     state, fetcher = worker._state, worker._parts.fetcher
     run_operation(broker_of(current), command_worker(keys_of(current), worker.id, "quiet"))
     wait_for(lambda: state.is_quiet)
     reason[0] = ""
     wait_for(lambda: not state.gate)
+    seen = len(asked)
+    wait_for(lambda: len(asked) > seen + 1)  # it has acted on the open gate before it asks again
     assert fetcher.resting
     run_operation(broker_of(current), command_worker(keys_of(current), worker.id, "resume"))
     wait_for(lambda: not fetcher.resting)

@@ -71,6 +71,7 @@ def test_a_caller_that_goes_away_costs_the_partner_nothing(
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
     wait_until(lambda: running.calls["weather"] == 1)
     get_json(f"{running.url}/weather/EWR/2013-03-02", timeout=5)
+    wait_until(lambda: not [one for one in threading.enumerate() if "process_request_thread" in one.name])
 
     assert capfd.readouterr().err == ""
 
