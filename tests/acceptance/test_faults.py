@@ -296,7 +296,7 @@ def _run_through_a_crash(server: Server, client: Client, fleet: Fleet) -> None:
         stop.set()
         producer.join()
     counts = client.queue("t").counts
-    wait_for(lambda: not any(counts().values()), timeout_s=15)
+    wait_for(lambda: not any(counts().values()))
     assert set(acknowledged) <= set(fleet.ledger.times("end"))
     for worker in workers:
         assert worker.alive

@@ -354,10 +354,10 @@ def test_now_is_the_time_of_the_server(
         before = server_ms(raw)
         queue.push("in a second", in_=1)
         after = server_ms(raw)
-    (lease,) = queue.reserve(wait=5)
+    (lease,) = queue.reserve(wait=30)
     seen = server_ms(raw)
     assert lease.payload == "in a second"
-    assert before + 1000 <= seen <= after + 1500
+    assert before + 1000 <= seen <= after + 1000 + 30_000, "what is late may be the machine's; the clock's is an hour"
     assert audit("q") == states(pending=2)
 
 
@@ -824,7 +824,7 @@ def test_killed_workers_and_lost_replies_cost_no_task(
     workers = fleet.start(3, **options)
     tasks = Step.enqueue_many([Step(seconds=0.02) for _ in range(200)])
     for ended in range(15, 200, 15):
-        wait_for(lambda ended=ended: len(fleet.ledger.times("end")) >= ended, timeout_s=15)
+        wait_for(lambda ended=ended: len(fleet.ledger.times("end")) >= ended)
         fault_proxy.cut_reply = rng.randrange(1500)
         if ended % 30 == 0 and ended < 150:
             workers.pop(0).kill()

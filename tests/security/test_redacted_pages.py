@@ -265,6 +265,6 @@ def test_a_server_that_lost_the_names_of_a_worker_has_them_back_soon(
         wait_until(lambda: connect().redaction().hides("iban"))
         raw.delete(keys_of(connect()).redact)
 
-        wait_until(lambda: connect().redaction().hides("iban"), timeout_s=10)
+        wait_until(lambda: connect().redaction().hides("iban"))
     finally:
         worker.stop(grace=0)
