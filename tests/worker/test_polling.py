@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from jobrunner import Job, Unique, job
+from jobrunner import Backoff, Job, Unique, current_task, job
 from jobrunner.errors import InvalidOption
 from jobrunner.jobs.registry import find
 from tests.support.waiting import wait_for
@@ -98,6 +98,53 @@ def test_nothing_found_enqueues_nothing(current):
 
     assert find("polled_none.next_batch").parameters.read(b"{}").run() == 0
     assert find("polled_none.next_batch").options.max_attempts == 0, "a poll that fails fills no list of dead tasks"
+
+
+def test_a_poll_that_fails_is_tried_again_and_nothing_of_it_dies(current, start, source):
+    asked = []
+
+    @job(queue="rows", poll_every=0.1, name="polled_away")
+    class Row(Job):
+        number: int
+
+        @classmethod
+        def next_batch(cls):
+            asked.append(current_task().attempt)
+            if len(asked) < 3:
+                raise ConnectionError("the other system is away")
+            return [cls(number=1)]
+
+        def run(self):
+            source.done.append(self.number)
+
+    start(queues=["rows"], leader_ttl=1, sweep=0.1)
+    wait_for(lambda: source.done)
+    assert asked[:3] == [1, 2, 3], "the same task, tried again"
+    assert current.queue("rows").counts()["dead"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts"),
+    [
+        ({"max_attempts": 3}, [1]),
+        ({"max_attempts": 3, "backoff": Backoff(base=0.01)}, [1, 2, 3]),
+        ({"max_attempts": 3, "retry_on": (ValueError,)}, [1, 2, 3]),
+        ({"max_attempts": 3, "retry_on": (KeyError,)}, [1]),
+    ],
+)
+def test_a_failed_tick_is_retried_when_its_job_says_how(current, run, options, attempts):
+    tried = []
+
+    @job(queue="hourly", every=3600, name=f"tick_{len(attempts)}_{'_'.join(options)}", **options)
+    def tick():
+        tried.append((current_task().id, current_task().attempt))
+        raise ValueError("always")
+
+    current.queue("hourly").configure(backoff=Backoff(base=0.01))
+    task = tick.enqueue()
+    run(queues=["hourly"], drain=True)
+    assert [attempt for task_id, attempt in tried if task_id == task.id] == attempts
+    assert task.state == "dead"
 
 
 def test_a_coroutine_may_poll_and_does_not_hold_the_event_loop_up_when_it_enqueues(

@@ -126,11 +126,17 @@ def _is_retried(attempt: Attempt, definition: Definition, error: BaseException) 
     )
 
 
+def _may_retry(definition: Definition) -> bool:
+    """Whether errors are retried: the next tick of a periodic job is its retry, unless it declares how it retries.
+
+    `max_attempts` alone does not: of a periodic job it bounds the attempts that crashes of workers end.
+    """
+    options = definition.options
+    return definition.periodic is None or options.backoff is not None or options.retry_on is not None
+
+
 def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> Failed:
-    if isinstance(error, Retry):
-        retry = True
-    else:  # the next tick of a periodic job is its retry
-        retry = definition.periodic is None and _is_retried(attempt, definition, error)
+    retry = isinstance(error, Retry) or (_may_retry(definition) and _is_retried(attempt, definition, error))
     delay_s = error.delay_s if isinstance(error, Retry) else None
     policy = definition.options.backoff
     if delay_s is None and policy is not None:
