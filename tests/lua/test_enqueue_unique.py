@@ -126,6 +126,24 @@ def test_replace_gives_the_task_that_is_there_what_the_new_one_brought(mail, add
     assert mail.hash("b") == mail.hash("c") == {}
 
 
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+@pytest.mark.parametrize(("before", "after"), [(None, 2), (2, None), (2, 0)])
+def test_the_task_that_is_there_has_the_new_priority_also_when_it_comes_due(
+    mail, add, clock, on_clash, before, after
+):
+    add("a", priority=before, delay_ms=9000)
+    assert add("b", on_clash=on_clash, priority=after, delay_ms=1000)[1] == "a"
+    for priority in (0, 1, 2):
+        mail.enqueue(f"x{priority}", priority=priority, delay_ms=1000)
+    due = clock.ms + 1000
+    clock.advance(1000)
+    held = mail.reserve(4)
+    assert [one.id for one in held].index("a") == {2: 0, 1: 1, 0: 2}[1 if after is None else after]
+    (first,) = (one for one in held if one.id == "a")
+    assert first.due_ms == pytest.approx(due, abs=1)
+    assert mail.hash("a").get("priority") == (None if after is None else str(after).encode())
+
+
 def test_a_delayed_task_knows_when_it_was_due(mail, add, clock):
     due = clock.ms + 1000
     add("a", delay_ms=1000)

@@ -34,6 +34,7 @@ local function take_lock(id)
   local ends = math.max(when, now) + ttl_ms
   redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
 end
+local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts', 'expires_in_ms'}
 local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
 -- Puts the holder, which has not begun, where the new task would have gone.
@@ -41,11 +42,10 @@ local function put_instead(holder, prefix, state, its_queue)
   if on_clash == 'replace' and is_for_another(holder, its_queue) then return {'encrypt_for', holder, its_queue} end
   local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
   local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
-  redis.call('HSET', tasks .. holder, 'place', place)
-  if on_clash == 'replace' then
-    redis.call('HDEL', tasks .. holder, 'headers', 'encoding', 'max_attempts', 'expires_in_ms')  -- it may have none
-    redis.call('HSET', tasks .. holder, unpack(ARGV, 14))
-  end
+  local key, brings = tasks .. holder, on_clash == 'replace' and 14 or #ARGV + 1
+  redis.call('HDEL', key, 'priority', unpack(on_clash == 'replace' and ITS_OPTIONS or {}))  -- the new one may have none
+  redis.call('HSET', key, 'place', place, 'more', 1, unpack(ARGV, brings))  -- `more`: a reserve reads place, priority
+  if priority ~= '' then redis.call('HSET', key, 'priority', priority) end
   insert(set, score, holder)
   if prefix .. state ~= set then redis.call('ZREM', prefix .. state, holder) end
   take_lock(holder)
