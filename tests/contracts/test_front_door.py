@@ -76,11 +76,19 @@ def test_the_files_that_a_forge_shows_are_there_and_link_to_files() -> None:
 
 def test_every_migration_page_has_a_module_side_by_side_and_says_what_to_do_without_an_equivalent() -> None:
     pages = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs" / "migrating").glob("*.md")}
-    assert {*pages} == {"arq", "celery", "dramatiq", "mosquito", "rq"}
+    assert {*pages} == {"arq", "bullmq", "celery", "dramatiq", "mosquito", "oban", "river", "rq", "sidekiq"}
+    language = "python|crystal|elixir|go|ruby|typescript"
     for name, text in pages.items():
         module = text.partition("\n## A module side by side\n")[2].partition("\n## ")[0]
-        theirs, ours = re.findall(r"^```(?:python|crystal)\n(.*?)^```$", module, re.DOTALL | re.MULTILINE)
+        theirs, ours = re.findall(rf"^```(?:{language})\n(.*?)^```$", module, re.DOTALL | re.MULTILINE)
         assert "jobrunner" not in theirs, name
         assert ours.count("\n") > 20, name
         rows = text.partition("\n## No equivalent, do this instead\n")[2].partition("\n## ")[0]
         assert rows.count("\n| ") >= 6, name
+
+
+def test_every_migration_page_is_in_the_navigation_readme_the_landing_page_and_the_comparison() -> None:
+    compare = (ROOT / "docs" / "compare.md").read_text("utf-8")
+    for path in (ROOT / "docs" / "migrating").glob("*.md"):
+        page = f"migrating/{path.name}"
+        assert all(page in text for text in (NAVIGATION, README, INDEX, compare)), page
