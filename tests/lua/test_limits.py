@@ -236,7 +236,7 @@ def test_a_full_queue_refuses_the_whole_batch(mail, clock):
     limit(mail, max_size=3)
     fill(mail, 2)
     before = mail.snapshot()
-    with pytest.raises(QueueFull, match="queue 'mail' has no room for 2 more: its max_size is reached.*send fewer at once"):
+    with pytest.raises(QueueFull, match=r"'mail' has no room for 2 more: its max_size is reached.*send fewer at once"):
         mail.enqueue("x", "y")
     assert mail.snapshot() == before
 
