@@ -1,7 +1,8 @@
 """Jobs that poll for a batch: `@job(poll_every=5)` above a class with `next_batch()`.
 
 A poll is a periodic job of its own, NAME.next_batch: the leader fires it, one worker at a time has it under a lease,
-and no tick fires while it runs or waits for its next try. It enqueues the jobs that `next_batch` returns.
+and no tick fires while it runs or waits for its next try. It enqueues the jobs that `next_batch` returns, with options
+where it returns `cls(…).using(id=…)`.
 """
 
 import inspect
@@ -10,6 +11,7 @@ from typing import Any
 
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe
+from jobrunner.jobs.build import BoundCall
 from jobrunner.jobs.job import Job
 from jobrunner.retry import Backoff, seconds
 from jobrunner.settings import Duration
@@ -61,15 +63,16 @@ def poll_function(job: type[Job], name: str) -> Callable[[], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _checked(job: type[Job], name: str, batch: Iterable[Job] | None) -> list[Job]:
+def _checked(job: type[Job], name: str, batch: "Iterable[Job | BoundCall[Any]] | None") -> "list[Job | BoundCall[Any]]":
     if batch is None:
         return []
     if isinstance(batch, (str, bytes, dict)) or not isinstance(batch, Iterable):
         raise UsageError(f"next_batch of job {name!r} returned {describe(batch)}; return a list of {job.__name__}(…)")
     found = list(batch)
     for one in found:
-        if not isinstance(one, Job):
+        if not isinstance(one, (Job, BoundCall)):
             raise UsageError(
-                f"next_batch of job {name!r} returned {describe(one)} among its items; return {job.__name__}(…) of each"
+                f"next_batch of job {name!r} returned {describe(one)} among its items; "
+                f"return {job.__name__}(…) of each, or {job.__name__}(…).using(…)"
             )
     return found

@@ -86,6 +86,26 @@ def test_what_is_no_batch_fails_the_poll_and_enqueues_nothing(current, found, me
     assert current.queues() == []
 
 
+def test_what_is_found_may_have_options_and_with_an_id_it_is_added_once(current):
+    @job(queue="rows", poll_every=5, name="polled_options")
+    class Row(Job):
+        number: int
+
+        @classmethod
+        def next_batch(cls):
+            return [cls(number=1).using(id="row-1", in_=60), cls(number=2)]
+
+        def run(self):
+            pass
+
+    poll = find("polled_options.next_batch").parameters.read(b"{}")
+    assert poll.run() == 2
+    poll.run()
+    counts = current.queue("rows").counts()
+    assert (counts["scheduled"], counts["waiting"]) == (1, 2), "the id is there already"
+    assert current.queue("rows").ids("scheduled") == ["row-1"]
+
+
 def test_nothing_found_enqueues_nothing(current):
     @job(queue="rows", poll_every=5, name="polled_none")
     class Row(Job):
