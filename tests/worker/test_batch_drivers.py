@@ -58,7 +58,7 @@ class ByTens:
     def stop(self, grace_s: float) -> None:
         self.calls.append("stop")
         self._stopping.set()
-        self._thread.join(grace_s)
+        self._thread.join(max(grace_s, 30))  # one turn at most, for which its client must be open
 
     def _work(self) -> None:
         while not self._stopping.wait(0.005):

@@ -14,6 +14,7 @@ import structlog
 
 from jobrunner import Backoff, Client, Worker, chain, job
 from jobrunner.broker.keys import Keys
+from jobrunner.clock import unix_ms
 from jobrunner.errors import (
     InvalidName,
     InvalidOption,
@@ -25,9 +26,11 @@ from jobrunner.errors import (
 )
 from jobrunner.jobs.enqueue_options import NOW
 from jobrunner.jobs.registry import forget
+from jobrunner.worker.drain import EmptyQueues
 from jobrunner.worker.fetch.reporting import AfterReport
 from jobrunner.worker.recycling import resident_bytes
 from tests.acceptance.fleet import children_of
+from tests.support.clock import Clock
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
@@ -263,6 +266,26 @@ def test_burst_waits_for_what_another_worker_runs(start: Start, run: Run, curren
     began = time.monotonic()
     run(queues=["w"], concurrency=1)
     assert time.monotonic() - began > 0.2
+
+
+def test_burst_waits_for_what_another_runs_whatever_the_clock_of_this_machine_says(
+    current: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ten days behind that of the server."""
+    clock.set(unix_ms() + 10 * 86_400_000)
+    step.enqueue("held")
+    (lease,) = current.queue("w").reserve()
+    looks: list[bool] = []
+    are_reached = EmptyQueues.are_reached
+    monkeypatch.setattr(EmptyQueues, "are_reached", lambda empty: looks.append(are_reached(empty)) or looks[-1])
+    working = threading.Thread(target=Worker(queues=["w"], client=current).run, kwargs={"burst": True})
+    working.start()
+    wait_for(lambda: len(looks) >= 2 or any(looks))
+    still_held = not any(looks)
+    lease.commit()
+    working.join(30)
+    assert still_held
+    assert looks[-1]
 
 
 @pytest.mark.parametrize("most_tasks", [1, 7, 30])

@@ -13,7 +13,6 @@ from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, te
 from jobrunner.broker.calls.server import FORMAT, refuse_other_format
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue
 from jobrunner.broker.resp import Arg
-from jobrunner.clock import unix_ms
 
 NAMES_AT_ONCE = 1000
 """How many names of queues are read at once: it keeps the server for about a third of a millisecond."""
@@ -126,10 +125,10 @@ def counts(keys: QueueKeys) -> Call[QueueCounts]:
     return _count.on(keys, tasks=keys.tasks)
 
 
-def held_by_batches(keys: QueueKeys) -> Call[int]:
-    """How many pending items are members of batches: their leases end in days, because the batch has the short one."""
-    since = unix_ms() + _LONGEST_LEASE_MS
-    return command("ZCOUNT", keys.pending, since, "+inf", read=int)
+def held_by_batches(keys: QueueKeys, *, now_ms: float) -> Call[int]:
+    """How many pending items are members of batches: their leases end in days, because the batch has the short one.
+    `now_ms` is of the clock that leases end by."""
+    return command("ZCOUNT", keys.pending, now_ms + _LONGEST_LEASE_MS, "+inf", read=int)
 
 
 def upkeep(keys: QueueKeys) -> Call[UpkeepReply]:
