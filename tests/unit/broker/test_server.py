@@ -458,9 +458,9 @@ def test_a_large_file_is_waited_for_longer_than_a_silent_server(folder: Path, mo
     client = connect(server.acquire())
     fastest = min(seconds(lambda: client.eval("for i = 1, 1000000 do end", 0)) for _ in range(10))
     server.release()
-    # 3 s at the rate just measured. A server that loads answers once per 1,024 commands, so after 1 / 64 of that time:
-    # other work on this machine may slow it down twentyfold before it looks silent.
-    write_slow_commands(folder, count=65_536, turns=int(1_000_000 / fastest * 3 / 65_536))
+    # 3 s at the rate just measured. A server that loads answers once per 1,024 commands, so after 1 / 128 of that time:
+    # other work on this machine may slow it down fortyfold before it looks silent.
+    write_slow_commands(folder, count=131_072, turns=int(1_000_000 / fastest * 3 / 131_072))
 
     assert seconds(server.acquire) > 1.0
     assert ask(server.status().socket, "GET loaded") == "yes"  # a client would wait for LOADING by itself

@@ -21,7 +21,7 @@ RAW = "orders/raw"
 def driver(proxy: Proxy, client: Client, clock: Any) -> Iterator[Batches]:
     """The batches of a driver whose replies get lost, on a stopped clock."""
     clock.set()
-    with Client(proxy.url, client.settings.prefix, now_ms=clock) as made:
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30) as made:
         yield Batches(broker_of(made), keys_of(made).queue(RAW))
 
 

@@ -55,7 +55,8 @@ class Consumer:
 
 @pytest.fixture
 def producer(proxy: Proxy, client: Client, clock: Any) -> Iterator[Client]:
-    with Client(proxy.url, client.settings.prefix, now_ms=clock) as made:
+    """It sends again for longer than a busy machine takes to lose a reply and to do what was enqueued."""
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30) as made:
         yield made
 
 
@@ -188,7 +189,7 @@ def test_asyncio_delivers_once_too(
     consumer: Consumer, proxy: Proxy, client: Client, greet: Any, clock: Any, on_loop: Callable[..., Any]
 ) -> None:
     async def produce() -> list[str]:
-        async with AsyncClient(proxy.url, client.settings.prefix, now_ms=clock) as way:
+        async with AsyncClient(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30) as way:
             queue = way.queue("line/q")
             consumer.lose(times=3)
             one = await queue.push("one")

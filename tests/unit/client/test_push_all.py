@@ -141,7 +141,7 @@ def test_a_server_that_forgot_its_scripts_is_given_them_again(client: Client, ra
 @ONE_SERVER
 def test_a_connection_that_breaks_between_slices_is_replaced(server: Any, client: Client, clock: Any) -> None:
     proxy = Proxy(server.socket)
-    with Client(proxy.url, client.settings.prefix, now_ms=clock) as made:
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30) as made:
 
         def rows() -> Iterator[int]:
             for n in range(4500):
