@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +52,20 @@ def read(folder: Path) -> RecordedHistory:
     for path in _sealed(folder):
         begun: dict[int, dict[str, Any]] = {}
         for line in _lines(path, boots):
-            match line:
-                case {"calls": _, "op": number}:
-                    begun[number] = line
-                case {"op": number}:
-                    _take(history, begun.pop(number), line)
-                case {"task": _, "run": number}:
-                    history.runs[path.name, number] = line
-                case {"run": number}:
-                    history.runs[path.name, number]["ended"] = line["t"]
-                case {"snapshot": shown}:
-                    snapshots.append((shown, line["t"]))
+            try:
+                match line:
+                    case {"op": number, "calls": _} if number not in begun:
+                        begun[number] = line
+                    case {"op": number, "replies": _} | {"op": number, "unknown": _} | {"op": number, "fail": _}:
+                        _take(history, begun.pop(number), line)
+                    case {"run": number, "task": _}:
+                        history.runs[path.name, number] = line
+                    case {"snapshot": {"since": _, "queues": _} as shown}:
+                        snapshots.append((shown, line["t"]))
+                    case _:
+                        history.runs[path.name, line["run"]]["ended"] = line["t"]
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise NotJudged(f"{path}: line {line['n'] + 1} does not fit those before it: {error!r}") from None
         for line in begun.values():  # the process was killed
             _take(history, line, {})
     if len(boots) != 1 or len(snapshots) != 1:
@@ -75,14 +77,13 @@ def read(folder: Path) -> RecordedHistory:
 
 def _sealed(folder: Path) -> list[Path]:
     try:
-        sealed = json.loads((folder / "seal.json").read_text())["files"]
-    except (OSError, ValueError) as error:
+        sealed = dict(json.loads((folder / "seal.json").read_text())["files"])
+    except (OSError, LookupError, TypeError, ValueError) as error:
         raise NotJudged(f"{folder / 'seal.json'} cannot be read ({error}); only a sealed history counts") from None
     found = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}
     for name in sorted(found.keys() | sealed.keys()):
         if (has := found.get(name, "no")) != (had := sealed.get(name, "no")):
-            raise NotJudged(f"{folder / name} has {has} bytes, and had {had} when it was sealed; end all processes "
-                          "before that, and change no file")  # fmt: skip
+            raise NotJudged(f"{folder / name} has {has} bytes, and had {had} when it was sealed; change no file")
     return [folder / name for name in sorted(found)]
 
 
@@ -91,20 +92,22 @@ def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
         for number, raw in enumerate(file):
             try:
                 line = json.loads(raw if raw.endswith(b"\n") else b"")
-            except ValueError:
+                place, start = line["n"], line.get("start", {"format": None})
+                is_start = start["format"] == 1
+            except (AttributeError, LookupError, TypeError, ValueError):
                 raise NotJudged(f"{path}: line {number + 1} is cut off or damaged: {raw[:60]!r}") from None
-            if line["n"] != number:
-                raise NotJudged(f"{path}: line {number + 1} has the number {line['n']} instead of {number}: a gap")
-            if (number == 0) != ("start" in line):
-                raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, and once")
-            boots |= {line["start"]["boot"]} if number == 0 else set()
-            yield line
+            if place != number:
+                raise NotJudged(f"{path}: line {number + 1} has the number {place} instead of {number}: a gap")
+            if is_start != (number == 0):
+                raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, in format 1")
+            boots |= {start["boot"]} if is_start else set()
+            yield from () if is_start else (line,)
 
 
 def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any]) -> None:
     """Takes in an exchange. Calls that were not answered may be applied at any time after they began."""
     calls = () if "fail" in answer else begun["calls"]
-    for call, reply in zip(calls, answer.get("replies") or [{} for _ in calls], strict=True):
+    for call, reply in zip(calls, answer.get("replies", [{} for _ in calls]), strict=True):
         do, queue, said = call["do"], call["queue"], reply.get("ok")
         known = {"do": do, "queue": queue, "began": begun["t"], "ended": NEVER if said is None else answer["t"]}
         if do in ("configure", "queue_declare"):
@@ -120,15 +123,13 @@ def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any
             history.tasks.setdefault(task, []).append(op)
 
 
-def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[str] | None, known: dict[str, Any]) -> None:
-    for (task, *more), outcome in zip(call["tasks"], said or repeat(None), strict=False):
+def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[Any] | None, known: dict[str, Any]) -> None:
+    said = [None] * len(call["tasks"]) if said is None else said
+    for (task, *more), outcome in zip(call["tasks"], said, strict=True):
         if outcome in _UNCHANGED or (call["do"], outcome) == ("extend", None):  # which proves no later end
             continue
-        op = Op(**known, said=outcome, to=call.get("to", ""))
-        if call["do"] in ENTERING:
-            op.priority, op.is_later = more
-        elif more:
-            op.lease = more[0]
+        names = ("priority", "is_later") if call["do"] in ENTERING else ("lease",)
+        op = Op(**known, said=outcome, to=call.get("to", ""), **dict(zip(names, more, strict=False)))
         if call["do"] == "extend":
             op.end_ms = float((outcome or "").lstrip("!"))
         history.tasks.setdefault(task, []).append(op)

@@ -1,6 +1,7 @@
 """The checker of histories: it finds each seeded violation, accepts what a correct queue does, and refuses gaps."""
 
 import ast
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -309,6 +310,63 @@ def test_a_history_with_a_gap_is_refused(
         check(written)
     assert main([str(written)]) == 2
     assert wanted in capsys.readouterr().err
+
+
+def changed(line: int, **words: Any) -> Callable[[Path], Path]:
+    """Sets words of one line of the first file; None removes one."""
+
+    def change(folder: Path) -> Path:
+        path = folder / "0-0.jsonl"
+        lines = [json.loads(one) for one in path.read_text().splitlines()]
+        lines[line] = {name: word for name, word in (lines[line] | words).items() if word is not None}
+        path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+        return seal(folder)
+
+    return change
+
+
+def doubled(line: int, *, to: int) -> Callable[[Path], Path]:
+    """Repeats a line of the first file, with numbers as if it belonged there."""
+
+    def double(folder: Path) -> Path:
+        path = folder / "0-0.jsonl"
+        lines = [json.loads(one) for one in path.read_text().splitlines()]
+        lines.insert(to, dict(lines[line]))
+        path.write_text("".join(json.dumps(one | {"n": n}) + "\n" for n, one in enumerate(lines)))
+        return seal(folder)
+
+    return double
+
+
+@pytest.mark.parametrize(
+    ("break_it", "wanted"),
+    [
+        (changed(2, replies=None, replied=[]), "line 3 does not fit those before it"),
+        (changed(2, replies=[]), "line 3 does not fit those before it"),
+        (changed(2, replies=[{"ok": ["new"]}]), "line 3 does not fit those before it"),
+        (changed(2, op=7), "line 3 does not fit those before it"),
+        (changed(1, calls=[{"do": "enqueue", "tasks": []}]), "line 3 does not fit those before it"),
+        (changed(1, calls=None, later=1), "line 2 does not fit those before it"),
+        (doubled(1, to=2), "line 3 does not fit those before it"),
+        (doubled(2, to=1), "line 2 does not fit those before it"),
+        (changed(1, n=None), "line 2 is cut off or damaged"),
+        (changed(0, start={"format": 2, "boot": "one"}), "its start in the first line, in format 1"),
+        (lambda folder: (folder / "0-0.jsonl").write_text("1\n") and seal(folder), "line 1 is cut off or damaged"),
+        (lambda folder: (folder / "seal.json").write_text("[]"), "seal.json cannot be read"),
+    ],
+)
+def test_lines_that_do_not_fit_are_refused_and_not_passed_over(
+    break_it: Callable[[Path], object], wanted: str, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_it(written)
+    assert main([str(written)]) == 2
+    assert wanted in capsys.readouterr().err
+
+
+def test_a_process_that_was_killed_before_its_first_line_and_one_without_a_reply_are_judged(written: Path) -> None:
+    (written / "9-0.jsonl").touch()
+    cut(written / "0-0.jsonl", line=2)
+    assert main([str(seal(written))]) == 0
 
 
 def test_a_process_without_its_start_is_refused(written: Path) -> None:
