@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 
 from jobrunner.clock import unix_ms
-from jobrunner.errors import InvalidOption, SparkMissing, UsageError
+from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing, UsageError
 from jobrunner.formatting import install_command
 from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges
 from jobrunner.spark.station.sink_folders import LocalFolders, folder_of
@@ -97,7 +97,13 @@ def compact_folders(
     folders = LocalFolders(path)
     if not any(name.startswith("batch=") for name in folders.names()):
         raise InvalidOption(f"{path} has no folder batch=...: give the path that a sink passes to write_batch")
-    return _Compaction(path, folders, older_than_s, size, watch).run(dry_run=dry_run)
+    try:
+        return _Compaction(path, folders, older_than_s, size, watch).run(dry_run=dry_run)
+    except PermissionError as error:
+        raise InvalidOption(f"{path} cannot be compacted: {error}; give this user the right to write there") from error
+    except OSError as error:
+        raise JobrunnerError(f"{path} was not compacted to the end: {error}; each row is there once, so run it again "
+                             "when that is mended") from error  # fmt: skip
 
 
 class _Compaction:
@@ -122,9 +128,9 @@ class _Compaction:
             folders_after = before.folders_before
             with self._watch(before.bytes_merged) as seen:
                 for group in groups:
-                    written = self._merge(group, seen or _ignore)
-                    files += written or sum(len(one.files) for one in group)
-                    folders_after -= len(group) - 1 if written else 0
+                    merged, written = self._merge(group, seen or _ignore)
+                    files += written + sum(len(one.files) for one in group if one not in merged)
+                    folders_after -= max(len(merged) - 1, 0)
         return replace(before, folders_after=folders_after, files_after=files, skipped=tuple(self._skipped))
 
     def _result(self, groups: Sequence[Sequence[_Source]], recovered: int) -> Compacted:
@@ -200,15 +206,25 @@ class _Compaction:
         is_large = source.size >= self._size * source.partitions / 2
         return None if is_large and not source.has_small_files else source
 
-    def _merge(self, group: Sequence[_Source], seen: Callable[[int], None]) -> int:
-        """Returns how many files the merged folder has; 0 when a station wrote to the sources meanwhile."""
+    def _merge(self, group: Sequence[_Source], seen: Callable[[int], None]) -> tuple[Sequence[_Source], int]:
+        """Returns the folders that became one, and how many files that has: none when a station wrote to them
+        meanwhile. A folder with a file that cannot be read stays as it is."""
+        from jobrunner.spark.compaction.parquet_files import UnreadableFile
+
         name = f"{_MERGED.removeprefix('batch=')}{unix_ms() << 16:016x}{secrets.token_hex(6)}"
         merge = Merge(name, tuple(one.name for one in group), self._batches(group))
         self._folders.remove(f"{MERGING}/{name}")
         try:
             written = self._write(group, name, seen)
         except FileNotFoundError:
-            return self._give_up(group, name)
+            return self._give_up(group, name), 0
+        except UnreadableFile as error:
+            self._folders.remove(f"{MERGING}/{name}")
+            left = error.path.relative_to(self._path).parts[0]
+            where = error.path.relative_to(self._path / left)
+            self._skipped.append(f"{left}: {where} cannot be read ({error})")
+            rest = [one for one in group if one.name != left]
+            return self._merge(rest, seen) if len(rest) > 1 else ((), 0)
         self._merges.propose(merge)
         with self._folders.locked(SWITCH_LOCK):
             is_same = all(self._read(one.name) == one for one in group)
@@ -216,14 +232,14 @@ class _Compaction:
             if is_decided:
                 self._switch(merge)
         if is_decided:
-            return written
+            return group, written
         self._folders.remove(merge.path(PROPOSED))
-        return self._give_up(group, name)
+        return self._give_up(group, name), 0
 
-    def _give_up(self, group: Sequence[_Source], name: str) -> int:
+    def _give_up(self, group: Sequence[_Source], name: str) -> tuple[_Source, ...]:
         self._folders.remove(f"{MERGING}/{name}")
         self._skipped.append(f"{group[0].name} and {len(group) - 1} more: a station wrote to them meanwhile")
-        return 0
+        return ()
 
     def _write(self, group: Sequence[_Source], name: str, seen: Callable[[int], None]) -> int:
         from jobrunner.spark.compaction.parquet_files import merge_files

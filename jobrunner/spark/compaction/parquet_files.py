@@ -1,8 +1,10 @@
 """Many Parquet files become one with the same rows, types and schema. Needs Arrow, no Spark and no JVM."""
 
+import errno
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,27 @@ import pyarrow.parquet as pq
 _ROWS_AT_ONCE = 64_000
 _ROWS_OF_A_GROUP = 1_000_000
 _INT96 = "INT96"
+_OF_READING = (None, errno.EACCES, errno.EPERM)
+"""Errors of Arrow about the content of a file have no number; a writer may fail by others than these."""
+
+
+class UnreadableFile(Exception):
+    """A file that cannot be read: damaged, or without the right to. Its path, and the reason as the text."""
+
+    def __init__(self, path: Path, reason: BaseException) -> None:
+        super().__init__(str(reason).splitlines()[0] if str(reason) else type(reason).__name__)
+        self.path = path
 
 
 def merge_files(sources: Sequence[Path], folder: Path, name: str, tell: Callable[[int], None]) -> int:
     """Writes the rows of `sources`, in this order, to files in `folder`: one for each schema that they have. A file
     with types that would not come out as they are is linked as it is. Returns how many files were written; `tell` is
-    called with the size of each source that is done."""
-    folder.mkdir(parents=True, exist_ok=True)
+    called with the size of each source that is done. Raises UnreadableFile, FileNotFoundError."""
     by_schema: dict[Any, list[Path]] = {}
     for source in sources:
-        by_schema.setdefault(_schema_of(source), []).append(source)
+        with _naming(source, (OSError, pa.ArrowException)):
+            by_schema.setdefault(_schema_of(source), []).append(source)
+    folder.mkdir(parents=True, exist_ok=True)
     written = 0
     for number, alike in enumerate(by_schema.values()):
         target = folder / f"part-{number:05d}-{name}.parquet"
@@ -34,6 +47,19 @@ def merge_files(sources: Sequence[Path], folder: Path, name: str, tell: Callable
             tell(source.stat().st_size)
         written += len(alike)
     return written
+
+
+@contextmanager
+def _naming(source: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Raises UnreadableFile for errors of reading this file; one that is gone, and a full disk, are other errors."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except kinds as error:
+        if getattr(error, "errno", None) not in _OF_READING:
+            raise
+        raise UnreadableFile(source, error) from error
 
 
 def _schema_of(path: Path) -> tuple[str, bytes | None]:
@@ -60,7 +86,8 @@ def _merge_alike(sources: Sequence[Path], target: Path, tell: Callable[[int], No
     try:
         with pq.ParquetWriter(target, schema, store_schema=False, **options) as writer:
             for source in sources:
-                rows += _copy(source, schema, writer)
+                with _naming(source):
+                    rows += _copy(source, schema, writer)
                 tell(source.stat().st_size)
             writer.add_key_value_metadata(kept)  # Spark's own description of the types is among it
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -345,6 +346,38 @@ def test_what_cannot_be_compacted_is_named(tmp_path):
     (tmp_path / "batch=b0").mkdir()
     (tmp_path / "batch=b0" / "part.orc").touch()
     assert run(tmp_path).skipped == ("batch=b0: part.orc is no Parquet file",)
+
+
+@pytest.mark.parametrize("damage", ["empty", "footer", "page"])
+def test_a_folder_with_a_damaged_file_stays_and_the_others_become_one(batches, damage):
+    root, ids = batches
+    (file,) = (root / "batch=b2").glob("*.parquet")
+    whole = file.read_bytes()
+    broken = {"empty": b"", "footer": whole[:-20] + b"\0" * 20, "page": whole[:4] + b"\xff" * 40 + whole[44:]}[damage]
+    file.write_bytes(broken)
+
+    done = run(root)
+
+    assert [line.split(" cannot be read (")[0] for line in done.skipped] == [f"batch=b2: {file.name}"]
+    assert (done.folders_after, done.files_after) == (2, 2)
+    assert file.read_bytes() == broken
+    ids.subtract(f"2.{m}" for m in range(7))
+    assert read(one for one in listed(root) if "batch=b2" not in one) == +ids
+    assert run(root).folders_after == 2, "the next run does as well"
+
+
+@pytest.mark.parametrize("refused", [PermissionError(13, "Permission denied", "x"), OSError(28, "No space left", "x")])
+def test_a_path_without_rights_and_a_full_disk_are_errors_that_name_the_path(batches, monkeypatch, cli, refused):
+    root, ids = batches
+    with monkeypatch.context() as patched:
+        patched.setattr("jobrunner.spark.compaction.parquet_files.pq.ParquetWriter", Mock(side_effect=refused))
+        said = cli("spark", "compact", str(root), "--older-than", "0s")
+    assert said.code == (2 if refused.errno == 13 else 1)
+    assert said.err.startswith(f"Error: {root} ")
+    assert refused.strerror in said.err
+    assert "not foreseen" not in said.err
+    assert read(files_in(root)) == ids
+    assert run(root).folders_after == 1
 
 
 def test_the_command(cli, batches):
