@@ -29,7 +29,7 @@ from jobrunner.option_names import folded
 from jobrunner.spark.brief_errors import brief
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain
-from jobrunner.spark.running import conf_of, has_conf, remember, set_conf
+from jobrunner.spark.running import activate, conf_of, has_conf, remember, set_conf
 from jobrunner.spark.shipping import ship_package
 from jobrunner.spark.sink.micro_batch import OncePerRun, as_options, warn_of_plain_append
 from jobrunner.spark.sink.writer import StreamWriter, batch_writer
@@ -108,7 +108,8 @@ def register(spark: SparkSession) -> None:
 def prepare(spark: SparkSession) -> None:
     """Prepares a session as `register` does, but does not make it the session of this process.
 
-    In a function of `foreachBatch` a frame belongs to a copy of the session, which ends with the stream.
+    In a function of `foreachBatch` a frame belongs to a copy of the session, which ends with the stream. The session
+    becomes the active one of this thread.
     """
     sources = getattr(spark, "dataSource", None)
     if sources is None:
@@ -118,6 +119,7 @@ def prepare(spark: SparkSession) -> None:
             set_conf(spark, name, value)
     takes_filters = all(conf_of(spark, name) == value for name, value in NEEDED_CONF.items())
     source = JobrunnerSource if takes_filters else UnfilteredSource
+    activate(spark)
     if _registered.get(spark) is not source:  # Spark logs a warning for each repetition
         sources.register(source)
         _registered[spark] = source

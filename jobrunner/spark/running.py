@@ -7,7 +7,7 @@ user registered is remembered. Invariant: a setting that Spark refuses is a warn
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption
 from jobrunner.logs import SafeLogger
@@ -39,6 +39,15 @@ def running_session() -> "SparkSession | None":
 def is_classic(spark: "SparkSession") -> bool:
     """Whether the session has its JVM beside this process; those of Spark Connect have not."""
     return hasattr(spark, "_jsparkSession")
+
+
+def activate(spark: "SparkSession") -> None:
+    """Makes a session the active one of this thread. For a write Spark looks for the formats of Python sources in the
+    active session alone, and a new thread has none."""
+    if is_classic(spark):
+        with suppress(Exception):  # the engine is gone, as the next call says
+            java: Any = spark
+            java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)  # noqa: SLF001
 
 
 def conf_of(spark: "SparkSession", name: str) -> str | None:

@@ -1,6 +1,7 @@
 """Rows of a DataFrame become tasks: all or none, and each once, also when Spark runs a task again."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from jobrunner.client.current import pinned
 from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.spark import enqueue
 from jobrunner.spark.running import running_session
+from jobrunner.spark.session import spark_session
+from jobrunner.spark.station import members
 from jobs_example.jobs import QuoteFare
 
 
@@ -102,6 +105,31 @@ def test_rows_are_enqueued_as_a_job_and_checked_by_its_types(spark: Any, client:
     found = client.queue("partner").tasks("waiting", limit=100)
     assert len(found) == 20
     assert {(task.type, task.fields["max_attempts"]) for task in found} == {("QuoteFare", b"8")}
+
+
+def test_a_new_thread_writes_and_so_does_a_sink_whose_batch_the_executors_read(
+    spark: Any, options: Any, client: Any, take: Any, flights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark looks for the format of a write in the active session of the thread, and a new thread has none."""
+
+    @flights.spark_sink("late", schema="n int")
+    def store(df: Any, spark: Any, batch: Any) -> None:
+        df.select("n").write.format("jobrunner").options(**options | {"queue": "from_sink"}).mode("append").save()
+
+    def by_function() -> None:
+        with pinned(client):
+            enqueue(spark.range(3).selectExpr("string(id) as route", "'' as partner", "'' as folder"), QuoteFare)
+
+    def by_session() -> None:
+        spark_session().range(3).write.format("jobrunner").options(**options).mode("append").save()
+
+    flights.push_many("late", [{"n": n} for n in range(3)])
+    monkeypatch.setattr(members, "THROUGH_DRIVER", 0)
+    for do in (by_function, by_session, take("late").run):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(do).result()
+
+    assert [client.queue(name).counts()["waiting"] for name in ("partner", "orders", "from_sink")] == [3, 3, 3]
 
 
 def test_a_micro_batch_that_is_written_again_adds_nothing(

@@ -24,6 +24,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import PipelineError, ServerRefused, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
+from jobrunner.spark.running import activate
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.batch_members import BatchMembers
 from jobrunner.spark.station.members import (
@@ -109,6 +110,7 @@ class BatchRun:
         station, lease = self._plan.station, self.lease
         self.note_server()
         lease.settle_size()
+        activate(self._spark)  # as the function may write to a queue
         place = BatchRef(
             url=self._plan.url, prefix=self._plan.prefix, queue=lease.queue, batch=lease.id, epoch=lease.epoch,
             root=lease.root, first=lease.first, size=lease.size, failures=lease.failures,
