@@ -39,6 +39,8 @@ _ONE_WORD: dict[type[spark.DataType], Any] = {
     spark.TimestampNTZType: datetime,
     spark.VariantType: Any,
 }
+PROTECTED = "the payload is encrypted, signed or in a payload store, and Spark reads none such"
+"""Why a payload with such an encoding does not fit, in a read as in a station."""
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
 _OR_NULL = re.compile(r" \| null")
 

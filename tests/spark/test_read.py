@@ -10,11 +10,14 @@ from pyspark.sql import functions as fn
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan
 from pyspark.sql.types import _parse_datatype_string
 
+from jobrunner import Client
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
 from jobrunner.spark.failures import error_line
+from jobrunner.spark.payloads import PROTECTED
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of
 from jobrunner.spark.source.readers import FilteringReader
 from jobrunner.spark.source.scan import QueueSlice
+from tests.security.conftest import KEY
 
 NOW_MS = 1_700_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
@@ -182,6 +185,20 @@ def test_a_payload_that_does_not_fit_has_nulls_and_a_reason(client, reader):
     assert "'n'" in found[1]["_misfit"]
     with pytest.raises(ParameterError, match=r"task .* does not fit the schema: column 'n'"):
         rows(reader(queue="mail", schema="n int", mode="failfast"))
+
+
+def test_a_payload_that_is_encrypted_says_so(server, client, keys, reader):
+    client.queue("mail").push({"n": 1}, id="plain")
+    with Client(server.url, keys.prefix, payload_keys=[KEY]) as secret:
+        secret.queue("mail").push({"n": 2}, id="secret")
+    client.queue("mail").push("no object", id="text")
+    found = {row["_id"]: (row["n"], row["_misfit"]) for row in rows(reader(queue="mail", payloadSchema="n int"))}
+    assert found.pop("plain") == (1, None)
+    assert found.pop("secret") == (None, PROTECTED)
+    assert "the payload" in found["text"][1]
+    assert found["text"][1] != PROTECTED
+    with pytest.raises(ParameterError, match="task secret: the payload is encrypted"):
+        rows(reader(queue="mail", payloadSchema="n int", mode="FAILFAST"))
 
 
 def test_values_beyond_a_decimal_or_a_date_are_misfits(client, reader):

@@ -13,12 +13,16 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
+from jobrunner.broker.call import command
 from jobrunner.broker.keys import Keys
+from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import HistoryTrimmed, ParameterError
 from jobrunner.spark.collection import without_collection
 from jobrunner.spark.columns import ItemChunk, Selection, texts
 from jobrunner.spark.payload_columns import PayloadColumns
+from jobrunner.spark.payloads import PROTECTED
 from jobrunner.spark.source.options import MISFIT, PAYLOAD, ReadOptions, ReadSchema
 from jobrunner.spark.source.scan import QueueSlice, ScanPage, SetScan
 
@@ -43,7 +47,7 @@ class ItemRead:
             without_collection(),
             broker_at(self.options.url) as broker,
             BulkReader(broker, Keys(self.options.prefix).queue(piece.queue).base) as reader,
-            closing(_SliceReader(self, piece, reader).batches()) as batches,
+            closing(_SliceReader(self, piece, reader, broker).batches()) as batches,
         ):
             yield from batches
 
@@ -51,8 +55,8 @@ class ItemRead:
 class _SliceReader:
     """One slice being read over one connection."""
 
-    def __init__(self, read: ItemRead, piece: QueueSlice, reader: BulkReader) -> None:
-        self._read, self._piece, self._reader = read, piece, reader
+    def __init__(self, read: ItemRead, piece: QueueSlice, reader: BulkReader, broker: Broker) -> None:
+        self._read, self._piece, self._reader, self._broker = read, piece, reader, broker
         keys = Keys(read.options.prefix).queue(piece.queue)
         self._tasks = keys.tasks
         self._walk = SetScan(getattr(keys, piece.state), piece.part)
@@ -153,9 +157,18 @@ class _SliceReader:
         misfits: dict[int, str] = {}
         if self._payloads is not None:
             arrays, misfits = self._payloads.read(chunk.values["payload"])
+            self._explain(chunk, misfits)
             if misfits and self._read.options.fails_fast:
                 place = min(misfits)
                 raise ParameterError(f"task {chunk.ids[place].decode('utf-8', 'replace')}: {misfits[place]}")
             made.update(zip(shape.fields.names, arrays, strict=True))
         if shape.misfit:
             made[MISFIT] = pa.array([misfits.get(place) for place in range(len(chunk.ids))], pa.string())
+
+    def _explain(self, chunk: ItemChunk, misfits: dict[int, str]) -> None:
+        """Says of payloads that do not fit because they are protected that they are. The encoding is fetched of these
+        alone, over another connection, as all others would pay for it."""
+        asked = [command("HGET", self._tasks + chunk.ids[place], "encoding", read=is_protected) for place in misfits]
+        for place, hides in zip(list(misfits), self._broker.run_many(asked) if asked else (), strict=True):
+            if hides:
+                misfits[place] = PROTECTED

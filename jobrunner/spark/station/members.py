@@ -31,6 +31,7 @@ from jobrunner.encryption.envelope import is_protected
 from jobrunner.spark.collection import without_collection
 from jobrunner.spark.columns import instants, numbers, quoted, texts
 from jobrunner.spark.payload_columns import PayloadReader, payload_reader
+from jobrunner.spark.payloads import PROTECTED
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.payload_shape import PayloadShape, arrow_schema, spark_schema, time_zone
 
@@ -38,7 +39,6 @@ CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
 MISFITS = "misfits."
 _NO_JSON = "the payload is bytes, not JSON"
-_PROTECTED = "the payload is encrypted, signed or in a payload store, and Spark reads none such"
 _FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 THROUGH_DRIVER = 10_000
 """Largest batch, in items, that is read by the driver."""
@@ -152,7 +152,7 @@ def _of_json(ids: list[bytes], rows: list[Any]) -> tuple[list[Any], list[tuple[b
         if encoding == b"json":
             kept.append((task_id, *row))
         elif payload is not None:  # else it was cancelled or deleted meanwhile: its hash is gone
-            refused.append((task_id, _PROTECTED if is_protected(encoding) else _NO_JSON))
+            refused.append((task_id, PROTECTED if is_protected(encoding) else _NO_JSON))
     return list(zip(*kept, strict=True)) or [()] * (1 + len(_FIELDS)), refused
 
 
