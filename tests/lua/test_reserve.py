@@ -437,3 +437,10 @@ def test_a_program_is_given_all_that_it_asks_for(mail):
     for n in range(3):
         mail.enqueue(f"t{n}", payload=b"x" * 1_000_000)
     assert len(mail.reserve(3)) == 3
+
+
+def test_the_answer_foretells_when_the_first_of_its_own_leases_ends(mail, clock):
+    mail.enqueue("a")
+    mail.enqueue("b", keepalive_ms=2_000)
+    mail.enqueue("c", keepalive_ms=3_000)
+    assert mail.ask(5).next_event_ms == clock.ms + 2_000
