@@ -31,7 +31,13 @@ MISFIT = "_misfit"
 """The column with the reason why a payload does not fit the schema; null when it fits."""
 _PATTERN = re.compile(r"[*?\[]")
 _NESTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|<[^<>]*>|\([^()]*\)")
-_FIELD = re.compile(r"\s*[^\s:]+(\s*:\s*|\s+)\S")
+_FIELD = re.compile(r"\s*[^\s:]+(?:\s*:\s*|\s+)(?P<type>\w+)")
+_TYPES = (
+    "string", "int", "bigint", "double", "boolean", "timestamp", "date", "decimal", "float", "binary", "array", "map",
+    "struct", "variant", "timestamp_ntz", "timestamp_ltz", "integer", "long", "smallint", "short", "tinyint", "byte",
+    "real", "dec", "numeric", "char", "character", "varchar", "time", "interval", "void", "geometry", "geography",
+)  # fmt: skip
+"""First words of Spark's types, also of those that no payload can be read into."""
 _ROWS = 100_000
 
 
@@ -137,12 +143,18 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
 
 
 def _check_fields(ddl: str) -> None:
-    """Raises InvalidOption for a field without a type: Spark's parser, which checks all else, names no option."""
+    """Raises InvalidOption for a field without a type, or with an unknown one: Spark's parser, which checks all else,
+    names no option."""
     without, text = None, ddl
     while text != without:  # what is in brackets or quotes may have commas of its own
         without, text = text, _NESTED.sub("_", text)
     for part in text.split(","):
-        if not _FIELD.match(part):
+        found = _FIELD.match(part)
+        if found and (word := found["type"].rstrip("_").lower()) not in _TYPES:
+            near = difflib.get_close_matches(word, _TYPES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_TYPES[:13])}"
+            raise InvalidOption(f"payloadSchema={ddl!r} names the type {word!r}, which Spark does not have; {hint}")
+        if not found:
             where = f", field {part.strip()!r} has no type" if part.strip() and part.strip() in ddl else ""
             raise InvalidOption(f"payloadSchema={ddl!r}{where}: give the fields of payloads, as 'n int, name string'")
 

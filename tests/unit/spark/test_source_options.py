@@ -55,10 +55,25 @@ def test_a_field_without_a_type_is_named_with_the_option(ddl, told):
         "n int", "n:int", "n : int", "`a, b` int, c map<string,array<int>>", "n decimal(10,2) NOT NULL",
         "n int COMMENT 'a, b (c'", "s struct<x: int, y: struct<z: int>>, t timestamp", "`` int",
         'n int COMMENT "it\'s, x"',
+        "a STRING COLLATE UTF8_LCASE, b Timestamp_NTZ, c long, d varchar(5), e interval day, f date, g binary",
+        "a byte, b short, c real, d dec(3), e numeric, f double, g boolean, h float, i variant, j time(3)",
     ],
 )  # fmt: skip
 def test_fields_that_have_types_are_left_to_spark(ddl):
     assert batch_options({"queue": "q", "payloadSchema": ddl}).payload_schema == ddl
+
+
+@pytest.mark.parametrize(
+    ("ddl", "wanted"),
+    [
+        ("n intt", "names the type 'intt', which Spark does not have; did you mean 'int'"),
+        ("a decimal(5,2), s: strnig COMMENT 'a, b'", "names the type 'strnig', .* did you mean 'string'"),
+        ("a uuid", "names the type 'uuid', .* known are string, int"),
+    ],
+)
+def test_a_type_that_spark_does_not_have_is_named_with_the_option(ddl, wanted):
+    with pytest.raises(InvalidOption, match=f"payloadSchema=.* {wanted}"):
+        batch_options({"queue": "q", "payloadSchema": ddl})
 
 
 def test_an_empty_server_and_streams_need_no_queue():
