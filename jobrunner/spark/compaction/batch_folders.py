@@ -211,20 +211,23 @@ class _Compaction:
         meanwhile. A folder with a file that cannot be read stays as it is."""
         from jobrunner.spark.compaction.parquet_files import UnreadableFile
 
-        name = f"{_MERGED.removeprefix('batch=')}{unix_ms() << 16:016x}{secrets.token_hex(6)}"
-        merge = Merge(name, tuple(one.name for one in group), self._batches(group))
-        self._folders.remove(f"{MERGING}/{name}")
-        try:
-            written = self._write(group, name, seen)
-        except FileNotFoundError:
-            return self._give_up(group, name), 0
-        except UnreadableFile as error:
+        while True:
+            name = f"{_MERGED.removeprefix('batch=')}{unix_ms() << 16:016x}{secrets.token_hex(6)}"
             self._folders.remove(f"{MERGING}/{name}")
-            left = error.path.relative_to(self._path).parts[0]
-            where = error.path.relative_to(self._path / left)
-            self._skipped.append(f"{left}: {where} cannot be read ({error})")
-            rest = [one for one in group if one.name != left]
-            return self._merge(rest, seen) if len(rest) > 1 else ((), 0)
+            try:
+                written = self._write(group, name, seen)
+                break
+            except FileNotFoundError:
+                return self._give_up(group, name), 0
+            except UnreadableFile as error:
+                self._folders.remove(f"{MERGING}/{name}")
+                left = error.path.relative_to(self._path).parts[0]
+                where = error.path.relative_to(self._path / left)
+                self._skipped.append(f"{left}: {where} cannot be read ({error})")
+                group = [one for one in group if one.name != left]
+                if len(group) < 2:
+                    return (), 0
+        merge = Merge(name, tuple(one.name for one in group), self._batches(group))
         self._merges.propose(merge)
         with self._folders.locked(SWITCH_LOCK):
             is_same = all(self._read(one.name) == one for one in group)
