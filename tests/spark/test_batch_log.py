@@ -68,6 +68,19 @@ def test_batches_are_named_measured_and_recorded(spark, flights, handle):
     assert not any(one.stops for one in records)
 
 
+def test_rows_with_errors_are_not_counted_as_output(flights, handle):
+    @flights.spark_station("clean", to="late", max_wait=0, schema="n int")
+    def clean(df, _):
+        return df.withColumn("_error", F.when(df.n > 7, "too large"))
+
+    flights.declare("late")
+    flights.push_many("clean", [{"n": n} for n in range(10)])
+
+    (done,) = handle("clean")
+
+    assert (done.outcome, done.items, done.rows) == ("decided", 10, 8)
+
+
 def test_the_record_of_an_error_that_is_no_items_says_that_the_station_stops(flights, handle):
     @flights.spark_station("clean", to="late", max_wait=0, schema="n int")
     def clean(df, _):

@@ -13,6 +13,7 @@ from jobrunner.errors import EmbeddedServerError
 
 SILENCE_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
+DYING_TIMEOUT_S: Final = 0.5
 LOADING_POLL_S: Final = 0.05
 
 
@@ -83,7 +84,8 @@ class ServerControl:
         """Stops the server; False when none runs. The caller holds start.lock."""
         reply = self.ping()
         if not reply:
-            if is_locked(self.files.server_lock):
+            # One that was just killed does not answer, and has its lock for a moment more.
+            if all(is_locked(self.files.server_lock) for _ in tries(DYING_TIMEOUT_S)):
                 raise self._silence()
             return False
         self._refuse_full_disk(reply)  # to stop now would lose what the server holds only in memory

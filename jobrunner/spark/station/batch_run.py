@@ -97,13 +97,13 @@ class BatchRun:
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
 
     def run(self) -> int:
-        """All steps; returns how many rows were staged. Raises what the function raised, and what Spark did."""
+        """All steps; returns how many rows go to other queues. Raises what the function raised, and what Spark did."""
         self.stage()
         self.check()
         began = monotonic()
         self.decide()
         self.commit_s = monotonic() - began
-        return sum(one.rows for one in self.staged)
+        return sum(one.rows for one in self.staged if not one.nonce.startswith(ERRORS))
 
     def stage(self) -> None:
         """The function, and the rows it makes. Raises PipelineError that names column and item."""

@@ -432,6 +432,19 @@ def test_a_server_whose_socket_was_deleted_gets_no_second_one_on_the_same_data(
     assert connect(EmbeddedServer(folder).acquire()).ping()
 
 
+def test_a_server_that_was_just_killed_and_still_has_its_lock_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddedServer(folder)
+    server.acquire()
+    server.release()
+    dying = ExitStack()
+    dying.enter_context(turn(folder / "server.lock"))
+    monkeypatch.setattr(embedded_locks, "sleep", lambda _: dying.close())
+
+    assert server.stop() is False
+
+
 def test_a_server_that_hangs_is_reported_with_its_pid_and_used_again_when_it_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
