@@ -107,8 +107,10 @@ def _running(master: str | None, remote: str | None) -> "SparkSession | None":
 
 
 def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession":
-    from pyspark.sql import SparkSession  # the extra may be absent
+    from pyspark import SparkContext  # the extra may be absent
+    from pyspark.sql import SparkSession
 
+    java_before = SparkContext._gateway  # noqa: SLF001
     local = master.startswith("local")
     chosen = _ALWAYS | _AT_START
     if local:
@@ -124,7 +126,7 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
             if not settings:
                 raise
             refused = _refused(error, master, settings)
-            _end_java()
+            _end_java(java_before)
             raise refused from None  # the message of the first error ended with its Java
     _quiet_accumulators(session)
     return session
@@ -151,12 +153,13 @@ def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> Inva
     return InvalidOption(f"Spark does not start at {master!r} with {listed}: {line}")
 
 
-def _end_java() -> None:
-    """Ends a Java in which no session started, so that the next one is not made with the settings that were refused."""
+def _end_java(before: Any) -> None:
+    """Ends a Java that was started for a session which did not start, so that the next one is not made with the
+    settings that were refused. One that was there `before`, or is the parent of this process, is left alone."""
     from pyspark import SparkContext  # the extra may be absent
 
     gateway = SparkContext._gateway  # noqa: SLF001  PySpark has no public way
-    if gateway is None or SparkContext._active_spark_context is not None:  # noqa: SLF001
+    if gateway is before or gateway is None or gateway.proc is None:
         return
     with suppress(Exception):  # it may have ended
         gateway.shutdown()
