@@ -155,7 +155,7 @@ def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> Inva
 
 def _end_java(before: Any) -> None:
     """Ends a Java that was started for a session which did not start, so that the next one is not made with the
-    settings that were refused. One that was there `before`, or is the parent of this process, is left alone."""
+    settings that were refused. A Java that ran `before`, or that started this process, is left alone."""
     from pyspark import SparkContext  # the extra may be absent
 
     gateway = SparkContext._gateway  # noqa: SLF001  PySpark has no public way

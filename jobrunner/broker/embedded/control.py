@@ -84,7 +84,7 @@ class ServerControl:
         """Stops the server; False when none runs. The caller holds start.lock."""
         reply = self.ping()
         if not reply:
-            # One that was just killed does not answer, and has its lock for a moment more.
+            # A server that was just killed does not answer, and still holds its lock for a moment.
             if all(is_locked(self.files.server_lock) for _ in tries(DYING_TIMEOUT_S)):
                 raise self._silence()
             return False

@@ -51,7 +51,7 @@ def merge_files(sources: Sequence[Path], folder: Path, name: str, tell: Callable
 
 @contextmanager
 def _naming(source: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Raises UnreadableFile for errors of reading this file; one that is gone, and a full disk, are other errors."""
+    """Raises UnreadableFile for errors of reading this file; those of a missing file and a full disk pass unchanged."""
     try:
         yield
     except FileNotFoundError:

@@ -5,7 +5,7 @@ Options are checked before anything is read; they give the schema, and a schema 
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -150,13 +150,19 @@ def _check_fields(ddl: str) -> None:
         without, text = text, _NESTED.sub("_", text)
     for part in text.split(","):
         found = _FIELD.match(part)
-        if found and (word := found["type"].rstrip("_").lower()) not in _TYPES:
-            near = difflib.get_close_matches(word, _TYPES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_TYPES[:13])}"
-            raise InvalidOption(f"payloadSchema={ddl!r} names the type {word!r}, which Spark does not have; {hint}")
-        if not found:
+        if found is None:
             where = f", field {part.strip()!r} has no type" if part.strip() and part.strip() in ddl else ""
             raise InvalidOption(f"payloadSchema={ddl!r}{where}: give the fields of payloads, as 'n int, name string'")
+        word = found["type"].rstrip("_").lower()
+        if word not in _TYPES:
+            hint = _hint(word, _TYPES, _TYPES[:13], cutoff=0.6)
+            raise InvalidOption(f"payloadSchema={ddl!r} names the type {word!r}, which Spark does not have; {hint}")
+
+
+def _hint(name: str, known: Sequence[str], shown: Iterable[str], *, cutoff: float = 0.4) -> str:
+    """The nearest known name, or those to be shown."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(shown)}"
 
 
 def _queues(given: str) -> tuple[str, ...]:
@@ -190,9 +196,7 @@ def _columns(given: str | None, has_fields: bool) -> tuple[str, ...] | None:
         if name == MISFIT and not has_fields:
             raise InvalidOption(f"columns names {MISFIT!r}, which needs the option payloadSchema; add it")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise InvalidOption(f"columns names {name!r}, and an item has no such column; {hint}")
+            raise InvalidOption(f"columns names {name!r}, and an item has no such column; {_hint(name, known, known)}")
     return names
 
 
@@ -248,8 +252,7 @@ def _ddl(name: str) -> str:
 
 def _check_item_column(name: str, kind: str) -> None:
     if name not in ITEM_COLUMNS:
-        near = difflib.get_close_matches(name, [*ITEM_COLUMNS, MISFIT], n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ITEM_COLUMNS)}"
+        hint = _hint(name, [*ITEM_COLUMNS, MISFIT], ITEM_COLUMNS)
         raise InvalidOption(f"an item has no column {name!r}; {hint}")
     if kind != ITEM_COLUMNS[name].ddl:
         raise InvalidOption(f"column {name!r} is {ITEM_COLUMNS[name].ddl}, not {kind}; cast it after the read")
