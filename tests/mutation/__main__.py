@@ -1,10 +1,11 @@
 """Mutates the Lua scripts and publishes which share of the mutants some test kills: ``python -m tests.mutation``.
 
 Results are kept in a folder, and the next run goes on with what has none. The order is random, so the results of a run
-that was ended are those of a random sample. `--sample N --seed S` tries so many, `--script NAME` the mutants of one
-file, `--again` the survivors and the late kills once more, after tests were added. Each kill is made sure of: the test
-must pass without the mutant. A kill is late when only the limit of a test's time ended it, or the tests' process ended;
-these are listed with the survivors. Exit code: 0 the score is at least 95 %, 1 not, 2 misuse.
+that was ended are those of a random sample. `--sample N --seed S` tries so many, `--each-line` one mutant of each line
+that has any, drawn at random, `--script NAME` the mutants of one file, `--again` the survivors and the late kills once
+more, after tests were added. Each kill is made sure of: the test must pass without the mutant. A kill is late when only
+the limit of a test's time ended it, or the tests' process ended; these are listed with the survivors. Exit code: 0 the
+score is at least 95 %, 1 not, 2 misuse.
 """
 
 import argparse
@@ -65,7 +66,12 @@ def _wanted(options: argparse.Namespace) -> list[Mutant]:
     files = [file for file in lua_files() if not options.script or _name(file) in options.script]
     found = [one for file in files for one in mutants_of(file, own_text(file))]
     random.Random(options.seed).shuffle(found)
-    return found[: options.sample]
+    if options.each_line:
+        found = list({(one.file, one.line): one for one in found}.values())
+    found = found[: options.sample]
+    judgements = read_judgements()
+    # Equivalent ones cost the whole budget of a mutant and count nowhere: the others come first.
+    return sorted(found, key=lambda one: (one.file, one.before, one.after) in judgements)
 
 
 def _name(file: str) -> str:
@@ -182,6 +188,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--script", action="append", metavar="NAME", help="as enqueue or lib/history; may be repeated")
     parser.add_argument("--sample", type=int, metavar="N", help="try so many, drawn at random (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the order (default: 0)")
+    parser.add_argument("--each-line", action="store_true", help="one mutant of each line, drawn at random")
     parser.add_argument("--again", action="store_true", help="run survivors and late kills again")
     parser.add_argument("--report", action="store_true", help="run nothing, print what is known")
     parser.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests each (default: 60)")

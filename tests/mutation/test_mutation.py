@@ -175,3 +175,16 @@ def test_the_command_kills_what_a_test_notices_and_lists_what_none_does(tmp_path
     assert status[unlimited] == "survived", "the queue of the test has a limit"
     assert said.returncode == 1, "below 95 %"
     assert found["tried"] == found["wanted"] == len(status)
+
+
+@pytest.mark.processes
+def test_one_mutant_of_each_line_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    def count(*words: str) -> int:
+        command = [sys.executable, "-m", "tests.mutation", "--script", "enqueue", "--script", "lib/numbers", *words]
+        options = ["--report", "--json", "--folder", str(tmp_path)]
+        return int(json.loads(subprocess.run([*command, *options], capture_output=True, check=False).stdout)["wanted"])
+
+    files = ("enqueue.lua", "lib/numbers.lua")
+    lines = {(file, one.line) for file in files for one in mutants_of(file, own_text(file))}
+    assert count("--each-line") == len(lines) < count()
+    assert count("--each-line", "--sample", "3") == 3
