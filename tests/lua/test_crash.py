@@ -59,6 +59,13 @@ def test_what_is_over_stays_so(mail):
     assert mail.crash(attempt) == ["gone"]
 
 
+def test_a_task_that_cannot_be_read_is_gone(mail):
+    attempt, other = mail.lease("a"), mail.lease("b")
+    mail.raw.set(mail.keys.task("a"), "text")
+    assert mail.crash(attempt, other) == ["gone", "waiting"]
+    assert mail.totals()["orphaned"] == 1
+
+
 def test_the_leases_of_a_worker_are_found_by_their_numbers(mail):
     mail.enqueue("a", "b", "c", "d")
     keys = mail.keys

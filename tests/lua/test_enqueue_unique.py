@@ -153,6 +153,20 @@ def test_a_delayed_task_knows_when_it_was_due(mail, add, clock):
     assert held.due_ms == pytest.approx(due, abs=1)
 
 
+def test_a_task_that_was_not_delayed_knows_when_it_is_due_once_it_is_put_off(mail, add, clock):
+    add("a")
+    assert add("b", on_clash="reschedule", delay_ms=1000) == ("rescheduled", "a")
+    due = clock.ms + 1000
+    clock.advance(5000)
+    assert mail.reserve()[0].due_ms == pytest.approx(due, abs=1)
+
+
+def test_a_task_that_is_due_at_once_has_no_field_for_rarer_words(mail, add):
+    add("a")
+    add("b", digest="other", delay_ms=1000)
+    assert ("more" in mail.hash("a"), "more" in mail.hash("b")) == (False, True)
+
+
 def test_reschedule_is_a_debounce(mail, add, clock):
     add("a", on_clash="reschedule", payload=b"first", delay_ms=1000)
     for _ in range(5):

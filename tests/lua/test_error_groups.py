@@ -1,5 +1,7 @@
 """Groups of failed attempts: what is in one group, and counts that stay exact whatever becomes of its tasks."""
 
+import hashlib
+
 import pytest
 
 from jobrunner.broker.calls import leases, queues, tasks
@@ -53,6 +55,10 @@ def test_a_group_keeps_its_first_release_and_names_the_last_task(mail, clock):
 
     (one,) = read(mail).values()
     assert (one.release, one.task, one.first_ms, one.last_ms, one.count) == ("v7", "z", began, began + 5000, 2)
+    clock.advance(BUCKET_MS)
+    fail(mail, later, ids=("y",))
+    (one,) = read(mail).values()
+    assert (one.release, one.first_ms, one.count) == ("v7", began, 3)
 
 
 def test_a_brief_reading_leaves_out_the_counts_alone(mail, clock):
@@ -151,6 +157,8 @@ def test_an_expired_lease_and_a_crash_have_groups(mail, clock):
         "LeaseExpired": ("Charge", 2, 1), "WorkerCrashed": ("Charge", 2, 1),
     }  # fmt: skip
     assert found["WorkerCrashed"].message == "its worker died (signal #)"
+    definition = "Charge\nWorkerCrashed\nits worker died (signal #)\n"
+    assert found["WorkerCrashed"].id == hashlib.sha1(definition.encode()).hexdigest()[:10]
 
 
 def test_a_task_that_did_not_start_in_time_has_a_group(mail, clock):
@@ -194,6 +202,8 @@ def test_there_are_at_most_so_many_groups_and_the_rest_is_counted_exactly(mail):
     others = [one for one in found.groups if one.id.startswith("other")]
     assert len(found.groups) == 200 + len(others)
     assert {one.job: one.count for one in others} == {"job1": 100, "job2": 150}
+    definitions = [mail.raw.hget(mail.keys.errors + b":" + one.id.encode(), "definition") for one in others]
+    assert sorted(definitions) == [b"job1\n\n\n\n", b"job2\n\n\n\n"]
     assert (sum(one.count for one in found.groups), sum(one.dead for one in found.groups)) == (450, 450)
     mail.run(tasks.requeue(mail.keys, ["2-0", "2-149"], start_ms=0, step_ms=0, fields=[]))
     (found,) = mail.run(call)
@@ -220,6 +230,8 @@ def test_groups_without_dead_tasks_leave_after_a_week_when_others_need_their_pla
     found = read(mail)
     assert {"Kept", "CardDeclined"} <= found.keys()
     assert "" not in found, "nothing is counted among the others"
+    groups = {key.rpartition(b":")[2].decode() for key in mail.raw.scan_iter(match=mail.keys.errors + b":*")}
+    assert groups == {one.id for one in found.values()}, "a group leaves with its hash"
 
 
 def test_old_groups_leave_also_when_some_are_counted_among_the_others(mail, clock):
@@ -254,6 +266,8 @@ def test_old_groups_with_dead_tasks_are_not_in_the_way_of_those_without(mail, cl
     found = read(mail)
     assert {f"D{'x' * n}" for n in range(30)} <= found.keys()
     assert f"F{'x' * 29}" in found
+    others = found[""].count if "" in found else 0
+    assert others <= 3, "another slice is examined in each second"
 
 
 def test_damaged_groups_stop_no_report(mail):

@@ -6,6 +6,11 @@ from jobrunner.broker.calls import leases, tasks
 from jobrunner.errors import ServerRefused
 
 
+def deaths(mail):
+    """What the leader is to write events of: the fields of each death."""
+    return [line.decode().split("\t") for line in mail.raw.lrange(mail.keys.deaths, 0, -1)]
+
+
 def test_a_failed_task_is_scheduled_for_its_next_attempt(mail, clock):
     attempt = mail.lease("a")
     mail.wakes()
@@ -228,6 +233,16 @@ def test_a_death_is_noted_for_the_leader_also_of_a_task_that_lost_a_field(mail, 
     clock.advance(5)
     mail.reserve()
 
-    noted = [line.decode().split("\t") for line in mail.raw.lrange(mail.keys.deaths, 0, -1)]
+    noted = deaths(mail)
     reason = "expired before it started"
     assert noted == [["a", "send", "0", "kept", reason], ["b", "", "0", "kept", reason]]
+
+
+def test_control_characters_of_a_reason_are_blanks_in_the_notes_of_a_death(mail):
+    mail.fail(mail.lease("a", type="send"), fate="dead", error="E: one\ttwo\x01three\nfour")
+    assert deaths(mail) == [["a", "send", "1", "kept", "E: one two three"]]
+
+
+def test_a_line_about_a_failure_has_two_hundred_characters_of_its_reason(mail):
+    mail.fail(mail.lease("a"), error="x" * 300)
+    assert mail.hash("a")["failures"].split(b"\t")[-1] == b"x" * 200

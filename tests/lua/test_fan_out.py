@@ -134,6 +134,14 @@ def test_a_child_that_exists_is_left_as_it_is(lines):
     assert left.totals() == {"enqueued": 1}
 
 
+def test_a_queue_in_which_all_children_exist_is_left_alone(lines):
+    raw, _, right = lines
+    right.enqueue("a1")
+    right.wakes()
+    assert spread(raw, raw.lease("a"), child(right, "a1")) == "ok"
+    assert (right.wakes(), right.totals()) == (False, {"enqueued": 1})
+
+
 def test_refused_spreads_change_nothing(lines, clock):
     raw, left, _ = lines
     old = raw.lease("a")

@@ -313,6 +313,15 @@ def test_a_join_that_fired_is_not_given_up(mail):
     assert outbox(mail) == {}
 
 
+@pytest.mark.parametrize("outcome", ["succeeded", "cancelled"])
+def test_a_join_that_passed_its_end_on_is_not_given_up(mail, outcome):
+    prepare(mail, rule="pass", total=1, task=False, onward=FAR)
+    assert arrive(mail, (0, outcome)) == "posted"
+    mail.raw.delete(mail.keys.outbox)
+    assert mail.run(flows.abandon(mail.keys, "j")) == "fired"
+    assert outbox(mail) == {}
+
+
 def test_a_join_given_up_that_nobody_waits_for_is_quiet(mail):
     prepare(mail)
     assert mail.run(flows.abandon(mail.keys, "j")) == "noted"

@@ -342,6 +342,16 @@ def test_a_forwarded_task_begins_anew_and_does_not_expire_in_the_queue_of_the_de
     assert [one.id for one in failed.reserve()] == ["a"]
 
 
+def test_a_suspect_whose_lease_ends_is_none_in_the_queue_of_the_dead(line, clock):
+    raw, failed = line("orders/raw"), line("orders/failed")
+    limit(raw, dead_letter_queue="orders/failed", max_attempts=1, keepalive_ms=1000)
+    raw.lease("a")
+    raw.raw.hset(raw.keys.task("a"), "suspect", 1)
+    clock.advance(1000)
+    raw.reserve()
+    assert (failed.ids("waiting"), "suspect" in failed.hash("a")) == (["a"], False)
+
+
 def test_two_queues_that_forward_to_each_other_come_to_an_end(line):
     there, back = line("loop/a"), line("loop/b")
     limit(there, dead_letter_queue="loop/b", max_attempts=1)
@@ -353,3 +363,11 @@ def test_two_queues_that_forward_to_each_other_come_to_an_end(line):
     assert there.ids("waiting") == ["a"]
     there.fail(*there.reserve())
     assert there.ids("dead") == ["a"]
+
+
+def test_a_forwarded_task_keeps_its_priority(line):
+    raw, failed = line("orders/raw"), line("orders/failed")
+    limit(raw, dead_letter_queue="orders/failed", max_attempts=1)
+    failed.enqueue("there")
+    raw.fail(raw.lease("urgent", priority=2), raw.lease("usual"), raw.lease("last", priority=0))
+    assert failed.ids("waiting") == ["urgent", "there", "usual", "last"]

@@ -118,6 +118,35 @@ def test_tokens_that_come_free_all_keys_at_once_by_the_slice(mail, clock):
     assert sum(len(mail.reserve(500)) for _ in range(MANY // 500)) == MANY
 
 
+def test_a_call_that_frees_a_slice_of_keys_without_a_task_says_that_there_are_more(mail, clock):
+    limit(mail, key_tokens=1, key_interval_us=HOUR_US, keepalive_ms=36_000_000)
+    add(mail, *(f"k{n:03}-{m}" for n in range(120) for m in (0, 1)))
+    while mail.reserve(500):
+        pass
+    gone = [f"k{n:03}-1" for n in range(100)]
+    mail.raw.zrem(mail.keys.waiting, *gone)
+    mail.raw.delete(*[mail.keys.task(one) for one in gone])
+    clock.advance(3_600_000)
+    first = mail.ask(1)
+    assert (ids(first.attempts), first.next_event_ms) == ([], clock.ms)
+    assert len(mail.reserve(500)) == 20
+
+
+def test_a_key_that_is_free_again_is_blocked_no_more(mail, clock):
+    limit(mail, key_tokens=1, key_interval_us=5_000_000, keepalive_ms=60_000)
+    add(mail, "a-0", "a-1")
+    mail.reserve()
+    assert mail.ask().next_event_ms == clock.ms + 5000
+    clock.advance(5000)
+    assert ids(mail.reserve()) == ["a-1"]
+    assert mail.ask().next_event_ms == clock.ms + 55_000, "the end of the first lease"
+
+
+def test_a_queue_with_partitions_in_which_nothing_waits_foresees_nothing(mail):
+    limit(mail, fair=1)
+    assert (mail.ask().attempts, mail.ask().next_event_ms) == ([], None)
+
+
 def test_what_an_older_version_left_counted_is_freed_by_and_by(mail):
     limit(mail, key_inflight=1)
     add(mail, "a-0", "a-1")

@@ -64,6 +64,14 @@ def test_damage_is_dropped_and_the_next_is_popped(mail):
     assert not mail.raw.exists(mail.keys.task("b"))
 
 
+@pytest.mark.parametrize("left", ["type", "payload", "enqueue_time"])
+def test_a_task_of_which_one_field_is_left_is_popped(mail, left):
+    mail.enqueue("a", type="send")
+    mail.raw.hdel(mail.keys.task("a"), *{"type", "payload", "enqueue_time"} - {left})
+    assert [raw[0] for raw in popped(mail)] == [b"a"]
+    assert "orphaned" not in mail.totals()
+
+
 def test_a_task_past_its_time_to_start_is_dead(mail, clock):
     mail.enqueue("a", expires_in_ms=10)
     clock.advance(10)

@@ -188,3 +188,18 @@ def test_a_task_of_no_flow_leaves_nothing(mail):
     mail.enqueue("c")
     assert mail.run(tasks.cancel(mail.keys, "c", keep_ms=1)) == "ok"
     assert not mail.raw.exists(mail.keys.outbox)
+
+
+@pytest.mark.parametrize("delay_ms", [None, 1000])
+def test_tasks_that_are_deleted_with_their_queue_leave_word(mail, delay_ms):
+    mail.enqueue("a", then=THEN, delay_ms=delay_ms)
+    assert mail.run(queues.delete(mail.keys, force=True, states=[]))[0] == "more"
+    assert outbox(mail) == {outbox_entry("cancelled"): b""}
+
+
+@pytest.mark.parametrize("field", ["finished_at", "died_at"])
+def test_a_task_that_has_ended_leaves_no_second_word_when_its_queue_is_deleted(mail, field):
+    mail.enqueue("a", then=THEN)
+    mail.raw.hset(mail.keys.task("a"), field, 1)
+    assert mail.run(queues.delete(mail.keys, force=True, states=[]))[0] == "more"
+    assert outbox(mail) == {}

@@ -25,7 +25,8 @@ def drained(mail, clock, forget):
 def leave_everything(mail):
     """Every key that a queue may have and that keeps no task."""
     base = mail.keys.base + b"mail:"
-    mail.raw.hset(mail.keys.settings, "history_noted", 1)
+    noted = ("history_noted", "history_trimmed", "capacity_wanted", "recheck", "parked", "rotation_seq")
+    mail.raw.hset(mail.keys.settings, mapping=dict.fromkeys(noted, 1))
     for name in (
         "bucket", "types", "arrival", "wake", "capacity", "holders", "inflight", "declared", "batch_log", "transfers",
         "balanced",

@@ -251,3 +251,10 @@ def test_too_many_leases_for_the_first_shard_are_refused_and_nothing_changes(sha
 def test_only_one_caller_looks_at_a_time(shard, clock):
     assert shard(0).run(slices.claim(shard(0).keys, for_ms=60_000))
     assert not shard(0).run(slices.claim(shard(0).keys, for_ms=60_000))
+
+
+def test_tokens_for_a_shard_without_a_rate_are_received_and_change_nothing(shard):
+    giver, taker = begin(shard(0), tokens=5), begin(shard(1), 1)
+    (gift,) = give(giver, (taker.name, 0, 3))
+    assert take(taker, giver, gift) == "taken"
+    assert (read(taker).tokens, read(taker).enqueued) == (None, 0)

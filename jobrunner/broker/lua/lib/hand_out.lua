@@ -40,8 +40,8 @@ end
 local function hand_out_limited(config, wanted, take, now, are_leased)
   local read = read_bucket(bucket, config.max_tokens, config.interval, now)
   wanted = math.min(wanted, whole_tokens(read))
-  local taken, is_cut_short, lifts = 0, false, config.paused and config.resumes or math.huge
-  local prefix = string.sub(waiting, 1, -8)
+  local prefix, lifts = string.sub(waiting, 1, -8), config.paused and config.resumes or math.huge
+  local taken, is_cut_short
   if config.is_partitioned then
     local limiter = read_partition_limits(prefix, config, now, are_leased)
     taken, is_cut_short = hand_out_by_partition(prefix, config, limiter, wanted, take, now, are_leased)
