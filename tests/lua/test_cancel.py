@@ -51,6 +51,7 @@ def test_a_lease_that_ended_does_not_protect_its_task(mail, clock):
     clock.advance(30_000)
 
     assert cancelled(mail, "a") == "ok"
+    assert mail.hash("a")["attempts"] == b"1"
     assert mail.ids("pending") == mail.ids("leases") == []
     assert mail.commit(attempt) == ["gone"]
     assert mail.reserve() == []

@@ -84,6 +84,7 @@ def test_a_delay_schedules_it_in_the_other_queue(ends, clock):
     moved(raw, clean, raw.lease("a"), delay_ms=700)
 
     assert clean.scores("scheduled") == {"a": clock.ms + 700}
+    assert float(clean.hash("a")["place"]) == clock.ms + 700
     assert clean.ids("waiting") == []
     assert not clean.raw.exists(clean.keys.arrival), "nobody arrived"
 

@@ -239,6 +239,15 @@ def test_a_task_of_a_blocked_key_brings_it_into_no_rotation(mail, add, limits):
     assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
 
 
+def test_the_next_task_of_a_key_at_its_limit_blocks_it_at_once(mail, add):
+    limit(mail, key_inflight=1)
+    add("a0")
+    assert taken(mail) == ["a0"]
+    add("a1")
+    assert mail.raw.zrange(mail.keys.base + b"mail:blocked", 0, -1) == [b"a"]
+    assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
+
+
 def test_a_key_at_its_limit_is_blocked_when_a_task_of_it_comes_due(mail, add, clock):
     limit(mail, key_inflight=1, keepalive_ms=60_000)
     add("a0")

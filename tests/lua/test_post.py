@@ -131,6 +131,16 @@ def test_a_task_that_is_popped_or_deleted_leaves_word(mail):
     assert outbox(mail) == {outbox_entry("succeeded"): b""}
 
 
+def test_a_task_that_is_removed_leaves_word_unless_it_has_ended(mail):
+    mail.fail(lease(mail), fate="dead")
+    mail.raw.delete(mail.keys.outbox)
+    assert mail.run(tasks.remove(mail.keys, ["a"])) == ["ok"]
+    assert outbox(mail) == {}
+    mail.enqueue("a", then=THEN)
+    assert mail.run(tasks.remove(mail.keys, ["a"])) == ["ok"]
+    assert outbox(mail) == {outbox_entry("cancelled"): b""}
+
+
 def test_a_task_that_moves_keeps_whom_to_tell(line):
     raw, clean = line("orders/raw"), line("orders/clean")
     held = raw.lease("a", then=THEN)
