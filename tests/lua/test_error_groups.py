@@ -169,10 +169,12 @@ def test_a_task_that_did_not_start_in_time_has_a_group(mail, clock):
     ((error_type, one),) = read(mail).items()
     assert (error_type, one.message) == ("", "expired before it started")
     assert (one.job, one.count, one.dead) == ("Charge", 1, 1)
+    assert mail.raw.hget(mail.keys.errors + b":" + one.id.encode(), "dead") == b"1"
 
 
-def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail):
-    mail.configure(dead_ttl_ms=0)
+@pytest.mark.parametrize("setting", [{"dead_ttl_ms": 0}, {"dead_letter_queue": "failed"}], ids=str)
+def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail, setting):
+    mail.configure(**setting)
     fail(mail, DECLINED, fate="dead")
 
     assert sums(mail) == (1, 0)

@@ -320,6 +320,16 @@ def test_results_that_are_too_large_are_the_death_of_the_task(mail, audit):
     assert audit("mail")["dead"] == 1
 
 
+def test_who_waits_for_a_task_that_was_to_be_given_too_much_is_told(mail, raw):
+    mail.raw.zadd(mail.keys.waiters, {"then-j": 1})
+    with raw.pubsub() as ears:
+        ears.subscribe(mail.keys.finished + b"then-j")
+        ears.get_message(timeout=5)
+        too_large(mail)
+        assert ears.get_message(timeout=5)["data"] == b"dead"
+    assert not mail.raw.exists(mail.keys.waiters)
+
+
 def test_a_task_that_was_to_be_given_too_much_never_runs_as_if_there_was_nothing(mail):
     too_large(mail, delay_ms=60_000)
     assert mail.ids("scheduled") == []

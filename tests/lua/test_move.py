@@ -319,3 +319,12 @@ def test_an_empty_batch_changes_nothing(ends):
 
     assert move_all(raw, clean, []) == []
     assert raw.snapshot() == before
+
+
+def test_a_move_wakes_who_waits_for_room_among_the_leases(ends):
+    raw, clean = ends
+    raw.configure(max_inflight=1)
+    held = raw.lease("a")
+    raw.wakes()
+    moved(raw, clean, held)
+    assert raw.wakes()

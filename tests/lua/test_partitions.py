@@ -248,6 +248,52 @@ def test_the_next_task_of_a_key_at_its_limit_blocks_it_at_once(mail, add):
     assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
 
 
+def test_a_removed_task_costs_its_key_nothing(mail, add):
+    limit(mail, key_inflight=1)
+    add("a0")
+    assert mail.run(tasks.remove(mail.keys, ["a0"])) == ["ok"]
+    assert taken(mail) == []
+    assert not mail.raw.exists(mail.keys.base + b"mail:inflight")
+    add("a1")
+    assert taken(mail) == ["a1"]
+
+
+@pytest.mark.parametrize("changed", [{"fair": 1}, {"key_tokens": 5, "key_interval_us": HOUR_US}], ids=str)
+def test_a_key_that_is_at_its_limit_also_after_a_change_stays_blocked_and_comes_free_with_its_lease(
+    mail, add, changed
+):
+    limit(mail, key_inflight=1)
+    add("a0", "a1")
+    (held,) = mail.reserve()
+    assert taken(mail) == []
+    limit(mail, **changed)
+    assert taken(mail) == []
+    assert mail.raw.zrange(mail.keys.base + b"mail:blocked", 0, -1) == [b"a"]
+    mail.commit(held)
+    assert taken(mail) == ["a1"]
+
+
+def test_a_blocked_key_without_a_task_is_blocked_no_more_when_limits_change(mail, add):
+    limit(mail, key_inflight=1)
+    add("a0", "a1")
+    assert taken(mail) == ["a0"]
+    assert [one[0] for one in mail.run(leases.pop(mail.keys, 1))] == [b"a1"]
+    limit(mail, fair=1)
+    assert taken(mail) == []
+    assert not mail.raw.exists(mail.keys.base + b"mail:blocked")
+
+
+def test_a_server_that_is_full_hands_out_what_partitions_held(mail, add):
+    limit(mail, fair=1)
+    add("a0", "b0", "a1")
+    limit(mail, fair="")
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert taken(mail, 9) == ["a0", "b0", "a1"]
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+
+
 def test_a_key_at_its_limit_is_blocked_when_a_task_of_it_comes_due(mail, add, clock):
     limit(mail, key_inflight=1, keepalive_ms=60_000)
     add("a0")

@@ -108,6 +108,7 @@ def test_a_queue_that_somebody_configured_stays(drained, clock, keys, forget):
         return drained.run(leader_scan(keys, ["mail"], unused_ms=WEEK_MS)[0]).unused
 
     assert forget() == ["used"]
+    assert forget(unused_ms=None) == ["early"], "its settings do not matter for the mark"
     assert look_again() == [], "it is asked about again in a week"
     clock.advance(WEEK_MS)
     assert look_again() == ["mail"]

@@ -51,6 +51,13 @@ def test_a_snooze_of_nothing_waits_at_once_behind_what_arrived_before(mail, cloc
     assert [one.id for one in mail.reserve(9)] == ["b", "a"]
 
 
+def test_a_snoozed_task_keeps_its_priority(mail):
+    held = mail.lease("urgent", priority=2), mail.lease("last", priority=0)
+    mail.enqueue("between")
+    mail.release(*held, delay_ms=0)
+    assert mail.ids("waiting") == ["urgent", "between", "last"]
+
+
 def test_a_snoozed_task_is_ordered_by_its_new_due_time(mail, clock):
     snoozed = mail.lease("early", priority=2)
     mail.release(snoozed, delay_ms=100)

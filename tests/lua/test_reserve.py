@@ -162,6 +162,14 @@ def test_a_lease_ends_at_its_deadline_exactly(mail, clock):
     assert [attempt.number for attempt in mail.reserve()] == [2]
 
 
+def test_a_task_that_dies_in_line_is_foreseen_to_leave_the_dead(mail, clock):
+    mail.configure(dead_ttl_ms=9_000)
+    mail.enqueue("a", expires_in_ms=10)
+    clock.advance(10)
+    answer = mail.ask()
+    assert (answer.attempts, mail.ids("dead"), answer.next_event_ms) == ([], ["a"], clock.ms + 9_000)
+
+
 def test_the_next_event_is_the_soonest_of_what_is_foreseen(mail, clock):
     assert mail.ask().next_event_ms is None
     mail.enqueue("later", delay_ms=50_000)

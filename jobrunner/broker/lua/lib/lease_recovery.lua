@@ -37,9 +37,9 @@ local function recover_task(now, id, lease, config, crash, is_suspect)
   return 'waiting'
 end
 
+-- Of a queue in which some lease has expired.
 local function recover_expired(now, config)
   local expired = redis.call('ZRANGEBYSCORE', pending, '-inf', exact(now), 'LIMIT', 0, SLICE)
-  if #expired == 0 then return 0 end
   write_even_when_full()
   local numbers = redis.call('ZMSCORE', leases, unpack(expired))
   for n, id in ipairs(expired) do recover_task(now, id, numbers[n], config) end
