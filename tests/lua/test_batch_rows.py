@@ -3,6 +3,7 @@
 import pytest
 
 from jobrunner.broker.calls import batches, tasks
+from jobrunner.broker.calls.error_groups import error_groups
 
 
 @pytest.fixture
@@ -217,6 +218,8 @@ def test_a_row_without_a_queue_is_a_death(ends):
     dead = source.hash("u")
     assert (dead["retry_count"], dead["more"], dead["error"]) == (b"1", b"1", b"E: no")
     assert source.ids("dead") == ["u"]
+    ((found,),) = [one.groups for one in source.run(error_groups([source.keys])[0])]
+    assert (found.error_type, found.message, found.count, found.dead) == ("E", "no", 1, 1)
     assert target.ids("waiting") == ["v"]
     totals = {"enqueued": 4, "moved_out": 1, "failed": 1, "dead": 1, "succeeded": 2}
     assert source.totals() == totals

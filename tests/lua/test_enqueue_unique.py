@@ -167,6 +167,12 @@ def test_a_task_that_is_due_at_once_has_no_field_for_rarer_words(mail, add):
     assert ("more" in mail.hash("a"), "more" in mail.hash("b")) == (False, True)
 
 
+def test_a_place_is_in_the_second_half_of_its_millisecond_whatever_the_fraction(mail, add, clock):
+    clock.set(1_700_000_000_000.75)
+    add("a")
+    assert mail.scores("waiting") == {"a": 1_700_000_000_000.5}
+
+
 def test_reschedule_is_a_debounce(mail, add, clock):
     add("a", on_clash="reschedule", payload=b"first", delay_ms=1000)
     for _ in range(5):

@@ -206,6 +206,8 @@ def test_there_are_at_most_so_many_groups_and_the_rest_is_counted_exactly(mail):
     assert {one.job: one.count for one in others} == {"job1": 100, "job2": 150}
     definitions = [mail.raw.hget(mail.keys.errors + b":" + one.id.encode(), "definition") for one in others]
     assert sorted(definitions) == [b"job1\n\n\n\n", b"job2\n\n\n\n"]
+    hashes = {key.rpartition(b":")[2].decode() for key in mail.raw.scan_iter(match=mail.keys.errors + b":*")}
+    assert hashes == {one.id for one in found.groups}, "those that did not find room leave none"
     assert (sum(one.count for one in found.groups), sum(one.dead for one in found.groups)) == (450, 450)
     mail.run(tasks.requeue(mail.keys, ["2-0", "2-149"], start_ms=0, step_ms=0, fields=[]))
     (found,) = mail.run(call)

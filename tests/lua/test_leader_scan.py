@@ -85,6 +85,12 @@ def test_history_is_due_by_its_age_and_by_its_number(mail, clock, keys):
     assert scan(mail, keys).due == {"mail": clock.ms}
 
 
+def test_a_single_finished_task_is_due_by_its_age(mail, clock, keys):
+    mail.configure(history_ms=9000)
+    mail.commit(mail.lease("a"))
+    assert scan(mail, keys).due == {"mail": clock.ms + 9000}
+
+
 def test_an_outbox_that_several_queues_share_is_told_once(mail, keys, raw):
     raw.hset(keys.queue("orders/0").outbox, "x", "y")
 
@@ -134,7 +140,8 @@ def test_a_user_who_may_only_read_can_look(mail, keys, weak_broker):
 
 def test_a_queue_is_unused_when_it_was_marked_and_nothing_happened_since(mail, clock, keys):
     mail.commit(mail.lease("a"))
-    assert scan(mail, keys, unused_ms=WEEK_MS).unmarked == ["mail"]
+    found = scan(mail, keys, unused_ms=WEEK_MS)
+    assert (found.unmarked, found.finishing) == (["mail"], [])
     assert mail.run(queues.forget(keys, ["mail"], unused_ms=None)) == ["marked"]
 
     assert scan(mail, keys, unused_ms=WEEK_MS) == ScanReply(dead={"mail": 0}, totals={"mail": 2})

@@ -328,3 +328,10 @@ def test_a_move_wakes_who_waits_for_room_among_the_leases(ends):
     raw.wakes()
     moved(raw, clean, held)
     assert raw.wakes()
+
+
+def test_moves_that_are_due_at_one_instant_keep_their_order(ends):
+    raw, clean = ends
+    for one in "ba":
+        moved(raw, clean, raw.lease(one), delay_ms=700)
+    assert clean.ids("scheduled") == ["b", "a"]

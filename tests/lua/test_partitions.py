@@ -285,11 +285,14 @@ def test_a_blocked_key_without_a_task_is_blocked_no_more_when_limits_change(mail
 
 def test_a_server_that_is_full_hands_out_what_partitions_held(mail, add):
     limit(mail, fair=1)
-    add("a0", "b0", "a1")
-    limit(mail, fair="")
+    add("a0", "b0", "a1", "b1")
     mail.raw.config_set("maxmemory", 1)
     try:
-        assert taken(mail, 9) == ["a0", "b0", "a1"]
+        assert taken(mail, 2) == ["a0", "b0"]
+        mail.raw.config_set("maxmemory", 0)
+        limit(mail, fair="")
+        mail.raw.config_set("maxmemory", 1)
+        assert taken(mail, 9) == ["a1", "b1"]
     finally:
         mail.raw.config_set("maxmemory", 0)
 

@@ -52,6 +52,14 @@ def test_a_scheduled_task_waits_behind_those_that_wait(mail, clock):
     assert not mail.wakes()
 
 
+def test_a_task_that_is_run_now_keeps_its_priority(mail):
+    mail.enqueue("urgent", priority=2, delay_ms=60_000)
+    mail.enqueue("last", priority=0, delay_ms=60_000)
+    mail.enqueue("between")
+    mail.run(tasks.run_now(mail.keys, ["last", "urgent"]))
+    assert mail.ids("waiting") == ["urgent", "between", "last"]
+
+
 def test_a_task_that_is_run_now_keeps_its_new_place(mail, clock):
     mail.enqueue("later", delay_ms=60_000)
     mail.run(tasks.run_now(mail.keys, ["later"]))

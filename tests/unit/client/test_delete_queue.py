@@ -121,6 +121,21 @@ def test_a_batch_goes_with_its_queue(client: Client, broker: Broker, raw: redis.
     assert left_of(raw, keys, "orders") == []
 
 
+def test_a_batch_with_many_lists_of_rows_goes_with_its_queue(
+    client: Client, broker: Broker, raw: redis.Redis, keys: Keys
+) -> None:
+    queue, batch = client.queue("orders/raw"), keys.queue("orders/raw").base + b"batch:b"
+    queue.push("x")
+    raw.zadd(keys.queue("orders/raw").batches, {"b": 1})
+    raw.hset(batch, "state", "filling")
+    raw.sadd(batch + b":nonces", *[f"n{n}" for n in range(1200)])
+    for n in range(1200):
+        raw.rpush(batch + b":rows:n%d" % n, "row")
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys, "orders") == []
+
+
 def test_parts_of_a_batch_go_with_its_queue_and_so_does_their_list(
     client: Client, broker: Broker, raw: redis.Redis, keys: Keys
 ) -> None:
