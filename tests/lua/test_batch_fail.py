@@ -136,6 +136,18 @@ def test_a_batch_that_is_dissolved_goes_back_to_its_places(held):
     assert held.totals() == {"enqueued": 3}
 
 
+@pytest.mark.parametrize("damage", ["deleted", "text"])
+def test_a_member_that_cannot_be_read_is_dropped_when_its_batch_is_dissolved(held, damage):
+    held.raw.delete(held.keys.task("y"))
+    if damage == "text":
+        held.raw.set(held.keys.task("y"), "x")
+    assert setback(held, "dissolved") == "dissolved"
+    held.run(batches.advance(held.keys, "b"))
+    assert (held.ids("waiting"), held.ids("pending")) == (["x", "z"], [])
+    assert held.totals() == {"enqueued": 3, "orphaned": 1}
+    assert not held.raw.exists(held.keys.task("y"))
+
+
 def test_a_write_begins_anew_under_the_same_id(mail, clock):
     def begin():
         return mail.run(batches.begin(mail.keys, "w", lease_ms=1000, shared={"type": "T"}))

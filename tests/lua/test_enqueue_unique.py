@@ -78,6 +78,19 @@ def test_until_started_frees_the_lock_at_the_first_hand_out_for_good(mail, add, 
     assert add("c", lasts="started") == ("clash", "b")
 
 
+def test_a_task_that_was_tried_has_started_also_while_it_waits_for_its_next_attempt(mail, add):
+    add("a", lasts="started")
+    mail.fail(*mail.reserve(), delay_ms=1000)
+    assert add("b", lasts="started") == ("new", "b")
+
+
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_a_task_that_was_tried_is_not_replaced(mail, add, on_clash):
+    add("a")
+    mail.fail(*mail.reserve(), delay_ms=1000)
+    assert add("b", on_clash=on_clash) == ("clash", "a")
+
+
 def test_a_task_that_is_tried_again_still_holds_its_lock(mail, add, clock):
     add("a")
     mail.fail(*mail.reserve(), delay_ms=5000)

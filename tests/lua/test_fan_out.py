@@ -270,3 +270,12 @@ def test_a_command_that_is_denied_half_way_leaves_the_parent_leased(lines, weak_
         )
 
     assert raw.ids("pending") == ["a"]
+
+
+def test_a_spread_wakes_who_waits_for_room_among_the_leases(lines):
+    raw, left, _ = lines
+    raw.configure(max_inflight=1)
+    held = raw.lease("a")
+    raw.wakes()
+    assert spread(raw, held, child(left, "a1")) == "ok"
+    assert raw.wakes()

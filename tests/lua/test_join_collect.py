@@ -320,6 +320,16 @@ def test_results_that_are_too_large_are_the_death_of_the_task(mail, audit):
     assert audit("mail")["dead"] == 1
 
 
+def test_what_is_collected_is_measured_with_its_outcomes(mail):
+    prepare(mail, total=1500)
+    fill(mail, 1500)
+    for slices in (1, 2):
+        assert collect(mail) == "more"
+        held = mail.raw.hgetall(mail.keys.join("j") + b":collected")
+        parts = [held[b"%s%d" % (kind, n)] for kind in (b"r", b"o") for n in range(slices)]
+        assert int(held[b"size"]) == sum(map(len, parts))
+
+
 def test_who_waits_for_a_task_that_was_to_be_given_too_much_is_told(mail, raw):
     mail.raw.zadd(mail.keys.waiters, {"then-j": 1})
     with raw.pubsub() as ears:
@@ -336,6 +346,7 @@ def test_a_task_that_was_to_be_given_too_much_never_runs_as_if_there_was_nothing
     mail.run(tasks.requeue(mail.keys, ["then-j"]))
     with pytest.raises(json.JSONDecodeError):
         json.loads(mail.hash("then-j")["results"])
+    assert mail.hash("then-j")["outcomes"] == b"[]"
 
 
 def test_results_that_are_too_large_to_pass_on_are_a_death(mail):

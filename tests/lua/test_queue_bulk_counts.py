@@ -43,6 +43,11 @@ def test_the_oldest_is_told_whatever_its_priority(mail, clock, oldest):
     assert int(surveyed(mail).oldest_due_ms) == since
 
 
+def test_the_oldest_is_told_to_the_fraction(mail, clock):
+    mail.enqueue("a")
+    assert surveyed(mail).oldest_due_ms == clock.ms + 0.5
+
+
 def test_the_end_of_a_pause_is_told(mail, clock):
     mail.run(queues.configure(mail.keys, {"paused": clock.ms + 500}))
 
