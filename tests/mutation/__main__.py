@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -65,7 +64,8 @@ def main() -> int:
 def _wanted(options: argparse.Namespace) -> list[Mutant]:
     files = [file for file in lua_files() if not options.script or _name(file) in options.script]
     found = [one for file in files for one in mutants_of(file, own_text(file))]
-    random.Random(options.seed).shuffle(found)
+    # By digest, so that a change of one file leaves the draw of all others as it was.
+    found.sort(key=lambda one: hashlib.sha1(f"{options.seed} {one.key}".encode(), usedforsecurity=False).digest())
     if options.each_line:
         found = list({(one.file, one.line): one for one in found}.values())
     found = found[: options.sample]
