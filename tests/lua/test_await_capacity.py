@@ -39,6 +39,13 @@ def test_taking_tasks_hints_while_somebody_waits_and_not_else(broker, mail, raw,
     assert raw.zrange(mail.capacity, 0, -1) == [b"1"]
 
     raw.delete(mail.capacity)
+    broker.run(leases.pop(mail, 9))
+    raw.delete(mail.capacity)
+    broker.run(take(mail))
+    assert not raw.exists(mail.capacity), "nothing was there to take"
+
+    push(broker, mail, "d")
+    raw.delete(mail.capacity)
     clock.advance(5000)
     broker.run(take(mail))
     assert not raw.exists(mail.capacity)

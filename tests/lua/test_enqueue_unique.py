@@ -84,6 +84,13 @@ def test_a_task_that_was_tried_has_started_also_while_it_waits_for_its_next_atte
     assert add("b", lasts="started") == ("new", "b")
 
 
+@pytest.mark.parametrize(("lost", "answer"), [("queue", ("new", "b")), ("retry_count", ("clash", "a"))])
+def test_a_holder_without_a_queue_is_none_and_one_without_attempts_was_not_tried(mail, add, lost, answer):
+    add("a")
+    mail.raw.hdel(mail.keys.task("a"), lost)
+    assert add("b") == answer
+
+
 @pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
 def test_a_task_that_was_tried_is_not_replaced(mail, add, on_clash):
     add("a")

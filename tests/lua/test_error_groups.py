@@ -311,3 +311,15 @@ def test_a_damaged_task_among_others_is_not_counted(mail):
     assert mail.run(leases.fail(mail.keys, reports, groups=[DECLINED] * 2)) == ["gone", "dead"]
 
     assert sums(mail) == (1, 1)
+
+
+def test_a_task_whose_group_has_left_makes_no_new_one_when_it_is_put_back(mail):
+    fail(mail, DECLINED, fate="dead", ids=("a",))
+    mail.raw.delete(mail.keys.errors, mail.keys.errors + b":" + DECLINED.id.encode())
+    mail.run(tasks.requeue(mail.keys, ["a"]))
+    assert not mail.raw.keys(mail.keys.errors + b"*")
+
+
+def test_the_message_of_a_death_that_the_server_words_has_two_hundred_characters_at_most(mail):
+    mail.crash(mail.lease("a", type="Charge", max_attempts=1), reason="x" * 300)
+    assert read(mail)["WorkerCrashed"].message == "x" * 200

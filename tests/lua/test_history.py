@@ -127,6 +127,15 @@ def test_a_number_alone_is_an_age_too(mail):
     assert 0 < mail.raw.pttl(mail.keys.done) <= 7 * 86_400_000
 
 
+def test_a_number_alone_keeps_what_is_popped_or_deleted_too(mail):
+    mail.configure(history_max=3)
+    mail.enqueue("popped")
+    mail.run(leases.pop(mail.keys, 1))
+    mail.lease("deleted")
+    mail.run(tasks.delete(mail.keys, "deleted"))
+    assert sorted(mail.ids("done")) == ["deleted", "popped"]
+
+
 def test_history_is_never_handed_out_nor_reported_on(kept):
     """KEU-21"""
     held = kept.lease("a")

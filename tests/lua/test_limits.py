@@ -326,6 +326,7 @@ def test_the_dead_are_forwarded_in_the_same_step(line, clock):
     assert failed.wakes()
     found = failed.hash("told")
     assert (found["queue"], found["error"], found["retry_count"]) == (b"orders/failed", b"why", b"0")
+    assert (found["more"], failed.hash("silent")["more"]) == (b"1", b"1"), "a reserve is to read all of its fields"
     assert (raw.totals()["dead"], raw.totals()["moved_out"], failed.totals()["moved_in"]) == (2, 2, 2)
     assert failed.reserve()[0].payload == b"x"
 

@@ -297,8 +297,9 @@ def test_a_server_that_is_full_hands_out_what_partitions_held(mail, add):
         mail.raw.config_set("maxmemory", 0)
 
 
-def test_a_key_at_its_limit_is_blocked_when_a_task_of_it_comes_due(mail, add, clock):
-    limit(mail, key_inflight=1, keepalive_ms=60_000)
+@pytest.mark.parametrize("limits", [{"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": HOUR_US}], ids=str)
+def test_a_key_at_its_limit_is_blocked_when_a_task_of_it_comes_due(mail, add, clock, limits):
+    limit(mail, **limits, keepalive_ms=60_000)
     add("a0")
     add("a1", delay_ms=1000)
     assert taken(mail) == ["a0"]

@@ -258,3 +258,12 @@ def test_tokens_for_a_shard_without_a_rate_are_received_and_change_nothing(shard
     (gift,) = give(giver, (taker.name, 0, 3))
     assert take(taker, giver, gift) == "taken"
     assert (read(taker).tokens, read(taker).enqueued) == (None, 0)
+
+
+def test_a_level_that_is_received_in_another_interval_is_never_rounded_up(shard):
+    taker = begin(shard(1), tokens=2)
+    taker.enqueue("a", "b")
+    taker.reserve(2)
+    before = float(taker.raw.hget(taker.keys.bucket, "level"))
+    assert take(taker, shard(0), Gift(taker.name, "1 0 1 1 7")) == "taken"
+    assert float(taker.raw.hget(taker.keys.bucket, "level")) - before == HOUR_US // 7

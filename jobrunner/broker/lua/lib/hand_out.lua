@@ -48,7 +48,6 @@ local function hand_out_limited(config, wanted, take, now, are_leased)
     if not config.paused then lifts = math.min(lifts, unblocks_at(prefix, now)) end
   elseif config.parked and wanted > 0 then
     local most = math.min(wanted, SLICE)
-    write_even_when_full()
     leave_partitions(prefix, most + SLICE)
     taken, is_cut_short = hand_out_in_order(most, take)
     is_cut_short = is_cut_short or taken == most and most < wanted
