@@ -181,7 +181,9 @@ def test_the_hold_is_extended_in_its_second_half_for_members_that_are_there(held
     assert held.scores("pending") == {"x": clock.ms + WEEK_MS, "y": start + WEEK_MS}
 
 
-@pytest.mark.parametrize(("size", "slices"), [(1000, [1000]), (1001, [1000, 1001]), (2000, [1000, 2000])])
+@pytest.mark.parametrize(
+    ("size", "slices"), [(1000, [1000]), (1001, [1000, 1001]), (2000, [1000, 2000]), (2500, [1000, 2000, 2500])]
+)
 def test_the_hold_of_many_members_is_extended_in_slices(mail, clock, size, slices):
     ids = [f"i{n:04}" for n in range(size)]
     for first in range(0, size, 500):

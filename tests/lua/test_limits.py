@@ -372,3 +372,11 @@ def test_a_forwarded_task_keeps_its_priority(line):
     failed.enqueue("there")
     raw.fail(raw.lease("urgent", priority=2), raw.lease("usual"), raw.lease("last", priority=0))
     assert failed.ids("waiting") == ["urgent", "there", "usual", "last"]
+
+
+def test_what_comes_after_a_forwarded_task_is_behind_it(line):
+    raw, failed = line("orders/raw"), line("orders/failed")
+    limit(raw, dead_letter_queue="orders/failed", max_attempts=1)
+    raw.fail(raw.lease("z"))
+    failed.enqueue("a")
+    assert failed.ids("waiting") == ["z", "a"]

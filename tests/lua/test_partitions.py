@@ -273,6 +273,16 @@ def test_a_key_that_is_at_its_limit_also_after_a_change_stays_blocked_and_comes_
     assert taken(mail) == ["a1"]
 
 
+def test_keys_that_an_earlier_call_left_unsure_are_checked(mail, add):
+    limit(mail, key_inflight=1)
+    add("a0", "a1")
+    (held,) = mail.reserve()
+    assert taken(mail) == []
+    mail.commit(held)
+    mail.raw.rename(mail.keys.base + b"mail:blocked", mail.keys.base + b"mail:unsure")
+    assert taken(mail) == ["a1"]
+
+
 def test_a_blocked_key_without_a_task_is_blocked_no_more_when_limits_change(mail, add):
     limit(mail, key_inflight=1)
     add("a0", "a1")

@@ -48,6 +48,12 @@ def test_the_oldest_is_told_to_the_fraction(mail, clock):
     assert surveyed(mail).oldest_due_ms == clock.ms + 0.5
 
 
+def test_nothing_is_the_oldest_where_no_place_can_be_read(mail):
+    mail.raw.zadd(mail.keys.waiting, {"damaged": 9e15})
+    found = surveyed(mail)
+    assert (found.counts.waiting, found.oldest_due_ms) == (1, None)
+
+
 def test_the_end_of_a_pause_is_told(mail, clock):
     mail.run(queues.configure(mail.keys, {"paused": clock.ms + 500}))
 

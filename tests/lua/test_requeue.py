@@ -43,7 +43,7 @@ def test_a_task_that_is_not_dead_keeps_its_payload(mail):
 
 def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     bury(mail, "a", expires_in_ms=50)
-    mail.raw.hset(mail.keys.task("a"), mapping={"unknown_since": "1", "suspect": "1"})
+    mail.raw.hset(mail.keys.task("a"), mapping={"unknown_since": "1", "suspect": "1", "expiries": "1"})
     mail.wakes()
     clock.advance(1000)
 
