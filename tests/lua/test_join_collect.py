@@ -330,6 +330,17 @@ def test_what_is_collected_is_measured_with_its_outcomes(mail):
         assert int(held[b"size"]) == sum(map(len, parts))
 
 
+@pytest.mark.parametrize(("left", "word"), [(3 * 500 + 2, "more"), (3 * 500 + 1, "dead")])
+def test_what_stands_between_results_and_outcomes_counts_for_the_limit(mail, left, word):
+    """For each of 500 members two commas, and two quotes in place of a colon; at the end two brackets."""
+    prepare(mail, total=1500)
+    fill(mail, 1500)
+    assert collect(mail) == "more"
+    read = sum(len(f'succeeded:{{"n":{n}}}') for n in range(1000, 1500))
+    assert mail.raw.hset(mail.keys.join("j") + b":collected", "size", 16 * MIB - read - left) == 0
+    assert collect(mail) == word
+
+
 def test_who_waits_for_a_task_that_was_to_be_given_too_much_is_told(mail, raw):
     mail.raw.zadd(mail.keys.waiters, {"then-j": 1})
     with raw.pubsub() as ears:
