@@ -178,6 +178,7 @@ def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail, setting):
     fail(mail, DECLINED, fate="dead")
 
     assert sums(mail) == (1, 0)
+    assert not mail.raw.hexists(mail.keys.errors + b":" + DECLINED.id.encode(), "dead")
 
 
 def test_counts_by_ten_minutes_are_kept_for_a_day_and_their_sum_for_ever(mail, clock):

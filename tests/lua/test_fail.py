@@ -166,6 +166,13 @@ def test_a_field_that_is_no_number_reads_as_not_said(mail, field, damage):
     assert mail.hash("a")["retry_count"] == b"1"
 
 
+def test_a_task_without_a_count_of_its_attempts_failed_for_the_first_time(mail):
+    held = mail.lease("a")
+    mail.raw.hdel(mail.keys.task("a"), "retry_count")
+    assert mail.fail(held) == ["scheduled"]
+    assert mail.hash("a")["retry_count"] == b"1"
+
+
 def test_a_field_of_a_newer_version_is_left_alone(mail):
     mail.enqueue("a")
     mail.raw.hset(mail.keys.task("a"), "x-new", "kept")

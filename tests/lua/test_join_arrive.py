@@ -136,7 +136,7 @@ def test_a_join_that_fired_keeps_nothing_of_its_members(mail):
 
 
 def test_preparing_again_leaves_a_join_as_it_is(mail):
-    prepare(mail)
+    assert prepare(mail) is True
     arrive(mail, (0, "succeeded"))
     assert prepare(mail) is False
     assert arrive(mail, (1, "succeeded")) == "fired"
