@@ -14,6 +14,7 @@ from jobrunner.worker.report.report_calls import report_calls
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _RUNNING_PAUSE_S = 0.005
+_DRIVERS_PAUSE_S = 0.05
 _LOOP_STOP_S = 1.0
 _BROKEN_DELAY_S = 2.0
 _log = SafeLogger("jobrunner.worker")
@@ -77,10 +78,11 @@ class Shutdown:
         """Tasks handed back to their place in line."""
 
     def run(self, ends: float) -> None:
-        """A graceful stop: running tasks may go on until `ends` (monotonic clock), unless a second stop is
+        """A graceful stop: running tasks and batches may go on until `ends` (monotonic clock), unless a second stop is
         requested."""
         self._parts.drivers.ask_to_stop()
         self._await_running(ends)
+        self._await_drivers(ends)
         self._parts.drivers.stop(monotonic() if self._state.must_stop_now else ends)
         self._broken = self._state.broken or self._parts.lost()  # a stop was requested before the loss was noticed
         self.close()
@@ -115,6 +117,11 @@ class Shutdown:
                 return
             self._state.wait(_RUNNING_PAUSE_S)
         self._tasks.leases.stop_all()
+
+    def _await_drivers(self, ends: float) -> None:
+        """Here and not in their `stop`, which cannot be told of a second request."""
+        while self._parts.drivers.in_hand and not self._state.must_stop_now and monotonic() < ends:
+            self._state.wait(_DRIVERS_PAUSE_S)
 
     def _report_last(self) -> None:
         """Reports attempts that ended after the fetch loop: they must not be handed back as if they had not ended."""

@@ -262,6 +262,46 @@ def test_a_worker_of_drivers_stops_when_it_is_told(current: Client, made: list[B
     assert made[0].calls[-1] == "stop"
 
 
+class Held(ByTens):
+    """Holds a batch that runs for long, and is asked about it `reads` times."""
+
+    reads = 0
+    graces: tuple[float, ...] = ()
+
+    @property
+    def in_hand(self) -> int:  # type: ignore[override]
+        self.reads += 1
+        return 7
+
+    @in_hand.setter
+    def in_hand(self, _: int) -> None: ...
+
+    def stop(self, grace_s: float) -> None:
+        super().stop(grace_s)
+        self.graces += (grace_s,)
+
+
+def test_a_second_request_to_stop_hands_back_at_once_what_drivers_hold(current: Client) -> None:
+    made: list[Held] = []
+    register_driver(BATCHES, lambda client, seen: made.append(Held(client, seen)) or made[-1], origin="test:held")
+    worker = Worker(queues=[BATCHES], client=current, grace=600)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_for(lambda: made and made[0].calls)
+    (driver,) = made
+
+    worker.ask_to_stop()
+    wait_for(lambda: "ask_to_stop" in driver.calls)
+    driver.reads = 0
+    wait_for(lambda: driver.graces or driver.reads > 5)
+    worker.ask_to_stop()
+    thread.join(30)
+    forget_station(BATCHES)
+
+    assert not thread.is_alive()
+    assert [grace < 1 for grace in driver.graces] == [True]
+
+
 def test_what_a_driver_tells_of_its_batches_is_in_the_figures_of_its_queue(
     current: Client, made: list[ByTens], start: Any
 ) -> None:
