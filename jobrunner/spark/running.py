@@ -4,6 +4,7 @@ PySpark's own answer is per thread under Spark Connect, and stations have thread
 user registered is remembered. Invariant: a setting that Spark refuses is a warning that names it, not an error.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"The value '(?P<value>.*)' in the config \"(?P<name>[^\"]+)\"")
 _JAVA_CALL = re.compile(r"An error occurred while calling \S+")
 """The first line of an error of Java, which names only the call."""
+_CONTEXT_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _remembered: list["SparkSession"] = []
 _log = SafeLogger("jobrunner.spark")
 
@@ -31,9 +33,20 @@ def running_session() -> "SparkSession | None":
     """The session that was registered last, unless it was stopped; else the one that PySpark knows in this thread."""
     from pyspark.sql import SparkSession  # the extra may be absent
 
-    if _remembered and not _is_over(_remembered[0]):
+    if _remembered and not is_over(_remembered[0]):
         return _remembered[0]
     return SparkSession.getActiveSession()
+
+
+def silence_query_contexts() -> None:
+    """Silences PySpark's own record of each error of planning: a line of JSON with the stack of Java, up to 8 kB. The
+    error itself says the same. A level that the program chose stays."""
+    from pyspark.logger import PySparkLogger  # the extra may be absent
+
+    for name in _CONTEXT_LOGS:
+        logger = PySparkLogger.getLogger(name)
+        if logger.level == logging.WARNING:  # PySpark's
+            logger.setLevel(logging.CRITICAL + 1)
 
 
 def is_classic(spark: "SparkSession") -> bool:
@@ -107,7 +120,8 @@ def text_of(error: BaseException) -> str:
         return f"{type(error).__name__} of a Java that has ended"
 
 
-def _is_over(spark: "SparkSession") -> bool:
+def is_over(spark: "SparkSession") -> bool:
+    """Whether the session was stopped."""
     if is_classic(spark):
         return spark.sparkContext._jsc is None  # noqa: SLF001  PySpark has no public answer
     return bool(getattr(spark, "is_stopped", False))

@@ -18,7 +18,14 @@ from jobrunner.errors import InvalidOption, SparkMissing
 from jobrunner.etl.spark_conf import NEEDED_CONF, check_setting, conf_of_environment, conf_of_file, prepare_for, where
 from jobrunner.formatting import install_command
 from jobrunner.spark.java import find_java, home_of
-from jobrunner.spark.running import conf_of, first_line, running_session, set_all, told_lines
+from jobrunner.spark.running import (
+    conf_of,
+    first_line,
+    running_session,
+    set_all,
+    silence_query_contexts,
+    told_lines,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +69,7 @@ def spark_session(
     if running is None:
         settings = conf_of_file() | conf_of_environment() | settings
         running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
+        silence_query_contexts()
     else:
         set_all(running, settings)
     register(running)

@@ -29,7 +29,7 @@ from jobrunner.jobs.registry import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
 from jobrunner.spark.payloads import check_plain
-from jobrunner.spark.running import running_session
+from jobrunner.spark.running import running_session, silence_query_contexts
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import BatchLog
@@ -260,6 +260,7 @@ class StationDriver:
                 self._first.wake()
                 return False
             self._spark = spark
+        silence_query_contexts()
         log_web_ui(spark)
         _put_back_left_items(self._broker, keys_of(self._client), self._keys)
         return True

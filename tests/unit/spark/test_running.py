@@ -1,0 +1,46 @@
+"""What this process does about a Spark session, without one."""
+
+import logging
+
+import pytest
+from pyspark.errors import AnalysisException, QueryContextType
+from pyspark.logger import PySparkLogger
+
+from jobrunner.spark.running import silence_query_contexts
+
+
+class Context:
+    """Where in a program an error of planning comes from."""
+
+    def __init__(self, kind):
+        self._kind = kind
+
+    def contextType(self):
+        return self._kind
+
+    def callSite(self):
+        return "stations.py:30"
+
+    def fragment(self):
+        return "col"
+
+
+@pytest.mark.parametrize("kind", QueryContextType)
+def test_an_error_of_planning_is_not_logged_by_pyspark_as_well(monkeypatch, kind):
+    logger = PySparkLogger.getLogger(f"{kind.name}QueryContextLogger")
+    records = []
+    monkeypatch.setattr(logger, "handlers", [logging.Handler()])
+    monkeypatch.setattr(logger.handlers[0], "emit", records.append)
+
+    def fail():
+        AnalysisException("no column", contexts=[Context(kind)])._log_exception()
+
+    for level, heard in ((logging.WARNING, 0), (logging.ERROR, 1), (logging.DEBUG, 1)):
+        logger.setLevel(level)
+        silence_query_contexts()
+        fail()
+        assert len(records) == heard, "a level that the program chose stays"
+        records.clear()
+    logger.setLevel(logging.WARNING)
+    fail()
+    assert len(records) == 1, "PySpark logs it here"
