@@ -35,7 +35,7 @@ from jobrunner.errors import (
     TableError,
 )
 from jobrunner.spark.executor_load import UNFIT
-from jobrunner.spark.running import text_of, told_lines
+from jobrunner.spark.running import is_over, text_of, told_lines
 
 _LONGEST = 1000
 _TRACEBACK = "Traceback (most recent call last):"
@@ -44,6 +44,7 @@ _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 """An error of the data source, which comes without a traceback."""
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
+_CANCELLED = "[SPARK_JOB_CANCELLED]"
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
 _BEFORE_ANY_ROW = (
     AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
@@ -145,6 +146,16 @@ def is_alive(spark: SparkSession) -> bool:
         return False
 
 
+def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
+    """The error for a session that can run nothing any more, in place of that of the call which met it first."""
+    words = f"Spark has ended, or does not answer: {error_line(error)}"
+    if is_over(spark):
+        words = "the Spark session of this process was stopped: register(spark) a new one, and start the worker again"
+    gone = StationError(words)
+    gone.__cause__ = error
+    return gone
+
+
 def error_line(error: BaseException) -> str:
     """`Name: what happened`, at most 1 000 characters."""
     text = text_of(error)
@@ -152,6 +163,8 @@ def error_line(error: BaseException) -> str:
         return _shortened(_SQLSTATE.sub("", plain[1]).rstrip())
     if _TRACEBACK in text:
         return _shortened(_last_of_traceback(text[text.rindex(_TRACEBACK) :]))
+    if _CANCELLED in text:
+        return "SparkError: its jobs were cancelled"
     lost = _LOST_TASK.search(text)
     if lost:
         return _shortened(f"SparkError: {lost['why']}")

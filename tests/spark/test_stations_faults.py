@@ -350,7 +350,7 @@ def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     refused = ConnectionRefusedError("no JVM")
     monkeypatch.setattr(station_lane.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
     assert driver.step(spark)
-    assert isinstance(driver.failure, ConnectionRefusedError)
+    assert isinstance(driver.failure.__cause__, ConnectionRefusedError)
     driver.stop(0)
     assert audit("flights/clean")["pending"] == 3
 
@@ -377,7 +377,7 @@ def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
 
     assert driver.step(spark)
 
-    assert isinstance(driver.failure, ConnectionRefusedError)
+    assert isinstance(driver.failure.__cause__, ConnectionRefusedError)
     driver.stop(0)
     queue = keys.queue("flights/clean")
     ((batch_id, _),) = raw.zrange(queue.batches, 0, -1, withscores=True)

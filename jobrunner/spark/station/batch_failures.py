@@ -24,7 +24,7 @@ from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
-from jobrunner.spark.failures import Cause, cause_of, error_line, is_never_of_items
+from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
 from jobrunner.spark.user_frame import with_user_frame
 
 _PATIENT_WITH = 5
@@ -189,6 +189,8 @@ class BatchFailures:
             ended("released", error_line(error))
             return
         cause = cause_of(error, spark)
+        if cause is Cause.ENGINE:
+            error = engine_gone(spark, error)
         line = error_line(error)
         if cause is Cause.LOST:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
@@ -225,7 +227,9 @@ class BatchFailures:
         elif pause_s:
             _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
         else:
-            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
+            is_of_stop = self.stopping.is_set() and cause not in (Cause.OUTAGE, Cause.ENGINE)
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line,
+                         cause="stop" if is_of_stop else cause)  # fmt: skip
 
     def _judge(
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float, ended: Ended

@@ -309,6 +309,38 @@ def test_causes_of_errors(monkeypatch, cause):
     assert {error: cause_of(error, None) for error in CAUSES[cause]} == dict.fromkeys(CAUSES[cause], cause)
 
 
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [
+        (True, "the Spark session of this process was stopped: register(spark) a new one"),
+        (False, "Spark has ended, or does not answer: ConnectionRefusedError: no JVM"),
+    ],
+)
+def test_an_engine_that_is_gone_is_named_and_not_the_call_that_met_it(station, client, monkeypatch, stopped, words):
+    monkeypatch.setattr(failures, "is_alive", lambda session: False)
+    monkeypatch.setattr(failures, "is_over", lambda session: stopped)
+    served = station()
+    client.queue(QUEUE).push_many(range(3))
+    met = AttributeError("no attribute 'addJobTag'") if stopped else ConnectionRefusedError("no JVM")
+    with capture_logs() as logs:
+        served.step(lambda members: met)
+    assert words in str(served.failures.failure)
+    assert served.failures.failure.__cause__ is met
+    assert [words in line["error"] for line in logs] == [True, True]
+    assert client.queue(QUEUE).counts()["dead"] == 0
+
+
+def test_a_batch_that_is_cancelled_at_a_stop_says_so(station, client, monkeypatch):
+    served = station()
+    client.queue(QUEUE).push_many(range(3))
+    monkeypatch.setattr(served.stopping, "is_set", lambda: True)
+    cancelled = Py4JError("org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 1 cancelled")
+    with capture_logs() as logs:
+        served.step(lambda members: cancelled)
+    (line,) = logs
+    assert (line["error"], line["cause"]) == ("SparkError: its jobs were cancelled", "stop")
+
+
 def test_a_format_that_is_misspelt_is_no_item_s_fault_and_reads_as_one_error(monkeypatch):
     monkeypatch.setattr(failures, "is_alive", lambda session: True)
     error = Py4JError("An error occurred while calling o7.save.\n: org.apache.spark.SparkClassNotFoundException: "
