@@ -17,11 +17,13 @@ interpreter sees what Python code sends to its own process, and nothing else.
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,7 @@ from jobrunner.clock import monotonic, sleep
 from jobrunner.jobs.registry import waiting_on_crash
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.child_processes import claims_children, environment_of_others, is_suspended, name_of_this
-from jobrunner.worker.lease_keeper.keeper_link import HeldLeases, HeldWork, SharedMemory, serve_line
+from jobrunner.worker.lease_keeper.keeper_link import STOPS, HeldLeases, HeldWork, SharedMemory, serve_line
 
 _POLL_MS = 250
 _LONGEST_START_S = 30.0
@@ -118,10 +120,11 @@ class KeeperClient:
         module = "jobrunner.worker.lease_keeper.keeper_process"
         words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid())]
         try:
-            self._keeper = subprocess.Popen(  # noqa: S603  words of our own
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=inherited,
-                env=environment_of_others(),
-            )  # fmt: skip
+            with _stops_held_back():
+                self._keeper = subprocess.Popen(  # noqa: S603  words of our own
+                    words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=inherited,
+                    env=environment_of_others(),
+                )  # fmt: skip
         except OSError as error:
             _log.warning("the lease keeper cannot be started", error=str(error))
             return None
@@ -263,3 +266,14 @@ def _note_own_kill(event: str, args: tuple[Any, ...]) -> None:
     if target in (own, 0, -1):
         for marks in list(_noted):
             marks.sends_itself(number)
+
+
+@contextmanager
+def _stops_held_back() -> Iterator[None]:
+    """A process that is started meanwhile gets no signal to stop until it ignores them, as one to the process group
+    (Ctrl-C, systemd) may come while it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # of this thread, and of what it starts
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

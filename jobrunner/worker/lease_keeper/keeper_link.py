@@ -11,6 +11,7 @@ tasks cannot have had any effect.
 
 import mmap
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _WORDS = 1 << 16
 _SIZE = _WORDS * 8
 _LONG_AGO = 0.0
 _SHORT_MS = 15_000.0
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that a keeper ignores: they are for its worker."""
 
 
 class HeldWork(msgspec.Struct, frozen=True):

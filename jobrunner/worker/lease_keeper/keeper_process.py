@@ -31,7 +31,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.loop import back_off
 from jobrunner.worker.child_processes import is_suspended
 from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, WatchedProcess
-from jobrunner.worker.lease_keeper.keeper_link import SharedMemory
+from jobrunner.worker.lease_keeper.keeper_link import STOPS, SharedMemory
 from jobrunner.worker.lease_keeper.renewals import LeaseRenewer
 
 _SUSPENDED_PAUSE_S = 0.5
@@ -87,8 +87,9 @@ class TurnClock:
 
 def main() -> None:
     """Serves the worker that started this process, until it ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     wake_pipe, marks, worker = int(sys.argv[1]), SharedMemory(int(sys.argv[2])), WatchedProcess(int(sys.argv[3]))
     first = sys.stdin.buffer.readline()
     if not first:

@@ -88,6 +88,22 @@ def test_a_killed_keeper_is_replaced_and_told_everything(
     wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_process_group_does_not_end_a_keeper_that_starts(
+    server: Server, keys: Keys, number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    starting = KeeperClient(server.url, keys.prefix)
+    starting.start()
+    try:
+        first = wait_for(lambda: starting._keeper)
+        os.kill(first.pid, number)
+        wait_for(lambda: starting.leases.is_ready)
+        assert starting._keeper is first
+        assert "Traceback" not in capfd.readouterr().err
+    finally:
+        starting.close()
+
+
 def test_telling_a_dead_keeper_is_no_error(
     held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
 ) -> None:
