@@ -41,6 +41,7 @@ _ALWAYS = {
 _AT_START = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_PYTHON, _INTERPRETER = "spark.pyspark.python", "PYSPARK_PYTHON"
 _JAVA_ENDED = "[JAVA_GATEWAY_EXITED]"
 _CAUSE = "Caused by: "
 _JAVA_ENDS_WITHIN_S = 10
@@ -122,12 +123,12 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
     local = master.startswith("local")
     chosen = _ALWAYS | _AT_START
     if local:
-        chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())} | _daemon()
+        chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())} | _daemon(settings)
     chosen |= settings
     if _QUIET.is_file():  # it is none when the package was imported from an archive
         quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
         chosen[_JAVA_OPTIONS] = f"{quiet} {settings.get(_JAVA_OPTIONS, '')}".strip()
-    with home_of(find_java(os.environ)) as home, _environment(home, local=local):
+    with home_of(find_java(os.environ)) as home, _environment(home, local=local, python=settings.get(_PYTHON)):
         try:
             session = SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
         except Exception as error:
@@ -140,10 +141,10 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
     return session
 
 
-def _daemon() -> dict[str, str]:
+def _daemon(settings: Mapping[str, str]) -> dict[str, str]:
     """Which program forks the Python workers of this machine; Spark's own for another interpreter, which may lack ours.
     """
-    is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+    is_ours = settings.get(_PYTHON, os.environ.get(_INTERPRETER, sys.executable)) == sys.executable
     return {"spark.python.daemon.module": "jobrunner.spark.preloaded_daemon"} if is_ours else {}
 
 
@@ -194,13 +195,18 @@ def _connect(app: str, remote: str, settings: Mapping[str, str]) -> "SparkSessio
 
 
 @contextmanager
-def _environment(java_home: Path, *, local: bool) -> Iterator[None]:
+def _environment(java_home: Path, *, local: bool, python: str | None = None) -> Iterator[None]:
     """The environment that Java and its Python processes inherit; this process keeps only the name of the interpreter.
+
+    `python`: the setting of Spark, which only `spark-submit` passes on to PySpark.
     """
-    stood = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYTHONPATH", "SPARK_LOCAL_IP")}
+    names = ("JAVA_HOME", "PYTHONPATH", "SPARK_LOCAL_IP", *((_INTERPRETER,) if python else ()))
+    stood = {name: os.environ.get(name) for name in names}
     os.environ["JAVA_HOME"] = str(java_home)
+    if python:
+        os.environ[_INTERPRETER] = python
     if local:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault(_INTERPRETER, sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the web UI, when it is on, listens there
         os.environ["PYTHONPATH"] = os.pathsep.join(_own_paths())
     try:

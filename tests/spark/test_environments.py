@@ -157,12 +157,17 @@ def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, 
     }  # fmt: skip
 
     def work(python, *words, **more):
+        """The Python is named by Spark's setting, or by the variable where the setting is not to be tried."""
+        if python is None:
+            more["PYSPARK_PYTHON"] = sys.executable
+        else:
+            words = (*words, "--conf", f"spark.pyspark.python={python}")
         path = tmp_path / "log"
         path.unlink(missing_ok=True)
         with path.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "jobrunner", "work", "lone_stations", *words], cwd=tmp_path,
-                env=os.environ | LOOPBACK | told | more | {"PYSPARK_PYTHON": str(python)}, stdout=log, stderr=log,
+                env=os.environ | LOOPBACK | told | more, stdout=log, stderr=log,
             ), path  # fmt: skip
 
     def lines(path):
@@ -189,7 +194,7 @@ def test_executors_that_lack_a_module_stop_the_station_and_cost_no_item(server, 
             assert "executors cannot import jobrunner: No module named 'msgspec'" in line
             assert str(tmp_path / "poor") in line
         assert all("No module named 'lone_stations'" in line for line in stops(sys.executable))
-        process, path = work(sys.executable, "--burst", "--conf", f"spark.submit.pyFiles={tmp_path}/lone_stations.py")
+        process, path = work(None, "--burst", "--conf", f"spark.submit.pyFiles={tmp_path}/lone_stations.py")
         assert process.wait(300) == 0, path.read_text()
     finally:
         cluster.stop()
