@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg
@@ -74,6 +75,15 @@ def batch(name, epoch=1, renew=lambda: None):
 
 def numbers(*found):
     return pa.table({"n": pa.array(found, pa.int64())})
+
+
+def test_the_table_of_the_recipe_is_made_by_each_database(database):
+    page = (Path(__file__).parents[3] / "docs" / "recipes" / "sql-tables.md").read_text()
+    for statement in ["drop table late", *page.partition("```sql\n")[2].partition("```")[0].split(";")[:-1]]:
+        database.run(statement)
+    rows = {"carrier": ["UA"], "origin": ["JFK"], "dep_delay": [31.0]}
+    write_sql(pa.table(rows), batch("b1"), database.connect, "late")
+    assert database.rows("select * from late") == [("UA", "JFK", 31.0, "b1")]
 
 
 def test_a_repeated_batch_replaces_its_rows_and_an_earlier_attempt_changes_nothing(database):
