@@ -368,6 +368,32 @@ def test_a_driver_without_a_session_says_so(leave, driver_of, monkeypatch, wait_
     assert audit("flights/clean")["waiting"] == 3
 
 
+def test_a_stop_while_spark_starts_does_not_wait_for_it(leave, driver_of, monkeypatch, wait_until, audit, spark):
+    """Nothing is held then, and Java ignores a Ctrl-C that its process group gets."""
+    starts, goes_on = threading.Event(), threading.Event()
+
+    def slow(app):
+        starts.set()
+        goes_on.wait(60)
+        return spark
+
+    monkeypatch.setattr(station_driver, "spark_session", slow)
+    driver = driver_of("clean")
+    driver.start()
+    wait_until(starts.is_set)
+    stopping = threading.Thread(target=driver.stop, args=(600,))
+    stopping.start()
+    stopping.join(30)
+    try:
+        assert not stopping.is_alive()
+        assert audit("flights/clean")["waiting"] == 3
+    finally:
+        goes_on.set()
+    wait_until(lambda: not any(loop.is_alive for loop in driver._loops))
+    assert driver.failure is None
+    assert driver._spark is None, "it began nothing more"
+
+
 def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
     leave, driver_of, spark, monkeypatch, raw, keys, audit
 ):

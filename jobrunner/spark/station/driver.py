@@ -46,7 +46,8 @@ _DUE_S = 0.2
 _CANCEL_S = 10.0
 """Time for the current batches to end after they were cancelled."""
 _STOP_S = 0.5
-"""Wait for a stop after Spark failed to start: a SIGTERM to the whole process group may end Java first."""
+"""Wait for a stop after Spark failed to start: a SIGTERM to the whole process group may end Java first. And for a lane
+that starts Spark, when the driver stops: nothing is held, and Java takes seconds, also behind a Ctrl-C."""
 _SLICE_S = 1.0
 """Time for a slice of rolling forward that is under way when the driver ends."""
 _RECLAIM_S = 3.0
@@ -73,7 +74,7 @@ class StationDriver:
     """
 
     def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
-        self._quiet = False
+        self._quiet = self._has_begun = False
         self._station = station
         self._client = client
         check_plain(client.settings, "a station on Spark")
@@ -158,7 +159,8 @@ class StationDriver:
 
     def stop(self, grace_s: float) -> None:
         """Ends within about `grace_s` seconds; a batch that is not decided by then is released."""
-        ends = monotonic() + grace_s
+        spark_starts = self._has_begun and self._spark is None
+        ends = monotonic() + (min(grace_s, _STOP_S) if spark_starts else grace_s)
         self.ask_to_stop()
         late = [lane for lane, loop in zip(self._lanes, self._loops, strict=True) if not loop.stop(_left(ends))]
         cancelled = [threading.Thread(target=lane.cancel, args=(_CANCEL_S,), daemon=True) for lane in late]
@@ -166,7 +168,7 @@ class StationDriver:
             thread.start()
         for thread in cancelled:
             thread.join()
-        cancelled_by = monotonic() + _CANCEL_S
+        cancelled_by = monotonic() + (_STOP_S if spark_starts else _CANCEL_S)
         for loop in self._loops:
             loop.stop(_left(cancelled_by))
         self._first.wait(_left(cancelled_by))
@@ -244,9 +246,12 @@ class StationDriver:
     def _begin(self) -> bool:
         """Joins the session of this process, or starts it. Returns False when it cannot: the process must be replaced
         then."""
+        self._has_begun = True
         with _STARTING:
             if self._spark is not None:
                 return True
+            if self._stopping.is_set():  # while another station started it
+                return False
             if self.failure is not None:  # another lane's
                 return False
             try:
@@ -258,6 +263,8 @@ class StationDriver:
                     return False
                 self._failures.give_up(error)
                 self._first.wake()
+                return False
+            if self._stopping.is_set():
                 return False
             self._spark = spark
         silence_query_contexts()
