@@ -75,9 +75,9 @@ def test_workers_on_this_machine_are_forked_with_their_modules_imported(spark):
 
 def test_an_interpreter_that_the_user_chose_starts_its_own_workers(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
-    assert _daemon() == {}
+    assert _daemon({}) == {}
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    assert _daemon()
+    assert _daemon({})
 
 
 def test_java_home_wins_over_the_path(tmp_path):
