@@ -180,6 +180,13 @@ def test_places_are_exact_for_every_priority(mail, clock):
     assert float(mail.hash("200")["place"]) == mail.scores("waiting")["200"]
 
 
+def test_a_priority_moves_a_place_by_two_to_the_power_of_42(mail, clock):
+    for priority in (0, 1, 2):
+        mail.enqueue(f"{priority}", priority=priority, delay_ms=1000)
+    places = [float(mail.hash(f"{priority}")["place"]) for priority in (0, 1, 2)]
+    assert [round(place) for place in places] == [clock.ms + 1000 + step * 2**42 for step in (1, 0, -1)]
+
+
 def test_no_tasks_are_no_change(mail):
     assert mail.run(tasks.enqueue(mail.keys, [])) == []
     assert mail.snapshot() == {}

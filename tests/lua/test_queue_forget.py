@@ -114,6 +114,12 @@ def test_a_queue_that_somebody_configured_stays(drained, clock, keys, forget):
     assert look_again() == ["mail"]
 
 
+def test_settings_that_cannot_be_read_count_as_configured(drained, raw, forget):
+    raw.delete(drained.keys.settings)
+    raw.set(drained.keys.settings, "x")
+    assert forget() == ["used"]
+
+
 def test_many_queues_are_judged_each_for_itself(drained, line, keys, raw, forget):
     line("other").enqueue("x")
     raw.set(keys.queue("damaged").counters, "x")

@@ -207,6 +207,17 @@ def test_fewer_partitions_are_refused_while_any_queue_has_items_there(client: Cl
     assert (counts.spread, counts.served) == (1, N)
 
 
+@pytest.mark.parametrize(
+    ("limits", "is_limited"), [({}, False), ({"max_inflight": 8}, True), ({"rate": RateLimit(8, per=1)}, True)], ids=str
+)
+def test_the_counts_say_whether_shards_have_slices_of_a_limit(
+    client: Client, raw_queue: Any, limits: dict[str, Any], is_limited: bool
+) -> None:
+    raw_queue.configure(**limits)
+    counts = broker_of(client).run(shard_counts(keys_of(client).queue("orders/raw")))
+    assert counts.is_limited is is_limited
+
+
 def test_counts_change_only_from_what_was_known(client: Client) -> None:
     keys, broker = keys_of(client).queue("orders/raw"), broker_of(client)
     eight = ShardCounts(8, 8, 8)
