@@ -136,7 +136,9 @@ def test_a_number_alone_keeps_what_is_popped_or_deleted_too(mail):
     assert sorted(mail.ids("done")) == ["deleted", "popped"]
 
 
-def test_a_pop_that_takes_nothing_notes_nothing(kept):
+def test_a_pop_that_finds_nothing_fit_notes_nothing(kept, clock):
+    kept.enqueue("a", expires_in_ms=10)
+    clock.advance(10)
     assert kept.run(leases.pop(kept.keys, 1)) == []
     assert "history_noted" not in {name.decode() for name in kept.raw.hkeys(kept.keys.settings)}
 
@@ -145,6 +147,8 @@ def test_maintenance_counts_what_it_trims(kept, clock):
     kept.commit(kept.lease("a"), kept.lease("b"))
     clock.advance(10_000)
     assert kept.run(queues.upkeep(kept.keys)).moved == 2
+    kept.configure(history_ms="damaged")
+    assert kept.run(queues.upkeep(kept.keys)).moved == 0
 
 
 def test_history_is_never_handed_out_nor_reported_on(kept):

@@ -283,14 +283,43 @@ def test_keys_that_an_earlier_call_left_unsure_are_checked(mail, add):
     assert taken(mail) == ["a1"]
 
 
-def test_a_blocked_key_without_a_task_is_blocked_no_more_when_limits_change(mail, add):
+def test_a_blocked_key_without_a_task_is_blocked_no_more_when_it_is_looked_at(mail, add):
     limit(mail, key_inflight=1)
-    add("a0", "a1")
+    add("a0")
     assert taken(mail) == ["a0"]
-    assert [one[0] for one in mail.run(leases.pop(mail.keys, 1))] == [b"a1"]
-    limit(mail, fair=1)
-    assert taken(mail) == []
+    mail.raw.zadd(mail.keys.base + b"mail:blocked", {"a": 0})
+    add("b0")
+    assert taken(mail) == ["b0"]
     assert not mail.raw.exists(mail.keys.base + b"mail:blocked")
+
+
+def test_a_server_that_is_full_hands_out_what_comes_free(mail, add, clock):
+    limit(mail, key_tokens=1, key_interval_us=5_000_000)
+    add("a0", "a1")
+    assert taken(mail, 9) == ["a0"]
+    clock.advance(5000)
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert taken(mail, 9) == ["a1"]
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+
+
+def test_a_task_that_is_released_is_in_its_partition_at_once_where_keys_have_a_rate(mail, add):
+    limit(mail, key_tokens=1, key_interval_us=HOUR_US)
+    add("a0", "a1")
+    (held,) = mail.reserve()
+    mail.release(held)
+    assert mail.raw.zrange(mail.keys.base + b"mail:partition:0:a", 0, -1) == [b"a0", b"a1"]
+    assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
+
+
+def test_a_task_that_is_snoozed_for_no_time_is_in_its_partition_at_once(mail, add):
+    limit(mail, fair=1)
+    add("a0", "a1")
+    (held,) = mail.reserve()
+    mail.release(held, delay_ms=0)
+    assert mail.raw.zrange(mail.keys.base + b"mail:partition:0:a", 0, -1) == [b"a1", b"a0"]
 
 
 def test_a_server_that_is_full_hands_out_what_partitions_held(mail, add):
