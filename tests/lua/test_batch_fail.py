@@ -129,11 +129,14 @@ def test_a_server_that_is_full_takes_each_word(held, fate):
     assert said == words.get(fate, "split")
 
 
-def test_a_batch_that_is_dissolved_goes_back_to_its_places(held):
+def test_a_batch_that_is_dissolved_goes_back_to_its_places(held, clock):
+    clock.advance(5)
+    held.enqueue("later")
+    clock.advance(5)
     assert setback(held, "dissolved") == "dissolved"
     assert held.run(batches.advance(held.keys, "b")).ended == 3
-    assert held.ids("waiting") == ["x", "y", "z"]
-    assert held.totals() == {"enqueued": 3}
+    assert held.ids("waiting") == ["x", "y", "z", "later"]
+    assert held.totals() == {"enqueued": 4}
 
 
 @pytest.mark.parametrize("damage", ["deleted", "text"])

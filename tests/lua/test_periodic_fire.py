@@ -105,6 +105,11 @@ def test_an_older_leader_is_fenced(mail, fire, state):
     assert state()["epoch"] == b"8"
 
 
+def test_the_first_leader_of_all_is_fenced_by_the_second(fire):
+    assert fire(1000, epoch=2, overlap="allow") == "fired"
+    assert fire(2000, expected="1000", epoch=1, overlap="allow") == "fenced"
+
+
 def test_a_person_is_not_fenced_and_fences_nobody(fire, state):
     fire(1000, epoch=7, overlap="allow")
 
