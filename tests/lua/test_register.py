@@ -18,6 +18,15 @@ def test_what_is_missing_is_noted_and_what_is_there_stays(broker, keys, raw):
     assert raw.get(keys.format) == b"%d" % FORMAT
 
 
+@pytest.mark.parametrize(("there", "is_unused"), [(None, True), ("format", False), ("queues", False)])
+def test_a_prefix_is_unused_when_neither_format_nor_queue_was_there(broker, keys, raw, there, is_unused):
+    if there == "format":
+        raw.set(keys.format, FORMAT)
+    elif there:
+        raw.sadd(keys.queues, "a")
+    assert broker.run(register_queues(keys, ["a"])) is is_unused
+
+
 def test_what_was_lost_is_there_again(broker, keys, raw):
     broker.run(register_queues(keys, ["a", "b"]))
     raw.srem(keys.queues, "a")
