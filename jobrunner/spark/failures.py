@@ -147,7 +147,7 @@ def is_alive(spark: SparkSession) -> bool:
 
 
 def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
-    """The error for a session that can run nothing any more, in place of that of the call which met it first."""
+    """The error for a stopped session, or a Java that has ended; its cause is the error of the call that noticed."""
     words = f"Spark has ended, or does not answer: {error_line(error)}"
     if is_over(spark):
         words = "the Spark session of this process was stopped: register(spark) a new one, and start the worker again"

@@ -119,7 +119,7 @@ class Shutdown:
         self._tasks.leases.stop_all()
 
     def _await_drivers(self, ends: float) -> None:
-        """Here and not in their `stop`, which cannot be told of a second request."""
+        """Waits for batches in hand. The `stop` of the drivers blocks, and would not notice a second request."""
         while self._parts.drivers.in_hand and not self._state.must_stop_now and monotonic() < ends:
             self._state.wait(_DRIVERS_PAUSE_S)
 

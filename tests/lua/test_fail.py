@@ -7,7 +7,7 @@ from jobrunner.errors import ServerRefused
 
 
 def deaths(mail):
-    """What the leader is to write events of: the fields of each death."""
+    """The fields of each death that waits to be written as an event."""
     return [line.decode().split("\t") for line in mail.raw.lrange(mail.keys.deaths, 0, -1)]
 
 

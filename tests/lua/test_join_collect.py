@@ -332,7 +332,7 @@ def test_what_is_collected_is_measured_with_its_outcomes(mail):
 
 @pytest.mark.parametrize(("left", "word"), [(3 * 500 + 2, "more"), (3 * 500 + 1, "dead")])
 def test_what_stands_between_results_and_outcomes_counts_for_the_limit(mail, left, word):
-    """For each of 500 members two commas, and two quotes in place of a colon; at the end two brackets."""
+    """Commas and quotes add 3 bytes to what is read of each of 500 members, and the closing brackets add 2."""
     prepare(mail, total=1500)
     fill(mail, 1500)
     assert collect(mail) == "more"

@@ -86,7 +86,7 @@ def test_a_delay_schedules_it_in_the_other_queue(ends, clock):
     assert clean.scores("scheduled") == {"a": clock.ms + 700}
     assert float(clean.hash("a")["place"]) == clock.ms + 700
     assert clean.ids("waiting") == []
-    assert not clean.raw.exists(clean.keys.arrival), "nobody arrived"
+    assert not clean.raw.exists(clean.keys.arrival), "a scheduled task leaves the clock of arrivals as it is"
 
 
 @pytest.mark.parametrize(("given", "order"), [("", ["urgent", "plain"]), (0, ["plain", "urgent"])])

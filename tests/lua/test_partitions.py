@@ -1,6 +1,7 @@
 """Limits per key, and keys that take turns."""
 
 import itertools
+from contextlib import contextmanager
 
 import pytest
 
@@ -28,6 +29,16 @@ def limit(mail, **fields):
 
 def taken(mail, count=1):
     return [attempt.id for attempt in mail.reserve(count)]
+
+
+@contextmanager
+def full(mail):
+    """A server that has reached its maxmemory."""
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        mail.raw.config_set("maxmemory", 0)
 
 
 def test_keys_take_turns(mail, add):
@@ -298,11 +309,8 @@ def test_a_server_that_is_full_hands_out_what_comes_free(mail, add, clock):
     add("a0", "a1")
     assert taken(mail, 9) == ["a0"]
     clock.advance(5000)
-    mail.raw.config_set("maxmemory", 1)
-    try:
+    with full(mail):
         assert taken(mail, 9) == ["a1"]
-    finally:
-        mail.raw.config_set("maxmemory", 0)
 
 
 def test_a_task_that_is_released_is_in_its_partition_at_once_where_keys_have_a_rate(mail, add):
@@ -325,15 +333,11 @@ def test_a_task_that_is_snoozed_for_no_time_is_in_its_partition_at_once(mail, ad
 def test_a_server_that_is_full_hands_out_what_partitions_held(mail, add):
     limit(mail, fair=1)
     add("a0", "b0", "a1", "b1")
-    mail.raw.config_set("maxmemory", 1)
-    try:
+    with full(mail):
         assert taken(mail, 2) == ["a0", "b0"]
-        mail.raw.config_set("maxmemory", 0)
-        limit(mail, fair="")
-        mail.raw.config_set("maxmemory", 1)
+    limit(mail, fair="")
+    with full(mail):
         assert taken(mail, 9) == ["a1", "b1"]
-    finally:
-        mail.raw.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize("limits", [{"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": HOUR_US}], ids=str)

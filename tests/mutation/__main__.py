@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.mutation.installed import lua_files, own_text
@@ -46,12 +46,13 @@ def main() -> int:
     options = _options()
     results = Results(options.folder)
     _forget_what_changed(options.folder, results)
-    wanted = _wanted(options)
+    judgements = read_judgements()
+    wanted = _wanted(options, judgements)
     if not options.report:
         known = results.read()
         again = {key for key, one in known.items() if options.again and (one.status == "survived" or one.is_late)}
         _run_all([one for one in wanted if one.key not in known or one.key in again], results, options)
-    known, judgements = results.read(), read_judgements()
+    known = results.read()
     found = [known[one.key] for one in wanted if one.key in known]
     score = Score.of(found, judgements)
     if options.json:
@@ -61,7 +62,7 @@ def main() -> int:
     return int(score.share < AT_LEAST)
 
 
-def _wanted(options: argparse.Namespace) -> list[Mutant]:
+def _wanted(options: argparse.Namespace, judgements: Mapping[tuple[str, str, str], Judgement]) -> list[Mutant]:
     files = [file for file in lua_files() if not options.script or _name(file) in options.script]
     found = [one for file in files for one in mutants_of(file, own_text(file))]
     # By digest, so that a change of one file leaves the draw of all others as it was.
@@ -69,7 +70,6 @@ def _wanted(options: argparse.Namespace) -> list[Mutant]:
     if options.each_line:
         found = list({(one.file, one.line): one for one in found}.values())
     found = found[: options.sample]
-    judgements = read_judgements()
     # Equivalent ones cost the whole budget of a mutant and count nowhere: the others come first.
     return sorted(found, key=lambda one: (one.file, one.before, one.after) in judgements)
 

@@ -1,4 +1,4 @@
-"""What this process does about a Spark session, without one."""
+"""Parts of running.py that need no Spark session."""
 
 import logging
 

@@ -16,7 +16,8 @@ local function hand_out_in_order(wanted, take)
 end
 
 -- A queue that had partitions and has none any more: a slice of the tasks in them goes back to its position in the
--- queue, the first ones first and before anything is handed out, so that old and new tasks keep their order.
+-- queue, the first ones first and before anything is handed out, so that old and new tasks keep their order. It
+-- removes before it adds, so it works on a server that is full.
 local function leave_partitions(prefix, most)
   local first = redis.call('ZRANGEBYSCORE', waiting, exact(UNPARTITIONED), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
   if #first == 0 then
