@@ -48,10 +48,19 @@ class Ledger:
         self._counts = Counter[tuple[str, int | None]]()
         path.touch()
 
-    def entries(self, event: str | None = None) -> list[Entry]:
-        """All entries, oldest first. An entry that a killed process wrote in part does not count."""
+    @property
+    def end(self) -> int:
+        """Its length so far, in bytes."""
+        return self.path.stat().st_size
+
+    def entries(self, event: str | None = None, since: int = 0) -> list[Entry]:
+        """All entries, or those written since the ledger had that `end`, oldest first. An entry that a killed process
+        wrote in part does not count."""
+        with self.path.open("rb") as file:
+            file.seek(since)
+            text = file.read().decode()
         found = []
-        for line in self.path.read_text().splitlines():
+        for line in text.splitlines():
             words = line.split(" ", 5)
             if len(words) < _WORDS:
                 continue

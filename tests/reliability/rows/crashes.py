@@ -51,6 +51,7 @@ def survived_by_keepers(
     killed_at: dict[int, float] = {}
     unbegun = 0
     for kill in range(kills):
+        round_began = stage.ledger.end
         stage.enqueue(4 * running, seconds=_SHORT_S)  # so that workers prefetch, as for short tasks
         stage.drain()
         before = [stage.ledger.count("start", worker.pid) for worker in fleet]
@@ -60,7 +61,7 @@ def survived_by_keepers(
         begun = [stage.ledger.count("start", worker.pid) - one for worker, one in zip(fleet, before, strict=True)]
         victim = fleet.pop(begun.index(max(begun)))  # the other one has slots free for what it runs
         stage.enqueue(3 * running, seconds=_SHORT_S)
-        unbegun += _stop_with_more_in_hand(stage, victim)
+        unbegun += _stop_with_more_in_hand(stage, victim, round_began)
         killed_at[victim.pid] = time.monotonic()
         victim.kill()
         stage.drain()
@@ -96,14 +97,18 @@ def _waits(stage: Stage, killed_at: dict[int, float]) -> Iterator[float]:
                 yield after.at - killed_at[before.pid]
 
 
-def _stop_with_more_in_hand(stage: Stage, worker: WorkerProcess) -> int:
-    """Suspends the worker at an instant at which it holds tasks that no thread has started; returns their number."""
+def _stop_with_more_in_hand(stage: Stage, worker: WorkerProcess, since: int) -> int:
+    """Suspends the worker at an instant at which it holds tasks that no thread has started; returns their number.
+
+    `since`: the end of the ledger before anything was enqueued that it holds. To read all of a long ledger here would
+    keep the worker suspended for longer than its leases last.
+    """
     keys = keys_of(stage.client).queue(QUEUE)
     ends = time.monotonic() + _RUNS_S / 2
     while True:
         worker.send(signal.SIGSTOP)
         leases = {task.decode(): number for task, number in stage.raw.zrange(keys.leases, 0, -1, withscores=True)}
-        taken = stage.ledger.entries("taken")
+        taken = stage.ledger.entries("taken", since)
         mark = next(mark_of(int(entry.note)) for entry in reversed(taken) if entry.pid == worker.pid)
         begun = {int(entry.note) for entry in taken}
         found = sum(mark_of(number) == mark and number not in begun for number in leases.values())
