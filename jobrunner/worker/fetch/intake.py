@@ -201,15 +201,19 @@ class Intake:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
         else:
             self._rotation.gave_all(queue)
-        late_ms = (monotonic() - asked_at) * 1000
-        attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]  # others' leases are over
-        if not attempts:
-            return attempts
+        if not reply.attempts:
+            return []
         if self._backpressure.is_on:
             self._backpressure.made_room(queue)
-        self._parts.prefetch.took(len(attempts))
+        self._parts.prefetch.took(len(reply.attempts))
         if isinstance(self._rotation, CappedRotation):
-            self._rotation.took(queue, len(attempts))
+            self._rotation.took(queue, len(reply.attempts))
+        late_ms = (monotonic() - asked_at) * 1000
+        attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]
+        if len(attempts) < len(reply.attempts):  # somebody else may have the others; if not, they cost no attempt
+            self.give_back([attempt for attempt in reply.attempts if attempt.keepalive_ms <= late_ms])
+            if not attempts:
+                return []
         self._parts.leases.hold(attempts, asked_at)
         if self._parts.leases.can_keep(attempts):
             return attempts

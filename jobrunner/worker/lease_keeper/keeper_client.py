@@ -160,6 +160,7 @@ class KeeperClient:
         written.register(output, select.POLLIN)
         with suppress(OSError):  # a job may have closed what it does not know
             while True:
+                self.leases.memory.sign()
                 if written.poll(_POLL_MS):
                     if not (piece := os.read(output, _CHUNK)):
                         break

@@ -22,7 +22,7 @@ import msgspec
 from jobrunner.attempt import ALONE, Attempt
 from jobrunner.worker.child_processes import name_of_this
 
-_BEATS, _LACKS, _LOWEST, _HIGHEST, _ENDED, _TEXT, _SIGNAL = range(7)
+_BEATS, _LACKS, _LOWEST, _HIGHEST, _ENDED, _TEXT, _SIGNAL, _SIGNS = range(8)
 _WAITS, _ALONE = 1 << 63, 1 << 62
 _NUMBER = (1 << 53) - 1
 _FIRST = 16
@@ -76,6 +76,15 @@ class SharedMemory:
     def beat(self) -> None:
         """Writes a heartbeat. Called by the keeper."""
         self._words[_BEATS] += 1
+
+    @property
+    def signs_of_worker(self) -> int:
+        """Signs of life of the worker's interpreter so far; 0: it gives none yet."""
+        return self._words[_SIGNS]
+
+    def sign(self) -> None:
+        """Writes a sign of life of this interpreter. Called by the worker."""
+        self._words[_SIGNS] += 1
 
     @property
     def lacks_marks(self) -> bool:

@@ -33,6 +33,7 @@ from jobrunner.worker.child_processes import is_suspended
 from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, WatchedProcess
 from jobrunner.worker.lease_keeper.keeper_link import STOPS, SharedMemory
 from jobrunner.worker.lease_keeper.renewals import LeaseRenewer
+from jobrunner.worker.lease_keeper.standstill import Standstill
 
 _SUSPENDED_PAUSE_S = 0.5
 _READ_EVERY_S = 1.0
@@ -102,13 +103,15 @@ def main() -> None:
     threading.Thread(target=_renew, args=(keeper, inbox, worker, turns), daemon=True).start()
     _print("R")
     with contextlib.suppress(EOFError):
-        _listen(inbox, wake_pipe, marks, turns, worker)
+        _listen(inbox, wake_pipe, marks, turns, worker, Standstill(broker, keys, marks, keeper.holds))
     if not marks.ended_well and worker.wait(_DIES_S):
         CrashRecovery(broker, keys, marks, worker.death(marks.own_signal)).run()
     os._exit(0)
 
 
-def _listen(inbox: Inbox, wake_pipe: int, marks: SharedMemory, turns: TurnClock, worker: WatchedProcess) -> None:
+def _listen(
+    inbox: Inbox, wake_pipe: int, marks: SharedMemory, turns: TurnClock, worker: WatchedProcess, still: Standstill
+) -> None:
     """Until the worker is dead, or lets go of its ends of the pipes."""
     poll = select.poll()
     poll.register(wake_pipe, select.POLLIN)
@@ -126,6 +129,9 @@ def _listen(inbox: Inbox, wake_pipe: int, marks: SharedMemory, turns: TurnClock,
         if ready or monotonic() >= reads_at:
             inbox.catch_up()
             reads_at = monotonic() + _READ_EVERY_S
+        if still.is_on and not is_suspended(worker.pid):
+            inbox.catch_up()
+            still.keep_unread()
         if monotonic() >= refreshes_at:
             worker.refresh()
             refreshes_at = monotonic() + _REFRESH_EVERY_S

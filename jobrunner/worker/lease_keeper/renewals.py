@@ -76,6 +76,10 @@ class LeaseRenewer:
         self._broker.connect()
         self._broker.run(leases.teach_extend())
 
+    def holds(self, token: str) -> bool:
+        """Whether the worker has reported this lease, and not yet its end."""
+        return token in self._batch_of
+
     def read(self, line: bytes) -> None:
         """Takes in one line of the worker (see keeper_process.py)."""
         word, *rest = msgspec.json.decode(line)

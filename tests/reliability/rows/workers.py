@@ -124,11 +124,12 @@ def suspended(stage: Stage, findings: Findings, tasks: int, pauses: int) -> None
     findings.equals("results by the newer attempt", late, [2, 2] * pauses)
 
 
-@scenario("R5", short={"tasks": 2, "seconds": 2.5}, full={"tasks": 20, "seconds": 10.0})
+@scenario("R5", short={"tasks": 4, "seconds": 2.0}, full={"tasks": 20, "seconds": 10.0})
 def blocked(stage: Stage, findings: Findings, tasks: int, seconds: float) -> None:
     """Jobs that block the interpreter, or the event loop, for longer than the lease.
 
-    No lease is lost: renewal depends neither on the job's thread nor on the event loop.
+    No lease is lost: renewal depends neither on the job's thread nor on the event loop, nor on a thread that has read
+    the reply to the reserve: of more tasks than slots some are handed out when a job has just begun to block.
     """
     for holder in (HoldInterpreter, BlockLoop):
         worker = stage.fleet.start_one(concurrency=2)

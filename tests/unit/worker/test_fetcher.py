@@ -81,7 +81,7 @@ class Held:
 
     def drop(self, attempts: Any) -> None:
         for attempt in attempts:
-            self.tokens.pop(attempt.token)
+            self.tokens.pop(attempt.token, None)
 
 
 class Ear:
@@ -453,18 +453,24 @@ def test_what_a_reserve_brings_after_the_stop_is_handed_back_unbegun(
 
 
 def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broker, keys: Keys, client: Client) -> None:
-    """A job blocked the interpreter meanwhile: other workers hold the tasks by now."""
+    """A job blocked the interpreter meanwhile, and other workers may hold the tasks by now. What is still its own goes
+    back with no attempt spent."""
 
     class Late(Unreachable):
         def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
             replies = self._broker.run_each(calls, meanwhile)
-            replies[-1][USUAL_KEEPALIVE] = b"0"
+            if bench.fetcher.reserving:
+                replies[-1][USUAL_KEEPALIVE] = b"0"
             return replies
 
     bench = Bench(Late(broker), keys)
-    push(client, 2)
+    ids = push(client, 2)
     assert bench.begun() == []
+    assert bench.held.tokens == {}, "the keeper would renew what is handed back"
+    bench.fetcher.reserving = False
+    bench.step()
     assert bench.fetcher.in_hand == 0
+    assert [(task.id, task.attempts) for task in client.queue("q").tasks("waiting")] == [(one, 0) for one in ids]
 
 
 class Seen(Unreachable):
@@ -928,4 +934,6 @@ def test_what_was_brought_too_long_ago_is_not_begun(
     bring_old(bench, client, monkeypatch, age_ms=31_000)
 
     assert bench.begun() == []
+    bench.fetcher.reserving = False
+    bench.step()
     assert bench.fetcher.in_hand == 0

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 
@@ -17,6 +18,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
 from jobrunner.worker.lease_keeper import keeper_client
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.lease_keeper.keeper_link import HeldWork
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
@@ -243,3 +245,28 @@ def test_a_keeper_that_gives_no_sign_of_life_is_replaced(held: KeeperClient, mon
     monkeypatch.setattr(keeper_client, "is_suspended", lambda _: False)
     os.kill(before, signal.SIGSTOP)
     wait_for(lambda: pid_of(held) != before and held.leases.is_ready)
+
+
+def test_what_the_worker_cannot_hear_of_is_kept_while_its_interpreter_stands_still(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job holds the interpreter lock, so the reply to a reserve is not read."""
+    (known,) = reserve(client, broker, keys, 1, keepalive_s=1)
+    (unread,) = reserve(client, broker, keys, 1, keepalive_s=4)
+    (of_another,) = reserve(client, broker, keys, 1, keepalive_s=4)
+    held.leases.memory.write(msgspec.json.encode(HeldWork(["other", "q"], "", False)))
+    held.leases.took(int(unread.token), int(unread.token))
+    held.leases.hold([known], monotonic())
+    wait_for(lambda: ends(raw, keys, known) > known.deadline_ms)
+    assert ends(raw, keys, unread) == unread.deadline_ms, "as long as it can read the reply"
+
+    monkeypatch.setattr(held.leases.memory, "sign", lambda: None)
+    wait_for(lambda: ends(raw, keys, unread) > unread.deadline_ms)
+    assert ends(raw, keys, of_another) == of_another.deadline_ms
+
+    monkeypatch.undo()
+    signs = held.leases.memory.signs_of_worker
+    wait_for(lambda: held.leases.memory.signs_of_worker > signs + 1)
+    kept_until, renewed = ends(raw, keys, unread), ends(raw, keys, known)
+    wait_for(lambda: ends(raw, keys, known) > renewed + 1_000)
+    assert ends(raw, keys, unread) == kept_until, "it can read replies again"

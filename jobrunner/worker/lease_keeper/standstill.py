@@ -1,0 +1,76 @@
+"""Keeps leases that the worker was given and has not heard of, while a job holds its interpreter.
+
+A reply to a reserve may come right after a job has begun to hold the interpreter lock. No thread of the worker reads
+it, so the keeper gets no line for these leases, and they would end unrenewed: an attempt spent on each task that nobody
+has begun. The keeper sees that the interpreter stands still, because a thread of the worker writes signs of life as
+long as it runs, and asks the server for all leases with numbers of this worker.
+"""
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError
+from jobrunner.worker.lease_keeper.keeper_link import HeldWork, SharedMemory
+
+AFTER_S = 0.5
+"""Without a sign of life, of which there are four a second: then the interpreter stands still."""
+LOOK_EVERY_S = 0.5
+KEPT_MS = 5_000
+"""How long such leases last from each look on, if they do not last longer anyway."""
+
+
+class Standstill:
+    """Looks, for the keeper, whether the interpreter of the worker runs. `is_known` tells of a token whether the worker
+    has reported that lease."""
+
+    def __init__(self, broker: Broker, keys: Keys, memory: SharedMemory, is_known: Callable[[str], bool]) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._memory = memory
+        self._is_known = is_known
+        self._signs = memory.signs_of_worker
+        self._since = self._looked_at = monotonic()
+        self._looking: threading.Thread | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the interpreter has stood still for a while. To be asked a few times a second."""
+        signs, now = self._memory.signs_of_worker, monotonic()
+        if signs != self._signs:
+            self._signs, self._since = signs, now
+        return signs > 0 and now - self._since >= AFTER_S
+
+    def keep_unread(self) -> None:
+        """Keeps the leases that the worker has not heard of, in a thread: the caller has signs of life to give, whether
+        the server answers or not."""
+        now = monotonic()
+        if now - self._looked_at < LOOK_EVERY_S or (self._looking is not None and self._looking.is_alive()):
+            return
+        self._looked_at = now
+        self._looking = threading.Thread(target=self._look, name="jobrunner-standstill", daemon=True)
+        self._looking.start()
+
+    def _look(self) -> None:
+        text = self._memory.read()
+        if not text:
+            return
+        queues = [self._keys.queue(name) for name in msgspec.json.decode(text, type=HeldWork).queues]
+        try:
+            found = self._broker.run_each([leases.taken_in(queue, *self._memory.taken) for queue in queues])
+            calls = []
+            for queue, held in zip(queues, found, strict=True):
+                unread = [] if isinstance(held, Exception) else [
+                    (task_id, str(number), KEPT_MS) for task_id, number in held if not self._is_known(str(number))
+                ]  # fmt: skip
+                if unread:
+                    calls.append(leases.extend(queue, unread))
+            if calls:
+                self._broker.run_each(calls)
+        except JobrunnerError:
+            return  # the next look comes soon
