@@ -8,8 +8,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from tests.acceptance.fleet import JOBS, ROOT
+from tests.acceptance.fleet import JOBS, ROOT, children_of, wait_ended
 from tests.acceptance.jobs_for_tests import Work
 from tests.reliability.checker import judge
 from tests.reliability.poison import Poison
@@ -78,7 +79,10 @@ def _enqueue(stage: Stage, good: int, poison: int, ways: tuple[str, ...]) -> set
 
 @contextmanager
 def supervised(stage: Stage, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`jobrunner work --processes 2` as a shell starts it, with a limit on the memory of each process."""
+    """`jobrunner work --processes 2` as a shell starts it, with a limit on the memory of each process.
+
+    Where it does not stop within a minute, the error has the end of the log, with where each of its processes stands.
+    """
     words = [
         sys.executable, "-m", "jobrunner", "work", JOBS, "tests.reliability.poison", "-q", QUEUE,
         f"--processes={_PROCESSES}", f"--url={stage.server.url}", f"--prefix={PREFIX}",
@@ -87,17 +91,30 @@ def supervised(stage: Stage, *options: str) -> Iterator[subprocess.Popen[bytes]]
     log = (stage.folder / f"supervisor-{options[-1]}.log").open("ab")
     process = subprocess.Popen(
         ["sh", "-c", f'ulimit -c 0; ulimit -v {_MEMORY_KIB}; exec "$@"', "sh", *words],
-        cwd=ROOT, env=stage.fleet.environment, stdout=log, stderr=log, start_new_session=True,
+        cwd=ROOT, env=stage.fleet.environment | {"PYTHONFAULTHANDLER": "1"}, stdout=log, stderr=log,
+        start_new_session=True,
     )  # fmt: skip
     try:
         yield process
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not stop; its log ends with\n{_stacks(process, Path(log.name))}") from None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its children end with their lifelines
         process.wait()
         log.close()
+
+
+def _stacks(supervisor: subprocess.Popen[bytes], log: Path) -> str:
+    """Ends the supervisor and its workers with SIGABRT, at which each writes its stacks; returns the end of the log."""
+    hanging = [*children_of(supervisor.pid), supervisor.pid]
+    for pid in hanging:
+        os.kill(pid, signal.SIGABRT)
+    wait_ended(hanging)
+    return log.read_text(errors="replace")[-20_000:]
 
 
 def _crashes(stage: Stage) -> int:
