@@ -24,6 +24,9 @@ _UNANSWERED = 2
 _SIGNALLED = 128
 """Exit codes of shells: this, and the number of the signal."""
 _log = SafeLogger("jobrunner.worker")
+_survived: list[int] = []
+"""Signals that were to end this process, for `on_signals` to answer. Python drops what a callback of a weak reference
+raises, and a module that tries an import may catch everything."""
 
 
 def leave_at_signals() -> None:
@@ -38,6 +41,7 @@ def leave_at_signals() -> None:
         if os.getpid() != owner:  # a fork: what it holds belongs to its parent
             os.kill(os.getpid(), number)
             return
+        _survived.append(number)
         raise SystemExit(_SIGNALLED + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -47,7 +51,8 @@ def leave_at_signals() -> None:
 
 def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     """Calls `stop` at each signal that asks to stop and `renew` at each that asks for new processes, in a thread of its
-    own. To be called by the main thread. With SIGHUP ignored, as nohup has it, that stays ignored."""
+    own; also for a signal that came before and should have ended the process (`leave_at_signals`). To be called by the
+    main thread. With SIGHUP ignored, as nohup has it, that stays ignored."""
     known = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         known.append(signal.SIGHUP)
@@ -74,6 +79,7 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
                     stop()
 
     threading.Thread(target=listen, name="jobrunner-signals", daemon=True).start()
+    os.write(theirs, bytes(_survived))
 
 
 def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object]) -> None:

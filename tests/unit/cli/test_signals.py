@@ -1,0 +1,48 @@
+"""Signals that come while a command starts. Each program is a process of its own, as signals belong to a process."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SWALLOWED = """
+import os, signal, sys, threading, weakref
+from jobrunner.cli.signals import leave_at_signals, on_signals
+
+class Thing:
+    pass
+
+def in_a_callback():
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    del thing
+
+def around_an_import():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        import json
+    except:
+        pass
+
+leave_at_signals()
+{way}()
+stopped = threading.Event()
+on_signals(stop=stopped.set, renew=lambda: None)
+sys.exit(0 if stopped.wait(30) else "the signal is lost")
+"""
+
+
+@pytest.mark.parametrize("way", ["in_a_callback", "around_an_import"])
+def test_a_stop_whose_exception_was_dropped_while_the_process_started_is_answered_later(way: str) -> None:
+    """A supervisor asks once, and would wait for ever."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SWALLOWED.format(way=way)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_one_that_nothing_drops_ends_the_process() -> None:
+    program = SWALLOWED.replace("{way}()", "os.kill(os.getpid(), signal.SIGTERM)")
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 128 + signal.SIGTERM
