@@ -35,6 +35,14 @@ def from_ms(ms: float) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
+def read_instant(ms: float | str | bytes | None) -> datetime | None:
+    """The instant of a number of the server, Unix ms; None where there is none, or it is damaged."""
+    try:
+        return None if ms is None else from_ms(float(ms))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def instant_of(text: str, *, option: str) -> datetime | None:
     """The instant of a text: `2026-03-01T12:30Z` (UTC without a zone), `2026-03-01`, `15 min` or `2h ago`; None for ''.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jobrunner.clock import from_ms
+from jobrunner.clock import from_ms, read_instant
 from jobrunner.errors import EncryptionError, PayloadStoreError
 from jobrunner.task import TaskState
 
@@ -73,24 +73,25 @@ def _failure(line: str) -> Failure | None:
 
 def read_record(state: str, score: str, fields: Mapping[str, bytes], *, tag: str = "") -> TaskRecord | None:
     """The record of a task's hash as it is stored; None when the hash belongs to no set and is not finished (damage).
+    A number that is damaged counts as missing.
 
     `tag` is the hash tag of the task. client/encryption.py decrypts the record.
     """
     if state not in TaskState.__members__.values():
         return None
-    when = _number(score)
-    retry_count = int(_number(_text(fields, "retry_count")))
+    when = read_instant(score)
+    retry_count = whole_number(_text(fields, "retry_count"))
     runs_or_ran = state in (TaskState.PENDING, TaskState.SUCCEEDED, TaskState.CANCELLED)
     return TaskRecord(
         id=_text(fields, "id"),
         type=_text(fields, "type"),
         queue=_text(fields, "queue"),
         state=TaskState(state),
-        when=from_ms(when) if when > 0 and state != "waiting" else None,
-        enqueue_time=from_ms(_number(_text(fields, "enqueue_time"))),
-        attempts=int(_number(_text(fields, "attempts"), retry_count + runs_or_ran)),
+        when=when if when is not None and when > from_ms(0) and state != "waiting" else None,
+        enqueue_time=read_instant(_text(fields, "enqueue_time")) or from_ms(0),
+        attempts=whole_number(_text(fields, "attempts"), retry_count + runs_or_ran),
         retry_count=retry_count,
-        priority=int(_number(_text(fields, "priority"), 1)),
+        priority=whole_number(_text(fields, "priority"), 1),
         error=_text(fields, "error"),
         payload=fields.get("payload", b""),
         result=fields.get("result"),
@@ -101,6 +102,14 @@ def read_record(state: str, score: str, fields: Mapping[str, bytes], *, tag: str
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:
     return fields.get(name, b"").decode("utf-8", "replace")
+
+
+def whole_number(text: str, default: int = 0) -> int:
+    """The number of a field, cut to a whole one; `default` where the field is missing or damaged."""
+    try:
+        return int(_number(text, default))
+    except (ValueError, OverflowError):
+        return default
 
 
 def _number(text: str, default: float = 0) -> float:

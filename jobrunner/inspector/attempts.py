@@ -11,8 +11,9 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord
+from jobrunner.clock import read_instant
 from jobrunner.inspector.shards import queue_of
-from jobrunner.inspector.task_rows import TaskRow, read_instant
+from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.task import TaskState
 from jobrunner.task_record import Failure, TaskRecord
 

@@ -10,7 +10,7 @@ from jobrunner.broker.calls import flows, tasks
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.flow import STEPS_AT_ONCE
-from jobrunner.inspector.task_rows import read_instant
+from jobrunner.clock import read_instant
 from jobrunner.join import FlowMember, read_onward
 from jobrunner.task_record import TaskRecord
 

@@ -14,10 +14,9 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings
-from jobrunner.clock import perf_counter
+from jobrunner.clock import perf_counter, read_instant
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector.shards import merged, with_shards
-from jobrunner.inspector.task_rows import read_instant
 from jobrunner.queue_settings import RateLimit
 
 _ORIGINS_AT_ONCE = 500

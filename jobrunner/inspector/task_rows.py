@@ -17,7 +17,7 @@ from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import TaskRef, find
-from jobrunner.clock import from_ms
+from jobrunner.clock import from_ms, read_instant
 from jobrunner.encryption.cipher import is_encrypted
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.error_groups import telling_line
@@ -26,7 +26,7 @@ from jobrunner.inspector.shards import with_shards
 from jobrunner.payload_store.reference import stored_note
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED
-from jobrunner.task_record import TaskRecord
+from jobrunner.task_record import TaskRecord, whole_number
 
 STATES = ("pending", "waiting", "scheduled", "dead")
 LATEST_FIRST = ("dead", "done")
@@ -108,21 +108,21 @@ def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int)
 
 def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -> TaskRow:
     """The row of a task whose fields a search returned."""
-    failures = int(_number(fields["retry_count"]) or 0)
+    failures = whole_number(fields["retry_count"])
     begun = failures + (place.state == "pending")
     if place.state == "done":
-        begun = int(_number(fields["attempts"]) or failures + 1)
+        begun = whole_number(fields["attempts"]) or failures + 1
     return TaskRow(
         id=place.id,
         type=fields["type"],
         queue=place.queue,
         state=place.state if place.state != "done" else fields["outcome"] or "succeeded",
-        when=from_ms(place.score) if place.state != "waiting" else None,
+        when=read_instant(place.score) if place.state != "waiting" else None,
         attempt=begun or None,
         started=read_instant(fields["started_at"]),
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
         error=redaction.text(telling_line(fields["error"])),
-        lost=int(_number(fields["expiries"]) or 0),
+        lost=whole_number(fields["expiries"]),
         params=params_line(fields["payload"], fields["encoding"], redaction),
     )
 
@@ -152,21 +152,6 @@ def params_line(payload: str, encoding: str, redaction: Redaction) -> str:
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=repr)
-
-
-def read_instant(ms: float | str | bytes | None) -> datetime | None:
-    """The instant of a number of the server, Unix ms; None where there is none, or it is damaged."""
-    try:
-        return None if ms is None else from_ms(float(ms))
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def list_tasks(client: Client, queue: str, state: str | None = None, *, limit: int = 100) -> list[TaskRecord]:

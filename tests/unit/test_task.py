@@ -99,6 +99,16 @@ def test_only_0_1_and_2_are_priorities(bad: object) -> None:
         check_priority(bad)
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e308", "x", ""])
+def test_a_damaged_number_of_a_record_counts_as_missing(number: str) -> None:
+    names = ("retry_count", "attempts", "priority", "enqueue_time")
+    record = read_record("dead", number, dict.fromkeys(names, number.encode()) | {"id": b"a"})
+    assert record is not None
+    if number != "1e308":
+        assert (record.retry_count, record.attempts, record.priority) == (0, 0, 1)
+    assert (record.when, record.enqueue_time) == (None, from_ms(0))
+
+
 @pytest.mark.parametrize("line", ["1e300\t1\tfailed\t\tx", "nan\t1\tfailed\t\tx", "1\tinf\tfailed\t\tx", "1\t1", "x"])
 def test_a_damaged_line_of_failures_is_left_out(line: str) -> None:
     told = "1700000000000\t2\texpired\tw\tno word of it"

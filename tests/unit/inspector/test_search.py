@@ -7,12 +7,16 @@ from itertools import islice
 from typing import Any
 
 import pytest
+import redis
 
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, keys_of
+from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.search import Filter, latest, matching, search
 from jobrunner.redaction import Redaction
 from jobrunner.task import Task
+
+NUMBERS = ("retry_count", "attempts", "expiries", "started_at", "enqueue_time")
 
 
 def cursor_of(*parts: Any) -> str:
@@ -32,6 +36,20 @@ def test_a_part_is_looked_for_in_what_is_there_alone(client: Client) -> None:
         assert search(client, wanted).tasks == []
     (found,) = search(client, Filter(), limit=5).tasks
     assert (found.type, found.error) == ("", "")
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "-1e999", "x"])
+def test_damaged_numbers_count_as_missing_beside_sound_tasks(client: Client, raw: redis.Redis, number: str) -> None:
+    """The page of finished tasks failed for all that it lists."""
+    queue = client.queue("mail")
+    queue.configure(history=60)
+    queue.push_many([Item("x", id="a"), Item("x", id="b")])
+    queue.commit_many(queue.reserve(2))
+    raw.hset(keys_of(client).queue("mail").task("a"), mapping=dict.fromkeys(NUMBERS, number))
+
+    done = search(client, Filter(state="done"), limit=5).tasks
+
+    assert {(one.id, one.attempt, one.lost) for one in done} == {("a", 1, 0), ("b", 1, 0)}
 
 
 def test_pages_follow_each_other_without_a_gap(client: Client) -> None:
