@@ -24,6 +24,18 @@ def advance(source, count=100):
     return source.run(batches.advance(source.keys, "b", count=count))
 
 
+@pytest.mark.parametrize("size", ["7", "1e9", "inf"])
+def test_a_batch_whose_size_is_damaged_comes_to_its_end(ends, size):
+    """It was swept for ever, in thousands of calls a second."""
+    source, _ = ends
+    decide(source, [("u", "b", b"1", "")])
+    source.raw.hset(source.keys.batch + b"b", "size", size)
+
+    assert any(advance(source, 3).done for _ in range(10))
+
+    assert source.ids("pending") == source.ids("leases") == []
+
+
 def test_a_slice_does_so_many_and_the_rest_waits(ends):
     source, target = ends
     decide(source, [(one, "b", b"1", "") for one in "uvwx"])

@@ -93,6 +93,7 @@ local function end_unnamed_members(read, swept, count, now, config)
   local size, first = tonumber(read.size), tonumber(read.first)
   local behind = math.min(swept + count, size)
   local ids = redis.call('LRANGE', batch_key(read.list) .. ':members', first + swept, first + behind - 1)
+  if #ids < behind - swept then behind = size end  -- damage: no more members than the list has
   local unnamed = {}
   for n, is_live in ipairs(are_members(ids, read.number, now)) do
     if is_live then unnamed[#unnamed + 1] = ids[n] end
