@@ -32,6 +32,9 @@ from jobrunner.worker.run.executor import Executor, FinishedAttempts
 QUARANTINE_S = 5.0
 _REST = 4
 _LULL_S = 2.0
+_STOOD_STILL_MS = 500.0
+"""A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
+back, its task would come again at once."""
 _MOST = 2
 """Two tasks of a queue: the second shows whether the queue has more. A worker that loses its connection strands at most
 this many tasks until their leases expire."""
@@ -201,19 +204,15 @@ class Intake:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
         else:
             self._rotation.gave_all(queue)
-        if not reply.attempts:
-            return []
-        if self._backpressure.is_on:
-            self._backpressure.made_room(queue)
-        self._parts.prefetch.took(len(reply.attempts))
-        if isinstance(self._rotation, CappedRotation):
-            self._rotation.took(queue, len(reply.attempts))
         late_ms = (monotonic() - asked_at) * 1000
-        attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]
-        if len(attempts) < len(reply.attempts):  # somebody else may have the others; if not, they cost no attempt
-            self.give_back([attempt for attempt in reply.attempts if attempt.keepalive_ms <= late_ms])
-            if not attempts:
-                return []
+        attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]  # others' leases are over
+        if len(attempts) < len(reply.attempts) and late_ms >= _STOOD_STILL_MS:
+            over = [attempt for attempt in reply.attempts if attempt.keepalive_ms <= late_ms]
+            self._count(queue, over)
+            self.give_back(over)  # the lease keeper may have kept them: then they cost no attempt
+        if not attempts:
+            return attempts
+        self._count(queue, attempts)
         self._parts.leases.hold(attempts, asked_at)
         if self._parts.leases.can_keep(attempts):
             return attempts
@@ -221,6 +220,14 @@ class Intake:
         self._rotation.wake(queue)
         self.give_back(attempts)
         return []
+
+    def _count(self, queue: str, attempts: list[Attempt]) -> None:
+        """Counts attempts as in hand, until their report."""
+        if self._backpressure.is_on:
+            self._backpressure.made_room(queue)
+        self._parts.prefetch.took(len(attempts))
+        if isinstance(self._rotation, CappedRotation):
+            self._rotation.took(queue, len(attempts))
 
     def _begin(self, queue: str, attempts: list[Attempt]) -> None:
         """Hands attempts to the executor, suspects of a crash one at a time and alone."""

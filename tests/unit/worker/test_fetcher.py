@@ -452,15 +452,16 @@ def test_what_a_reserve_brings_after_the_stop_is_handed_back_unbegun(
     assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
-def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broker, keys: Keys, client: Client) -> None:
+def test_a_reply_that_was_read_later_than_its_leases_last_is_not_begun(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job blocked the interpreter meanwhile, and other workers may hold the tasks by now. What is still its own goes
     back with no attempt spent."""
 
     class Late(Unreachable):
         def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
             replies = self._broker.run_each(calls, meanwhile)
-            if bench.fetcher.reserving:
-                replies[-1][USUAL_KEEPALIVE] = b"0"
+            monkeypatch.setattr(intake, "monotonic", lambda: monotonic() + 31)
             return replies
 
     bench = Bench(Late(broker), keys)
@@ -471,6 +472,24 @@ def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broke
     bench.step()
     assert bench.fetcher.in_hand == 0
     assert [(task.id, task.attempts) for task in client.queue("q").tasks("waiting")] == [(one, 0) for one in ids]
+
+
+def test_a_lease_that_is_shorter_than_the_way_of_its_reply_is_left_to_end(
+    broker: Broker, keys: Keys, client: Client
+) -> None:
+    """Handed back, its task would come again at once, thousands of times a second."""
+
+    class Slow(Unreachable):
+        def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+            replies = self._broker.run_each(calls, meanwhile)
+            replies[-1][USUAL_KEEPALIVE] = b"0"
+            return replies
+
+    bench = Bench(Slow(broker), keys)
+    push(client, 2)
+    assert bench.begun() == []
+    assert bench.fetcher.in_hand == 0
+    assert client.queue("q").counts()["pending"] == 2
 
 
 class Seen(Unreachable):
