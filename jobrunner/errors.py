@@ -248,11 +248,17 @@ class HistoryTrimmed(JobrunnerError):
 
 
 class QueueFull(JobrunnerError):
-    """The queue has reached its max_size; nothing was added to it. `wanted`: how many tasks the call has."""
+    """The queue has reached its max_size; nothing was added to it.
 
-    def __init__(self, message: str, wanted: int = 1) -> None:
+    `queue` is its name, `max_size` the most that it may hold (of a queue with partitions: the part of one of them),
+    and `wanted` how many tasks the call has. Of a move (TargetFull) `queue` is '' and `max_size` None.
+    """
+
+    def __init__(self, message: str, wanted: int = 1, *, queue: str = "", max_size: int | None = None) -> None:
         super().__init__(message)
         self.wanted = wanted
+        self.queue = queue
+        self.max_size = max_size
 
 
 class WorkerBroken(JobrunnerError):

@@ -167,7 +167,8 @@ class MemoryClient(Client):
         if self._kept and (most := self.kept_of(task.queue).read().max_size) is not None:
             open_ = [entry for entry in self.entries.values() if entry.task.queue == task.queue and entry.waits]
             if len(open_) >= most:
-                raise QueueFull(f"queue {task.queue!r} has reached its max_size={most}; the task was not enqueued")
+                text = f"queue {task.queue!r} has reached its max_size={most}; the task was not enqueued"
+                raise QueueFull(text, queue=task.queue, max_size=most)
         entry = self.entries[task.id] = MemoryTask(task=task, state=_first_state(task))
         return entry
 

@@ -238,7 +238,7 @@ def test_a_holder_that_was_moved_is_found_in_its_new_queue(line):
 def test_a_full_queue_takes_no_unique_task_but_changes_one(mail, add):
     mail.run(queues.configure(mail.keys, {"max_size": 1}))
     add("a")
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFull, match=r"'mail' has no room for 1 more: it may hold 1 "):
         add("b", digest="other")
     assert add("c", on_clash="replace") == ("replaced", "a")
 

@@ -236,8 +236,11 @@ def test_a_full_queue_refuses_the_whole_batch(mail, clock):
     limit(mail, max_size=3)
     fill(mail, 2)
     before = mail.snapshot()
-    with pytest.raises(QueueFull, match=r"'mail' has no room for 2 more: its max_size is reached.*send fewer at once"):
+    with pytest.raises(QueueFull, match=r"'mail' has no room for 2 more: it may hold 3 .*; try again") as full:
         mail.enqueue("x", "y")
+    assert (full.value.queue, full.value.max_size, full.value.wanted) == ("mail", 3, 2)
+    with pytest.raises(QueueFull, match=r"no room for 4 more: .*; send at most 3 at once, or raise max_size"):
+        mail.enqueue("w", "x", "y", "z")
     assert mail.snapshot() == before
 
     assert mail.enqueue("x") == [True]

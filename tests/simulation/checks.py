@@ -60,7 +60,7 @@ class Observer:
 
     def enqueue(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         _, _, _, shared, *words = args
-        if reply == b"full" or reply[:1] == [b"exists"]:
+        if reply[:1] in ([b"full"], [b"exists"]):
             return
         queue, at, position = words[1], int(shared), 0
         while at < len(words):

@@ -20,7 +20,7 @@ class _Observer(Protocol):
 
 def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply. Raises Violation."""
-    if reply == b"full":
+    if reply[0] == b"full":
         return
     (word, task_id), due, lasts, now = reply[:2], args[7], args[8], observer.now()
     if word == b"clash":

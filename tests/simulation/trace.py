@@ -54,7 +54,7 @@ def _enqueue(_: str, words: list[str], reply: Any) -> str:
     while at < len(own):
         ids.append(own[at])
         at += 3 + int((own[at + 2].split(" ") or ["0"])[-1] or 0)
-    if reply == b"full":
+    if reply[:1] == [b"full"]:
         return f"pushes {', '.join(ids)}: {own[1]} is full"
     return f"pushes {', '.join(ids)} to {own[1]}"
 

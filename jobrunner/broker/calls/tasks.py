@@ -154,9 +154,9 @@ def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | N
     return replace(call, read=partial(_placed, keys.name))
 
 
-def _placed(queue: str, reply: list[bytes] | bytes) -> UniqueReply:
-    if isinstance(reply, bytes):
-        raise full(queue, 1)
+def _placed(queue: str, reply: list[Any]) -> UniqueReply:
+    if reply[0] == b"full":
+        raise full(queue, 1, reply[1])
     word, task_id, *its_queue = (part.decode("utf-8", "replace") for part in reply)
     return UniqueReply(word, task_id, its_queue[0] if its_queue else queue, len(its_queue) > 1)
 
@@ -175,14 +175,14 @@ def task_fields(task: Task) -> list[Arg]:
     return ["type", task.type, *task_options(task)]
 
 
-def _are_new(queue: str, sent: int | list[str], known: list[Any] | bytes) -> EnqueueReply:
+def _are_new(queue: str, sent: int | list[str], known: list[Any]) -> EnqueueReply:
     if not known and sent == 1:
         return _ONE_NEW
     total = sent if isinstance(sent, int) else len(sent)
     if not known:
         return EnqueueReply([True] * total)
-    if known == b"full":
-        raise full(queue, total)
+    if known[0] == b"full":
+        raise full(queue, total, known[1])
     if known[0] == b"exists" and isinstance(sent, list):
         raise clashing(queue, [sent[position - 1] for position in known[1:]])
     flags = EnqueueReply([True] * total)
@@ -202,14 +202,16 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
     )
 
 
-def full(queue: str, more: int) -> QueueFull:
-    """The error for tasks beyond the capacity of a queue."""
-    reached = "its part of max_size" if is_shard(queue) else "its max_size"
-    fewer = ", send fewer at once (more than max_size never fit)" if more > 1 else ""
+def full(queue: str, more: int, bound: int) -> QueueFull:
+    """The error for tasks beyond the capacity of a queue, which may hold `bound`."""
+    part = "part of " if is_shard(queue) else ""
+    never = f"send at most {bound} at once" if more > bound else "try again later, wait for room (wait=…)"
     return QueueFull(
-        f"queue {queue!r} has no room for {more} more: {reached} is reached and nothing was added; try again later"
-        f"{fewer}, or raise max_size",
+        f"queue {queue!r} has no room for {more} more: it may hold {bound} (its {part}max_size), and nothing was added"
+        f"; {never}, or raise max_size",
         wanted=more,
+        queue=whole_queue(queue),
+        max_size=bound,
     )
 
 

@@ -9,7 +9,7 @@ local now_ms, tasks, call, clash, shared = unpack(ARGV, 1, 5)
 --       has none, else with a blank in between priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N),
 --       count of words of its own
 -- reply the positions (1 = first) of tasks whose id exists already, which stay as they are, and 0 behind them for a new
---       queue; 'full'; or 'exists' and positions, when nothing was added. Sent again it adds nothing: the same reply
+--       queue; when nothing was added: 'full' and max_size, or 'exists' and positions. Sent again it only replies again
 
 -- Most calls have one task, which is new and due at once, for a known queue that limits no enqueue. Each call pays for
 -- each function that it creates, so for these read_clock, arrival_after and notify_worker are written out.

@@ -10,7 +10,7 @@ local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, o
 --       bound_to: id, a blank and queue of the task that the payload is encrypted or signed for, '' = plain ·
 --       then field, value, ...
 -- reply {'new', 'exists' (its id), 'replaced', 'rescheduled' or 'clash', id of the task that is there now, for a new
---       queue also its name and 'first'}; 'full'; {'encrypt_for', id, queue}: the payload must be encrypted for these
+--       queue also its name and 'first'}; {'full', max_size}; {'encrypt_for', id, queue}: encrypt the payload for these
 -- The state of the task decides whether it holds the lock, so no step can forget to release it when a task ends.
 -- include numbers commands queue_position queue_settings waiting_set enqueue_call
 
@@ -62,7 +62,7 @@ if holder and holder ~= id and tonumber(ends) > now then
 end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 if is_for_another(id, queue) then return {'encrypt_for', id, queue} end
-if exceeds_capacity(settings, waiting, scheduled, 1) then return 'full' end
+if exceeds_capacity(settings, waiting, scheduled, 1) then return full_reply(settings) end
 local is_first = redis.call('SETNX', arrival, '0') == 1
 if call ~= '' then redis.call('SET', note, '', 'PX', SENT_KEEP_MS) end
 create_task(id, priority, when, now, {'queue', queue, unpack(ARGV, 14)})

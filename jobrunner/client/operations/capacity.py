@@ -128,18 +128,21 @@ def _without_room(
             wanted[queue.name] += sum(not task.sending and task.lock is None for task in part)
             more, most = wanted[queue.name], bounds.get(queue.name)
             if more and most is not None and waiting + later + more > most:
-                return _part_full(name, more)
+                return _part_full(name, more, most)
     return None
 
 
-def _part_full(queue: str, more: int) -> QueueFull:
+def _part_full(queue: str, more: int, most: int) -> QueueFull:
     return QueueFull(
-        f"queue {queue!r} has no room for these tasks: the part of max_size of one of its partitions has none for "
-        f"{more} more, and nothing was added; try again later, or raise max_size",
+        f"queue {queue!r} has no room for these tasks: one of its partitions may hold {most} (its part of max_size), "
+        f"and has none for {more} more; nothing was added; try again later, or raise max_size",
         wanted=more,
+        queue=queue,
+        max_size=most,
     )
 
 
 def _partly_full(error: QueueFull) -> QueueFull:
     added = "those for other queues or partitions may have been added; with ids of your own you may send all again"
-    return QueueFull(f"{error}. This is of some of the tasks; {added}", wanted=error.wanted)
+    text = f"{error}. This is of some of the tasks; {added}"
+    return QueueFull(text, wanted=error.wanted, queue=error.queue, max_size=error.max_size)

@@ -68,7 +68,7 @@ def of_reply(record: dict[str, Any], reply: Any) -> dict[str, Any]:
         case "enqueue":
             return {"ok": _enqueued(reply, len(record["tasks"]))}
         case "enqueue_unique":
-            return {"ok": [reply.decode() if isinstance(reply, bytes) else reply[0].decode()]}
+            return {"ok": [reply[0].decode()]}
         case "commit":
             refused = {int(n): _text(word) for n, word in zip(reply[::2], reply[1::2], strict=True)}
             return {"ok": [refused.get(n, "ok") for n in range(1, len(record["tasks"]) + 1)]}
@@ -157,7 +157,7 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:
-    if reply == b"full" or (reply and reply[0] == b"exists"):
+    if reply and reply[0] in (b"full", b"exists"):
         return ["refused"] * count
     old = {int(position) for position in reply}
     return ["old" if n in old else "new" for n in range(1, count + 1)]

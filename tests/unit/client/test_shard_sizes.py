@@ -64,8 +64,11 @@ def test_a_queue_is_filled_up_to_its_bound_and_never_above(client: Client, name:
 def test_a_batch_that_does_not_fit_into_one_shard_adds_nothing_to_the_others(client: Client, name: str) -> None:
     queue = client.queue(name)
     queue.configure(partitions=4, max_size=40)
-    with pytest.raises(QueueFull, match=r"queue '(mail|shop/raw)' has no room for these tasks: .* nothing was added"):
+    with pytest.raises(
+        QueueFull, match=r"queue '(mail|shop/raw)' has no room for these tasks: .* hold 10 .* nothing was added"
+    ) as full:
         queue.push_many(range(41))
+    assert (full.value.queue, full.value.max_size) == (name, 10)
     assert queue.counts()["waiting"] == 0, "a caller that tries again adds none of them twice"
     mine = [Item(number, id=f"i{number}") for number in range(12)]
     queue.push_many(mine)

@@ -50,7 +50,8 @@ local function add_tasks(first, now, last, capacity)
   local args = ARGV  -- a local is read faster than a global
   local keys, counts, total = read_tasks(args, first)
   local old, written = count_existing(keys), {}
-  local refused = clash == 'raise' and existing_positions(keys) or total - old > capacity and total > old and 'full'
+  local refused = clash == 'raise' and existing_positions(keys)
+    or total - old > capacity and total > old and full_reply(settings)
   if refused then return refused end
   local words = {'HSET', '', 'id', '', 'place', 0, 'payload', '', 'enqueue_time', now, 'retry_count', '0',
     unpack(args, 6, first - 1)}

@@ -54,6 +54,12 @@ local function exceeds_capacity(settings, waiting, scheduled, more)
   return more > 0 and more > capacity_left(settings, waiting, scheduled)
 end
 
+-- The reply of an enqueue that would not fit, with the most that the queue may hold, or this shard of it.
+local function full_reply(settings)
+  local most = redis.call('HMGET', settings, 'slice_size', 'max_size')
+  return {'full', number(most[1] or most[2])}
+end
+
 -- Several producers may wait, and a hint wakes one of them: the next is woken when the queue still has capacity.
 local function notify_next_producer(settings, waiting, scheduled, wake)
   if not exceeds_capacity(settings, waiting, scheduled, 1) then notify_producer(wake) end
