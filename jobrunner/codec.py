@@ -27,13 +27,13 @@ def encode(value: Any, *, what: str) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what} cannot be stored as JSON: {error}; return or pass plain data") from error
     if NULL in raw and not _all_finite(plain := [msgspec.to_builtins(value)]):  # msgspec writes null for these
-        found = _not_finite(plain[0], "$")
+        found = not_finite(plain[0], "$")
         raise UsageError(f"{what} cannot be stored as JSON: {found}, which JSON does not have; give None or a text")
     return raw
 
 
 def _all_finite(values: Iterable[Any]) -> bool:
-    """Whether plain data has finite numbers alone: the fast answer of `_not_finite`, as most nulls were None."""
+    """Whether plain data has finite numbers alone: the fast answer of `not_finite`, as most nulls were None."""
     for value in values:
         if isinstance(value, float):
             if not math.isfinite(value):
@@ -46,7 +46,7 @@ def _all_finite(values: Iterable[Any]) -> bool:
     return True
 
 
-def _not_finite(value: object, path: str) -> str | None:
+def not_finite(value: object, path: str) -> str | None:
     """The first number that is not finite, and where it is."""
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{path} is {value}"
@@ -56,7 +56,7 @@ def _not_finite(value: object, path: str) -> str | None:
         parts = ((f"{path}[{n}]", one) for n, one in enumerate(value))
     else:
         return None
-    return next((found for at, one in parts if (found := _not_finite(one, at))), None)
+    return next((found for at, one in parts if (found := not_finite(one, at))), None)
 
 
 def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:

@@ -119,6 +119,44 @@ def test_a_number_that_json_has_not_is_refused(parameters: JobParameters[Everyth
         parameters.write(Everything(fraction=float("nan")))
 
 
+@dataclass
+class Measured:
+    value: float | None = None
+
+
+class Loose(Job):
+    anything: Any = None
+    maybe: float | None = None
+    inner: Measured | None = None
+    by_name: dict[str, Any] | None = None
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    ("name", "path", "given_as"),
+    [
+        ("anything", "anything", lambda number: number),
+        ("anything", "anything[1].a", lambda number: [0, {"a": number}]),
+        ("maybe", "maybe", lambda number: number),
+        ("inner", "inner.value", Measured),
+        ("by_name", "by_name.a is b[0]", lambda number: {"a is b": (number,)}),
+    ],
+)
+def test_a_number_that_json_has_not_is_refused_where_null_would_be_read_for_it(
+    name: str, path: str, given_as: Any, number: float
+) -> None:
+    """Without the check the job would run with None, in silence."""
+    with pytest.raises(ParameterError) as raised:
+        JobParameters(Loose, "Loose").write(Loose(**{name: given_as(number)}))
+    assert str(raised.value).startswith(f"parameter {path} of job 'Loose' is ")
+    assert f"JSON has no {number}; give None or a text" in str(raised.value)
+
+
+def test_null_beside_numbers_is_no_reason_to_refuse() -> None:
+    values = Loose(anything=(1, None, {2.5}), by_name={"a": None, "b": 1.5})  # read as lists, so looked at one by one
+    assert JobParameters(Loose, "Loose").write(values)
+
+
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff\xfe", b"[]", b'{"whole": "x"}', b"null", b"[" * 100_000])
 def test_a_payload_that_does_not_fit_is_an_error(parameters: JobParameters[Everything], payload: bytes) -> None:
     with pytest.raises(ParameterError, match="cannot read its payload"):
