@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.process_guard import answer_signals, watch_descriptor
+from jobrunner.worker.process_guard import answer_signals, ignore_signals, watch_descriptor
 
 USES, STARTED = "uses", "started"
 """What a worker reports before the folder of its embedded server."""
@@ -98,13 +98,14 @@ def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object
 class Restart:
     """Whether this process is to begin anew, which keeps its id: systemd and containers do not see it end.
 
-    Create it before modules are loaded, so that their exit handlers run before the restart.
+    Create it before modules are loaded, so that their exit handlers run before the restart. A process that does not
+    begin anew ignores signals from then on.
     """
 
     def __init__(self) -> None:
         self._folder = Path.cwd()
         self._is_wanted = self._is_stopping = False
-        atexit.register(self._begin_anew)
+        atexit.register(self._exit)
 
     def ask(self, ask_to_stop: Callable[[], object]) -> None:
         """Asks for it, once; changes nothing when the worker was asked to stop before."""
@@ -127,6 +128,10 @@ class Restart:
         sys.stderr.flush()
         self._begin_anew()
         os._exit(0)
+
+    def _exit(self) -> None:
+        self._begin_anew()
+        ignore_signals()
 
     def _begin_anew(self) -> None:
         if self._is_wanted:

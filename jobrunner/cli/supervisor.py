@@ -1,6 +1,7 @@
 """The supervisor of `work --processes N`, `work --reload` and `pipeline run`: it runs worker processes and does no work
 itself."""
 
+import atexit
 import os
 import queue
 import threading
@@ -18,6 +19,7 @@ from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess,
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
 from jobrunner.logs import SafeLogger
+from jobrunner.worker.process_guard import ignore_signals
 from jobrunner.worker.recycling import DUE, READY, TAKES
 
 _log = SafeLogger("jobrunner.supervisor")
@@ -114,6 +116,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervises in the calling thread, which must be the main one; returns the exit code."""
+        atexit.register(ignore_signals)  # the last one, as it is the first: a supervisor loads no modules with jobs
         on_signals(stop=lambda: self._events.put(self._ask_to_stop), renew=lambda: self._events.put(self._roll))
         if self._watched is not None:
             files = SourceFiles(self._watched)

@@ -82,6 +82,13 @@ def answer_signals_as_before() -> None:
     _before.clear()
 
 
+def ignore_signals() -> None:
+    """Ignores the signals that `answer_signals` answers, for the last exit handler of a process: Python takes its
+    handlers away before it is gone, and one that comes then would change the exit code."""
+    for number in _before:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def leave_fork(owner: int, error: BaseException | None = None) -> None:
     """Ends this process as Python would, with the code of SystemExit, unless it is `owner`. Runs no exit handlers: they
     belong to the process that was forked."""

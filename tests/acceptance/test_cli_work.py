@@ -140,6 +140,35 @@ def test_asked_twice_it_hands_back_at_once_and_spends_no_attempt(
     assert client.workers() == []
 
 
+AT_THE_END = """
+import os, signal
+
+class Straggler:
+    'Sends signals when Python takes the modules down, behind its last exit handler.'
+
+    def __del__(self, kill=os.kill, pid=os.getpid(), here=os.getpid, numbers=(signal.SIGTERM, signal.SIGINT)):
+        for number in numbers if here() == pid else ():
+            kill(pid, number)
+
+last = Straggler()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["alone", "supervised"])
+def test_a_signal_that_comes_while_python_exits_changes_no_exit_code(
+    jobs: Any, client: Client, options: list[str]
+) -> None:
+    """Python takes its handlers away before it is gone: a second SIGTERM then made 143 of a clean end."""
+    jobs.write("sitecustomize.py", AT_THE_END)
+    task = enqueue(client, "add", "maths", x=1)
+
+    path = f"{jobs.folder}:{jobs.environment['PYTHONPATH']}"
+    said = jobs.run("work", "jobs_here", "--burst", *options, PYTHONPATH=path)
+
+    assert said.code == 0, said.err
+    assert client.task(task).result(timeout=0) == 1
+
+
 def test_what_outlasts_the_grace_period_is_handed_back(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
