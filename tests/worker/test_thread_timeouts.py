@@ -1,5 +1,6 @@
 """A timeout reaches a thread between two steps of Python, so not while it is in a call into C."""
 
+import ctypes
 import threading
 import time
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, job
+from jobrunner.worker.run.watchdog import Watchdog
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 
@@ -26,6 +28,13 @@ def good() -> str:
     """Runs."""
     began.append("good")
     return "good"
+
+
+@job(name="thread_timeouts.holding", queue="tt", timeout=0.05, max_attempts=1)
+def holding() -> str:
+    """Sleeps without giving the interpreter lock away, as a long call into C does, so no other thread can act."""
+    ctypes.PyDLL(None).usleep(100_000)
+    return "in time"
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +61,15 @@ def test_a_thread_in_a_call_into_c_keeps_its_slot_and_its_lease_until_the_call_r
     wait_for(lambda: blocked.record().state == "dead")
     assert blocked.error.startswith("AttemptTimeout")
     assert began == ["blocking", "good"], "the attempt ran once"
+
+
+def test_a_job_that_held_the_interpreter_lock_beyond_its_timeout_fails_when_it_returns(
+    start: Start, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that watches timeouts waits for the lock, too, and may come behind the end of the attempt, as here."""
+    monkeypatch.setattr(Watchdog, "_fire_due", lambda _: 60.0)
+    start(queues=["tt"], concurrency=1)
+    task = holding.enqueue()
+    wait_for(lambda: task.record().state in ("dead", "succeeded"))
+    assert task.state == "dead"
+    assert task.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.05 s")

@@ -233,9 +233,10 @@ class Deadlines:
         guard = Guard(monotonic() + timeout_s)
 
         def is_late() -> bool:
-            if guard.fired:
-                self._watch.disarm(guard)  # an error that was not delivered must not hit the hooks
-            return guard.fired
+            if not guard.fired and monotonic() < guard.ends:  # what holds the interpreter lock holds the watch up, too
+                return False
+            self._watch.disarm(guard)  # an error that was not delivered must not hit the hooks
+            return True
 
         try:
             self._watch.arm(guard)
