@@ -19,32 +19,24 @@ if call ~= '' and redis.call('EXISTS', note) == 1 then return {'new', id} end
 local now = read_clock(now_ms)
 local when = read_due(due, now)
 
-local function place_of_holder(holder)
-  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count')
-  if task.err or not task[1] then return end
-  local name = task[1]
-  if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
-  local prefix = base .. name .. ':'
-  for _, state in ipairs({'waiting', 'scheduled', 'pending'}) do
-    if redis.call('ZSCORE', prefix .. state, holder) then return prefix, state, task[2], task[1] end
-  end
-end
-
 local function take_lock(id)
   local ends = math.max(when, now) + ttl_ms
   redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
 end
-local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts', 'expires_in_ms'}
+local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts'}  -- the new one may have none
 local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
--- Puts the holder, which has not begun, where the new task would have gone.
-local function put_instead(holder, prefix, state, its_queue)
-  if on_clash == 'replace' and is_for_another(holder, its_queue) then return {'encrypt_for', holder, its_queue} end
+-- Puts the holder, which has not begun, where the new task would have gone. Its time to start begins anew, and is
+-- that of the new task.
+local function put_instead(holder, prefix, state, task)
+  if on_clash == 'replace' and is_for_another(holder, task[1]) then return {'encrypt_for', holder, task[1]} end
   local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
   local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
   local key, brings = tasks .. holder, on_clash == 'replace' and 14 or #ARGV + 1
-  redis.call('HDEL', key, 'priority', unpack(on_clash == 'replace' and ITS_OPTIONS or {}))  -- the new one may have none
+  local starts_in, since = time_to_start(prefix, task_field(14, 'expires_in_ms')), number(task[5])
+  redis.call('HDEL', key, 'priority', 'expires_in_ms', unpack(on_clash == 'replace' and ITS_OPTIONS or {}))
   redis.call('HSET', key, 'place', place, 'more', 1, unpack(ARGV, brings))  -- `more`: a reserve reads place, priority
+  if starts_in and since then redis.call('HSET', key, 'expires_in_ms', exact(now - since + starts_in)) end
   if priority ~= '' then redis.call('HSET', key, 'priority', priority) end
   insert(set, score, holder)
   if prefix .. state ~= set then redis.call('ZREM', prefix .. state, holder) end
@@ -55,9 +47,10 @@ end
 
 local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
 if holder and holder ~= id and tonumber(ends) > now then
-  local prefix, state, retries, its_queue = place_of_holder(holder)
-  local begun = state == 'pending' or (number(retries) or 0) > 0
-  if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, its_queue) end
+  local prefix, state, task = place_of_holder(holder)
+  local begun = state == 'pending' or state and (number(task[2]) or 0) > 0
+  if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, task) end
+  if state and not begun and has_expired(prefix, task, now) then state = nil end  -- no reserve has met it yet
   if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end
 end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end

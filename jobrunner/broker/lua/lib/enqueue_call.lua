@@ -24,6 +24,38 @@ local function existing_positions(hashes)
   return found[2] and found
 end
 
+-- Where the holder of a lock is: the prefix of the keys of its queue, its state, and fields of its hash: full name of
+-- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Nothing when its state is none that holds a lock.
+local function place_of_holder(holder)
+  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'attempts', 'expires_in_ms',
+    'enqueue_time')
+  if task.err or not task[1] then return end
+  local name = task[1]
+  if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
+  local prefix = base .. name .. ':'
+  for _, state in ipairs({'waiting', 'scheduled', 'pending'}) do
+    if redis.call('ZSCORE', prefix .. state, holder) then return prefix, state, task end
+  end
+end
+
+-- How long a task has to start, ms: its own option decides, else that of its queue; nil: for ever.
+local function time_to_start(prefix, own)
+  return number(own or redis.call('HGET', prefix .. 'settings', 'expires_in_ms'))
+end
+
+-- Whether a task that has not begun expired, as `is_unfit` finds when it is to be handed out.
+local function has_expired(prefix, task, now)
+  local limit, since = time_to_start(prefix, task[4]), number(task[5])
+  return limit and since and since + limit <= now and (number(task[3]) or 0) == 0
+end
+
+-- The value of a field among the words `field, value, ...` from position `at` on; nil when it is not among them.
+local function task_field(at, name)
+  for n = at, #ARGV, 2 do
+    if ARGV[n] == name then return ARGV[n + 1] end
+  end
+end
+
 -- Deletes the note of a call that added nothing, so that it may be made again.
 local function withdraw_note(note, reply)
   if note then redis.call('DEL', note) end
