@@ -18,7 +18,7 @@ MODULES = (
 )  # fmt: skip
 """Where users import from."""
 GROUPS = {
-    "Declare jobs and queues": ("job", "Job", "PeriodicJob", "Backoff", "Unique", "queue"),
+    "Declare jobs and queues": ("job", "Job", "PeriodicJob", "Backoff", "Unique", "queue", "job_defaults"),
     "Enqueue and follow tasks": ("configure", "Client", "TaskHandle", "TaskState"),
     "Workflows": ("chain", "group", "FlowHandle"),
     "Inside a running job": ("current_task", "Retry", "Snooze", "Fail", "Cancel"),

@@ -24,6 +24,7 @@ _NAMES = {
     "jobs.decorator": "job",
     "jobs.flow": "chain group",
     "jobs.job": "Job PeriodicJob",
+    "jobs.job_defaults": "job_defaults",
     "jobs.options": "Unique",
     "jobs.running_task": "current_task",
     "outcome": "Cancel Fail Retry Snooze",

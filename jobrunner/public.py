@@ -15,6 +15,7 @@ from jobrunner.jobs.declared_queues import queue
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.job_defaults import job_defaults
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.running_task import current_task
 
@@ -54,5 +55,6 @@ __all__ = [
     "current_task",
     "group",
     "job",
+    "job_defaults",
     "queue",
 ]

@@ -106,6 +106,8 @@ class FileSettings:
     """As of a worker."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)
     """The table [tool.jobrunner.dashboard], as it is written."""
+    job_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The table [tool.jobrunner.job_defaults], as it is written: options of jobs that do not declare them."""
     queues: Mapping[str, Any] = field(default_factory=dict)
     """The tables [tool.jobrunner.queues.NAME], as they are written: settings of declared queues."""
     spark: Mapping[str, Any] = field(default_factory=dict)
@@ -256,7 +258,7 @@ def _read_table(path: Path) -> FileSettings:
         listed = table.get(name, [])
         if isinstance(listed, str) or not all(isinstance(one, str) for one in listed):
             raise InvalidOption(f"{name} = {listed!r} in {path}: give a list of {remedy}")
-    for name in ("dashboard", "queues", "spark"):
+    for name in ("dashboard", "job_defaults", "queues", "spark"):
         if not isinstance(table.get(name, {}), Mapping):
             raise InvalidOption(f"{name} = {table[name]!r} in {path}: give a table, [tool.jobrunner.{name}]")
     return FileSettings(**{**table, **{name: tuple(table.get(name, ())) for name in _LISTS}})

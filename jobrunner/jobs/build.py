@@ -189,7 +189,7 @@ def _no_call(job: str, is_class: bool, given: object, position: int) -> str:
 
 def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -> Task:
     """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
-    options = definition.options
+    options = definition.declared  # for all jobs there is no queue, partition or lock; the template has the rest
     key = None if options.partition_by is None else key_of(getattr(values, options.partition_by))
     lock = None if options.unique is None else options.unique.lock(definition.name, values, options.partition_by)
     template = definition.template

@@ -16,7 +16,7 @@ from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.settings_hash import Fields, settings_named, write_settings
 from jobrunner.errors import DuplicateQueue, InvalidOption, UsageError
 from jobrunner.formatting import describe
-from jobrunner.jobs.registry import all_jobs
+from jobrunner.jobs.registry import all_jobs, settle_anew
 from jobrunner.option_names import check_options
 from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff, seconds_of_text
@@ -91,6 +91,7 @@ def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
         if known.code is not None:  # else the file, which may be read again without it
             return known
     _declared[name] = made
+    settle_anew()  # its jobs may have defaults that it declares
     return made
 
 
@@ -173,6 +174,11 @@ def _of_file(name: str, value: object, place: str) -> Any:
         example = 'write "15/1h"' if name in _RATES else "give a table, { base = 2, cap = 3600 }"
         raise InvalidOption(f"{name} = {describe(value)} in {place}: {example}")
     return value
+
+
+def declared(name: str) -> DeclaredQueue | None:
+    """The declaration of a queue, if there is one."""
+    return _declared.get(name)
 
 
 def declared_queues() -> list[DeclaredQueue]:

@@ -2,8 +2,9 @@
 
 import inspect
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, get_type_hints, overload
 
 import msgspec
@@ -12,12 +13,12 @@ from jobrunner.errors import InvalidName, InvalidOption, UsageError
 from jobrunner.formatting import describe
 from jobrunner.jobs.build import FunctionJob
 from jobrunner.jobs.job import Job, PeriodicJob
-from jobrunner.jobs.options import Unique, refuse_unknown, settle
+from jobrunner.jobs.options import JobOptions, Unique, refuse_unknown, settle
 from jobrunner.jobs.params import IMPORT_IT, JobParameters, run_of
 from jobrunner.jobs.polling import poll_function, poll_options
-from jobrunner.jobs.registry import JobDefinition, register
+from jobrunner.jobs.registry import DEFAULTS, JobDefinition, register
 from jobrunner.retry import BackoffPolicy, RetryOn
-from jobrunner.settings import Duration
+from jobrunner.settings import Duration, file_settings
 
 if TYPE_CHECKING:
     from jobrunner.schedule import CatchUp
@@ -116,7 +117,7 @@ class Declaration:
     def _poll_of(self, target: type[Job], definition: JobDefinition) -> "tuple[Declaration, Callable[[], Any]]":
         if definition.periodic is not None:
             raise InvalidOption(f"job {definition.name!r}: poll_every with every or cron: give one of them")
-        options = poll_options(definition.name, definition.options.queue, self._poll_every)  # type: ignore[arg-type]
+        options = poll_options(definition.name, definition.declared.queue, self._poll_every)  # type: ignore[arg-type]
         return Declaration(options), poll_function(target, definition.name)
 
     def _declare_function(self, function: Callable[..., Any]) -> FunctionJob[..., Any, Any]:
@@ -152,13 +153,22 @@ class Declaration:
         return JobDefinition(
             name=name,
             origin=f"{values.__module__}:{qualname}",
-            options=options,
+            declared=options,
+            with_defaults=partial(_with_defaults, self._options),
             periodic=periodic,
             parameters=JobParameters(values, name),
             is_async=inspect.iscoroutinefunction(values.run),
             hooks=frozenset(hook for hook in _HOOKS if getattr(values, hook) is not getattr(Job, hook)),
             doc=inspect.cleandoc(doc or ""),
         )
+
+
+def _with_defaults(given: Mapping[str, Any], declared: JobOptions) -> JobOptions:
+    if not DEFAULTS and not file_settings().job_defaults:
+        return declared
+    from jobrunner.jobs.job_defaults import with_defaults  # most programs need none of it
+
+    return with_defaults(given, declared)
 
 
 def _check_run(target: type[Job]) -> None:

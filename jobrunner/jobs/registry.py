@@ -41,13 +41,21 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     name: str
     origin: str
     """module:qualified name of the class or function."""
-    options: JobOptions
+    declared: JobOptions
+    """The options that its @job names."""
+    with_defaults: Callable[[JobOptions], JobOptions]
+    """Returns the declared options with those for all jobs."""
     periodic: PeriodicOptions | None
     parameters: JobParameters[Any]
     is_async: bool
     hooks: frozenset[str]
     """Which of before, after, on_failure and on_dead the job defines."""
     doc: str = ""
+
+    @cached_property
+    def options(self) -> JobOptions:
+        """How its tasks are treated. Settled at the first use: a module that is imported later may give defaults."""
+        return self.with_defaults(self.declared)
 
     @property
     def may_run_code_early(self) -> bool:
@@ -98,6 +106,11 @@ class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
     periodic: None = None
     may_run_code_early: ClassVar[bool] = True
     doc: str = ""
+
+    @property
+    def declared(self) -> JobOptions:
+        """The same: defaults are those of jobs."""
+        return self.options
 
 
 class CurrentBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +214,16 @@ def lookup(name: str) -> JobDefinition:
     except ValueError as error:
         raise UnknownJob(f"{error}{'' if str(error).endswith('?') else '; is its module loaded?'}") from error
     return _definitions[name]
+
+
+DEFAULTS: dict[str, Any] = {}
+"""Options of `job_defaults(…)` for jobs that do not declare them."""
+
+
+def settle_anew() -> None:
+    """Has every job settle its options at their next use: what they depend on changed."""
+    for definition in _definitions.values():
+        definition.__dict__.clear()
 
 
 def all_jobs() -> list[JobDefinition]:

@@ -20,6 +20,7 @@ from jobrunner.errors import (
 )
 from jobrunner.formatting import duration
 from jobrunner.jobs.declared_queues import declare_configured
+from jobrunner.jobs.job_defaults import read_configured_defaults
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import check_options, checks_options
@@ -212,6 +213,7 @@ class Worker:
         try:
             load_modules(self.modules)
             declare_configured()
+            read_configured_defaults()
             weights = served_queues(self._given_queues, self.client)
             self._check_server()
             hide_in_errors(self.client.redaction())

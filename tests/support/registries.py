@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner.etl import pipeline
-from jobrunner.jobs import declared_queues, registry
+from jobrunner.jobs import declared_queues, job_defaults, registry
 
 _PROJECT = Path(__file__).parents[1]
 _JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES = (
@@ -38,6 +38,7 @@ def as_before() -> Iterator[None]:
         for known, earlier, stays in zip(registries, before, new, strict=True):
             known.clear()
             known.update(earlier | stays)
+        job_defaults.forget_defaults()
 
 
 def _of_project(names: set[str]) -> set[str]:

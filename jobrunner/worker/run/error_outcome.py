@@ -131,7 +131,7 @@ def _may_retry(definition: Definition) -> bool:
 
     `max_attempts` alone does not: of a periodic job it bounds the attempts that crashes of workers end.
     """
-    options = definition.options
+    options = definition.declared
     return definition.periodic is None or options.backoff is not None or options.retry_on is not None
 
 
