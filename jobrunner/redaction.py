@@ -24,18 +24,18 @@ class Redaction:
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         given = self.names = tuple(given)
-        patterns = [f".*(?:{word}).*" for word in DEFAULT]
+        patterns, apart = [f".*(?:{word}).*" for word in DEFAULT], []
         for pattern in given:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise InvalidOption(f"redact={pattern!r}: {error}; give names or regular expressions") from error
-            patterns.append(pattern)
-        self._hidden = re.compile("|".join(f"(?:{one})" for one in patterns), re.IGNORECASE)
+            compiled = _compiled(pattern)
+            if compiled.groups or "(?" in pattern:  # other groups would change theirs; flags are of a whole one
+                apart.append(compiled)
+            else:
+                patterns.append(pattern)
+        self._hidden = [re.compile("|".join(f"(?:{one})" for one in patterns), re.IGNORECASE), *apart]
 
     def hides(self, name: str) -> bool:
         """Whether what has this name is hidden."""
-        return self._hidden.fullmatch(name) is not None
+        return any(pattern.fullmatch(name) is not None for pattern in self._hidden)
 
     def text(self, text: str) -> str:
         """Free text, such as an error, with the values after such a name hidden (`iban='DE…'`)."""
@@ -63,6 +63,16 @@ class Redaction:
         if isinstance(value, str):
             return self.text(value)
         return value
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        if pattern.encode():
+            return re.compile(pattern, re.IGNORECASE)
+        problem: Exception | str = "it is empty"
+    except (re.error, UnicodeEncodeError, OverflowError, RecursionError) as error:
+        problem = error
+    raise InvalidOption(f"redact={pattern!r}: {problem}; give names or regular expressions")
 
 
 _in_errors = [Redaction()]
