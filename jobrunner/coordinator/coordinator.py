@@ -12,7 +12,7 @@ from jobrunner.broker.calls.leader import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.cron import PeriodicTicks
-from jobrunner.coordinator.maintenance import QueueMaintenance, UnusedQueues
+from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance, UnusedQueues
 from jobrunner.coordinator.records import DeathEvents, StatsCleanup, StatsSampler
 from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery, OrphanedItems
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
@@ -83,6 +83,7 @@ class Coordinator:
             lambda: sampler.step(self._server_now_ms()),
             unused.step,
             StatsCleanup(broker, keys, budget).step,
+            EvictionCheck(broker).step,
             lambda: self._cron.step(self._leadership.epoch, from_ms(self._server_now_ms())),
         )
 

@@ -1,6 +1,7 @@
 """Maintains every queue, also those that no worker serves: due tasks, ended leases, expired dead tasks.
 
-Queues that were unused for long are forgotten, and none is lost that is used again meanwhile.
+Queues that were unused for long are forgotten, and none is lost that is used again meanwhile. The leader also checks
+that the server deletes none of them.
 """
 
 from collections.abc import Callable, Collection
@@ -9,12 +10,14 @@ from heapq import heapify, heappop, heappush
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.leader import ScanReply
+from jobrunner.broker.calls.server import eviction_policy, evicts
 from jobrunner.broker.calls.stats import list_workers
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.delete_queue import LEAVING_MS, leave, return_if_used
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.coordinator.scan import Interval, ScanBudget
 from jobrunner.errors import JobrunnerError
+from jobrunner.logs import SafeLogger
 
 _AT_ONCE = 100
 
@@ -84,6 +87,34 @@ class QueueMaintenance:
         if not names:
             return []
         return self._broker.run_each([queues.upkeep(self._keys.queue(name)) for name in names])
+
+
+_EVICTION_CHECK_S = 60.0
+_log = SafeLogger("jobrunner.coordinator")
+
+
+class EvictionCheck:
+    """A maintenance task of the leader: logs an error when the server has come to evict keys.
+
+    Workers refuse to start at such a server, but its settings may change while they run, and so may the server, by a
+    failover.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._checks = Interval(_EVICTION_CHECK_S)
+        self._known = ""
+
+    def step(self) -> float:
+        """Checks when that is due; returns the seconds to the next check."""
+        if not (pause := self._checks.begin()):
+            policy = self._broker.run(eviction_policy())
+            if evicts(policy) and policy != self._known:
+                hint = "set maxmemory-policy to noeviction, on the server and in its configuration"
+                _log.error("the server may delete tasks to make room", maxmemory_policy=policy, hint=hint)
+            self._known = policy
+            pause = self._checks.every_s
+        return pause
 
 
 _QUEUES_AT_ONCE = 100

@@ -155,6 +155,8 @@ function commands.SCAN(_, ...)
 end
 
 function commands.PING() return {ok = 'PONG'} end
+
+function commands.INFO() return 'maxmemory_policy:noeviction\r\n' end
 function commands.PUBLISH() return 0 end
 
 -- Strings.

@@ -48,12 +48,29 @@ class ServerFacts(msgspec.Struct, frozen=True):
     @property
     def evicts(self) -> bool:
         """Whether the server may delete tasks to make room."""
-        return self.maxmemory_policy not in ("noeviction", "")
+        return evicts(self.maxmemory_policy)
 
 
 def facts() -> Call[ServerFacts]:
     """The server's INFO; for a cluster that of its primaries together."""
     return command("INFO", read=_facts_of_all, everywhere=True)
+
+
+def eviction_policy() -> Call[str]:
+    """The server's maxmemory-policy; of a cluster one that evicts, where a primary has such. Empty for a user without
+    the right to ask."""
+    return command("INFO", "memory", read=_eviction_policy, may_fail=True, everywhere=True)
+
+
+def evicts(policy: str) -> bool:
+    """Whether a server with this maxmemory-policy may delete tasks to make room."""
+    return policy not in ("noeviction", "")
+
+
+def _eviction_policy(reply: bytes | list[bytes] | None) -> str:
+    said = b"\n".join(reply) if isinstance(reply, list) else reply or b""
+    found = [one.decode() for one in re.findall(rb"^maxmemory_policy:([\w-]+)", said, re.MULTILINE)]
+    return max(found, key=evicts, default="")
 
 
 def confirmation(durability: str, timeout_s: float) -> Call[None] | None:

@@ -1,14 +1,21 @@
 """The leader maintains queues that no worker serves. Each turn is one `step()`."""
 
+from collections.abc import Callable
+from contextlib import closing
+
 import pytest
 import redis
+import structlog
 
 from jobrunner import Client, Item
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.server import eviction_policy
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.coordinator.maintenance import QueueMaintenance
+from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
 from tests.support.clock import Clock
+from tests.support.server import Server
 
 
 class Swept:
@@ -113,3 +120,34 @@ def test_queues_that_are_always_due_leave_the_others_their_turn(
     for _ in range(2):
         sweep.step()
     assert client.queue("z").ids("waiting")
+
+
+def test_a_server_that_comes_to_evict_is_logged_as_an_error_once(start_server: Callable[..., Server]) -> None:
+    """A worker checks it when it starts; after that the settings may change, or another server may take over."""
+    server = start_server(maxmemory_policy="noeviction")
+    with server.connect() as raw, closing(Broker(Endpoint(server.url))) as broker:
+        check, logged = EvictionCheck(broker), []
+        for policy in ("noeviction", "allkeys-lru", "allkeys-lru", "noeviction", "volatile-ttl"):
+            raw.config_set("maxmemory-policy", policy)
+            check._checks.end()
+            with structlog.testing.capture_logs() as lines:
+                assert check.step() == 60.0
+            logged.append([line["maxmemory_policy"] for line in lines if line["log_level"] == "error"])
+        raw.config_set("maxmemory-policy", "allkeys-lru")
+        assert 59 < check.step() <= 60, "asked once a minute"
+
+    assert logged == [[], ["allkeys-lru"], [], [], ["volatile-ttl"]]
+
+
+@pytest.mark.parametrize(
+    ("reply", "policy"),
+    [
+        (None, ""),
+        (b"used_memory:1\r\nmaxmemory_policy:noeviction\r\n", "noeviction"),
+        ([b"maxmemory_policy:noeviction\r\n", b"maxmemory_policy:allkeys-lfu\r\n"], "allkeys-lfu"),
+        ([b"maxmemory_policy:noeviction\r\n"] * 2, "noeviction"),
+        (b"used_memory:1\r\n", ""),
+    ],
+)
+def test_the_policy_of_several_primaries_is_the_worst(reply: object, policy: str) -> None:
+    assert eviction_policy().read(reply) == policy
