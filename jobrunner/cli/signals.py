@@ -66,6 +66,7 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     for end in (ours, theirs):
         watch_descriptor(end, "how it hears signals")
     answer_signals(known, lambda *_: None, written_to=theirs)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, known)
 
     def listen() -> None:
         while numbers := os.read(ours, 64):
@@ -135,6 +136,8 @@ class Restart:
 
     def _begin_anew(self) -> None:
         if self._is_wanted:
+            if not _has_terminal():  # one that comes before the new code listens waits for it, see `on_signals`
+                signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
             os.chdir(self._folder)
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command line
 

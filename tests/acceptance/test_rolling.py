@@ -118,6 +118,39 @@ def test_a_worker_alone_begins_anew_under_the_same_id(
     assert worker.wait(30) == 0
 
 
+STARTED_TWICE = """
+import os, signal
+from pathlib import Path
+
+if os.getsid(0) != os.getpid():
+    os.setsid()  # away from the terminal of the tests, whose end SIGHUP would stand for
+with Path("starts").open("a") as starts:
+    starts.write("x")
+if Path("starts").stat().st_size == 2:
+    os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+def test_a_second_sighup_that_comes_while_a_worker_begins_anew_is_another_restart(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    """Between its old and its new code a process has no handler: a deploy that reloads twice ended the worker."""
+    deploy(jobs, 1)
+    path = jobs.folder / "versioned.py"
+    path.write_text(path.read_text() + STARTED_TWICE)
+    worker = jobs.start("work", "versioned")
+    wait_until(lambda: worker_pids(client) == [worker.pid], timeout_s=30)
+
+    worker.send_signal(signal.SIGHUP)
+
+    starts = jobs.folder / "starts"
+    wait_until(lambda: starts.read_text() == "xxx" or worker.poll() is not None, timeout_s=60)
+    assert worker.poll() is None
+    assert client.task(enqueue(client, "version")).result(timeout=30) == 1
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+
+
 @pytest.mark.slow
 def test_a_worker_that_begins_anew_can_be_stopped_meanwhile(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
