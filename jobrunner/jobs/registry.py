@@ -319,6 +319,12 @@ def result_ttl_of(attempt: Attempt) -> float:
     return DEFAULT_RESULT_TTL_S if definition is None else definition.options.result_ttl
 
 
+def declaring_modules() -> list[str]:
+    """The modules that declare jobs and stations; without the program itself, which no other process imports."""
+    declared: list[Definition] = [*_definitions.values(), *_stations.values()]
+    return sorted({found.origin.partition(":")[0] for found in declared} - {"__main__"})
+
+
 def load_modules(names: Iterable[str]) -> None:
     """Imports modules that declare jobs, also from the working directory and the folder of the project's
     pyproject.toml. Raises ModuleNotLoadable."""

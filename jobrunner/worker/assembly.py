@@ -18,6 +18,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
+from jobrunner.jobs.registry import declaring_modules
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
@@ -275,6 +276,7 @@ def _build_executor(
             IDENTITY.log_format, IDENTITY.log_level,
             {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
             b"" if middleware is None else middleware.pickled(),
+            () if modules else declaring_modules(),
         )  # fmt: skip
         children = ProcessSlots(greeting, runner, leases.is_stopped, settings.max_memory, leases.begin)
         return _thread_executor(settings, children, finished)

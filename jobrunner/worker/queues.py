@@ -134,6 +134,20 @@ def check_middleware(names: Iterable[str], client: Client) -> None:
     middleware.check((f"{one.kind} {one.name!r}", one.is_async) for one in declared)
 
 
+def refuse_main(names: Iterable[str]) -> None:
+    """Raises InvalidOption when a job or station of these queues is declared by the program itself, which the child
+    processes of an executor do not import."""
+    served = set(names)
+    declared: list[Definition] = [job for job in all_jobs() if job.options.queue in served]
+    declared += [station for station in all_stations() if station.queue in served]
+    for found in declared:
+        if found.origin.startswith("__main__:"):
+            raise InvalidOption(
+                f"executor='processes': {found.kind} {found.name!r} is declared in __main__, the program itself, which "
+                "child processes do not import; declare it in a module that the program imports"
+            )
+
+
 def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:
     """Calls that write the settings which the stations of these queues were declared with. Raises InvalidOption."""
     stations = [station for name in names if (station := station_of(name)) is not None and station.settings]

@@ -36,6 +36,7 @@ from jobrunner.worker.queues import (
     configuring,
     log_declared,
     publish_declared,
+    refuse_main,
     refuse_text,
     served_queues,
     warn_of_unknown,
@@ -219,6 +220,8 @@ class Worker:
             hide_in_errors(self.client.redaction())
             warn_of_unknown(weights, self.client)
             check_middleware(weights, self.client)
+            if self.settings.executor == "processes":
+                refuse_main(weights)
             broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
             align_stations(self.client, weights)
             publish_declared(self.client, self.settings.heartbeat)

@@ -26,9 +26,9 @@ import msgspec
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
-from jobrunner.errors import AttemptCrashed, JobrunnerError
+from jobrunner.errors import AttemptCrashed, JobrunnerError, UsageError
 from jobrunner.jobs.registry import definition_for, load_modules
-from jobrunner.logs import IDENTITY, log_to_stderr
+from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
@@ -38,6 +38,7 @@ from jobrunner.worker.run.runner import Runner
 
 PIECE = 16 * 1024
 """The smallest read from the socket, in bytes: most frames arrive in one piece."""
+_log = SafeLogger("jobrunner.executor")
 _HEAD = struct.Struct("!I")
 _outcomes = msgspec.msgpack.Decoder(tuple[str, Outcome])
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, str])
@@ -57,6 +58,8 @@ class Greeting(msgspec.Struct, frozen=True):
     """Further options of its client; keys may be among them."""
     middleware: bytes = b""
     """The middleware of that client, pickled by the worker; never read from the server."""
+    declaring: tuple[str, ...] = ()
+    """For a worker that is given no modules: those of its jobs. Where one cannot be imported, others are."""
 
 
 def write_greeting(
@@ -68,9 +71,12 @@ def write_greeting(
     log_level: str = "info",
     options: Mapping[str, Any] | None = None,
     middleware: bytes = b"",
+    declaring: Sequence[str] = (),
 ) -> bytes:
     """The first message to a child."""
-    greeting = Greeting(url, prefix, tuple(modules), worker, log_format, log_level, dict(options or {}), middleware)
+    greeting = Greeting(
+        url, prefix, tuple(modules), worker, log_format, log_level, dict(options or {}), middleware, tuple(declaring)
+    )
     return msgspec.msgpack.encode(greeting)
 
 
@@ -156,6 +162,7 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
     client = configure(greeting.url, greeting.prefix, **greeting.options)
     try:
         load_modules(greeting.modules)
+        _load_others(greeting.declaring)
         middleware = MiddlewareStack(pickle.loads(greeting.middleware)) if greeting.middleware else None  # noqa: S301
     except Exception as error:
         what = str(error) if isinstance(error, JobrunnerError) else f"its middleware: {type(error).__name__}: {error}"
@@ -164,6 +171,14 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
     channel.sendall(frame(b""))
     hide_in_errors(Redaction(client.settings.redact))
     return Runner(client, stopped.__contains__, middleware=middleware)
+
+
+def _load_others(modules: Sequence[str]) -> None:
+    for name in modules:
+        try:
+            load_modules([name])
+        except UsageError as error:
+            _log.warning("a child process does not know the jobs of a module", module=name, error=str(error))
 
 
 def _run_traced(runner: Runner, attempt: Attempt, traceparent: str) -> Outcome:
