@@ -125,7 +125,10 @@ def write_headers(headers: Mapping[str, str]) -> bytes:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidOption(f"header {describe(name)}: {describe(value)}: give strings")
-    return msgspec.json.encode(dict(headers))
+    try:
+        return msgspec.json.encode(dict(headers))
+    except UnicodeEncodeError as error:
+        raise InvalidOption(f"headers={describe(headers)}: give strings without lone surrogates: {error}") from error
 
 
 def check_partition(partition: object) -> str | None:

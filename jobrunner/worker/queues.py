@@ -41,9 +41,12 @@ def default_queues() -> list[str]:
 
 
 def refuse_text(given: object, option: str) -> None:
-    """Raises InvalidOption for a text where names are expected: each of its letters would be one."""
+    """Raises InvalidOption for a text where names are expected, each letter of which would be one, and for what is no
+    list of names at all."""
     if isinstance(given, (str, bytes)):
         raise InvalidOption(f"{option}={describe(given)}: give a list, [{describe(given)}]")
+    if given is not None and not isinstance(given, Iterable):
+        raise InvalidOption(f"{option}={describe(given)}: give a list of names")
 
 
 def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda _: False) -> dict[str, int]:

@@ -79,7 +79,7 @@ class Worker:
 
     def __init__(
         self,
-        modules: Iterable[str] = (),
+        modules: Iterable[str] | None = (),
         queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int = 10,
         client: Client | None = None,
@@ -94,7 +94,7 @@ class Worker:
         if options.get("release") is None:
             options["release"] = configured_release()
         self.settings = WorkerSettings(concurrency=concurrency, **options)
-        self.modules = tuple(modules)
+        self.modules = tuple(modules or ())
         self.client = client or current_client()
         self.id = new_worker_id()
         self._given_queues = queues

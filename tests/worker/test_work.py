@@ -387,6 +387,9 @@ def test_one_name_where_a_list_is_meant_is_refused(current: Client) -> None:
         Worker(queues="mail", client=current)
     with pytest.raises(InvalidOption, match=r"modules='shop.jobs': give a list"):
         Worker("shop.jobs", client=current)
+    with pytest.raises(InvalidOption, match="modules=5: give a list of names"):
+        Worker(modules=5, client=current)  # type: ignore[arg-type]
+    assert Worker(modules=None, client=current).modules == ()
 
 
 def test_what_follows_a_colon_must_be_a_weight_unless_there_is_such_a_queue(start: Start, current: Client) -> None:

@@ -21,6 +21,7 @@ ODD: list[Callable[[Client], Any]] = [
     lambda client: client.queue("mail").ids("waiting", start="1"),  # type: ignore[arg-type]
     lambda client: client.queue("mail").ids("waiting", start=1e300),  # type: ignore[arg-type]
     lambda client: client.queue("mail").push(1, headers=b""),
+    lambda client: client.queue("mail").push(1, headers={"file": "caf\udce9.txt"}),
     lambda client: client.queue("mail").push(1, in_=-HUGE, at=HUGE),
     lambda client: client.queue("mail").push(1, at=HUGE),
     lambda client: client.queue("mail").push(1, at=1e300),

@@ -210,7 +210,7 @@ def test_one_id_is_for_one_task(current: Client) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, ["a"], {"jobrunner.timeout": "5"}])
+@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, ["a"], {"jobrunner.timeout": "5"}, {"a": "\udce9"}])
 def test_wrong_headers_are_refused(current: Client, headers: Any) -> None:
     with pytest.raises(InvalidOption, match="header"):
         add.using(headers=headers).enqueue("ada")
