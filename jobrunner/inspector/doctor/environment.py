@@ -19,6 +19,8 @@ from jobrunner.formatting import DISTRIBUTION, OTHER_DISTRIBUTION, REPAIR, durat
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
 from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url
+from jobrunner.jobs.declared_queues import declare_configured
+from jobrunner.jobs.job_defaults import read_configured_defaults
 from jobrunner.jobs.registry import all_jobs, load_modules
 from jobrunner.settings import file_settings
 
@@ -233,7 +235,7 @@ def program_check() -> Check:
 
 
 def modules_checks(modules: Iterable[str]) -> Iterator[Check]:
-    """Whether each module can be imported, and what jobs they declare."""
+    """Whether each module can be imported and the project's file declares what a worker understands, and the jobs."""
     named = False
     for module in modules:
         named = True
@@ -243,6 +245,11 @@ def modules_checks(modules: Iterable[str]) -> Iterator[Check]:
             yield fail("module", module, str(error))
         else:
             yield ok("module", f"{module} can be imported")
+    try:
+        declare_configured()
+        read_configured_defaults()
+    except UsageError as error:
+        yield fail("file", str(error), "no worker starts with it")
     if not named:
         yield warn("modules", "none is named", "write modules = [...] in [tool.jobrunner], or name them: doctor MODULE")
     elif jobs := all_jobs():

@@ -151,3 +151,14 @@ def test_the_doctor_looks_at_tasks_with_the_modules_that_are_named(
     assert [check["found"] for check in found if check["what"] == "job"] == [
         "mail: tasks of job 'gone', which the modules do not declare"
     ]
+
+
+@pytest.mark.parametrize(
+    "table", ["[tool.jobrunner.queues.mail]\nmax_atempts = 3", "[tool.jobrunner.job_defaults]\nmax_atempts = 3"]
+)
+def test_doctor_finds_a_table_that_keeps_workers_from_starting(cli: Any, tmp_path: Path, table: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(table)
+    result = cli("doctor", "--json")
+    assert result.code == 1
+    (found,) = [check for check in result.value if check["what"] == "file"]
+    assert (found["verdict"], "did you mean 'max_attempts'?" in found["found"]) == ("fail", True)
