@@ -4,7 +4,9 @@ The map is the last reply of some node, with the redirections since then. It may
 that gets a command decides.
 """
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,7 @@ class Cluster:
         self._failing: set[Address] = set()
         self._renewing = threading.Lock()
         self.is_stale = True
+        _clusters.add(self)
 
     def url_of(self, address: Address) -> str:
         """The URL of one node."""
@@ -78,6 +81,10 @@ class Cluster:
         finally:
             self._renewing.release()
 
+    def begin_in_fork(self) -> None:
+        """Frees the lock in a forked child: a thread of its parent may have held it, which asks for the map."""
+        self._renewing = threading.Lock()
+
     def renew(self) -> None:
         """Asks one node after another for the map. Raises ConnectionError when none answers, and what one refused."""
         failure: Exception | None = None
@@ -111,3 +118,14 @@ class Cluster:
             found[first : last + 1] = [address] * (last + 1 - first)
         self._map, self._nodes = found, tuple(dict.fromkeys(one for one in found if one is not None))
         self.is_stale = False
+
+
+_clusters: "weakref.WeakSet[Cluster]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for cluster in list(_clusters):
+        cluster.begin_in_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -7,6 +7,7 @@ that had arrived after all is stored once; and every lost task is logged.
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
@@ -49,18 +50,17 @@ class Buffer:
         self._keys = keys
         self._encryption = encryption
         self._settings = settings
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self._tasks: deque[Task] = deque()
         self._size = 0
         self._in_doubt = 0
         """How many of the first were sent together and may have arrived; the same call again adds nothing then."""
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
+        _buffers.add(self)
 
     def __len__(self) -> int:
-        return len(self._tasks) if self._pid == os.getpid() else 0
+        return len(self._tasks)
 
     def through(self, tasks: Sequence[Task], send: Callable[[], T]) -> T | None:
         """Returns the result of `send`, or None when the tasks were buffered. Raises BufferFull, and as `send`."""
@@ -107,8 +107,6 @@ class Buffer:
 
     def _keep(self, tasks: Sequence[Task], error: JobrunnerError | None = None) -> None:
         with self._changed:
-            if self._pid != os.getpid():
-                self._forget()
             size = sum(len(task.payload) for task in tasks)
             limits = self._settings
             if self._closed or len(self._tasks) + len(tasks) > limits.buffer_tasks or (
@@ -169,9 +167,22 @@ class Buffer:
             self._in_doubt = 0
             self._changed.notify_all()
 
-    def _forget(self) -> None:
-        """Empties the buffer in a forked child: the parent sends the tasks in it."""
-        self._tasks, self._size, self._in_doubt, self._thread, self._pid = deque(), 0, 0, None, os.getpid()
+    def begin_in_fork(self) -> None:
+        """Empties the buffer in a forked child: the parent sends the tasks in it. A thread of the parent may have held
+        the lock."""
+        self._tasks, self._size, self._in_doubt, self._thread = deque(), 0, 0, None
+        self._changed = threading.Condition(threading.Lock())
+
+
+_buffers: "weakref.WeakSet[Buffer]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for buffer in list(_buffers):
+        buffer.begin_in_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def buffer_of(

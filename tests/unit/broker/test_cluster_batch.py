@@ -1,5 +1,6 @@
 """Routes a batch over the nodes of a cluster, without a server: destinations, repetitions, and results."""
 
+import os
 from typing import Any
 
 import pytest
@@ -187,3 +188,16 @@ def test_what_is_written_is_confirmed_by_every_node_and_the_least_counts(cluster
 
     assert [group.calls[-1] for group in sent] == [wait, wait]
     assert parts.replies() == [b"y"] * 6 + [0]
+
+
+def test_a_fork_may_renew_the_map_though_a_thread_of_its_parent_was_doing_so(cluster: Cluster) -> None:
+    """The lock of that thread stayed locked in the child for ever, so it never learned of a failover."""
+    cluster.is_stale = True
+    asked: list[bool] = []
+    cluster.renew = lambda: asked.append(True)  # type: ignore[method-assign]
+    with cluster._renewing:
+        pid = os.fork()
+        if pid == 0:
+            cluster.refresh()
+            os._exit(len(asked))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -314,6 +315,24 @@ def test_a_forked_child_sends_nothing_of_its_parents(connect: Callable[..., Clie
         os._exit(len(client._buffer))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert len(client._buffer) == 1
+
+
+def test_a_forked_child_buffers_though_a_thread_of_its_parent_had_the_lock(
+    connect: Callable[..., Client], own: Server
+) -> None:
+    """As the thread that sends has it, a web server that forks its workers during an outage: they waited for ever."""
+    client = connect()
+    own.kill()
+    client.queue("mail").push(1)
+    assert client._buffer is not None
+
+    with client._buffer._changed:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # ends a child that waits for the lock
+            client.queue("mail").push_many([2, 3])
+            os._exit(len(client._buffer))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
 @pytest.mark.parametrize(
