@@ -50,8 +50,10 @@ def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[Jo
 
     One round trip for each 500 queues, and those of the last hour. Raises ServerError.
     """
-    options = {(one.name, one.options.queue): one.options for one in declared}
-    schedules = {(one.name, one.queue): one.schedule for one in client.periodics()}
+    jobs = {(one.name, one.options.queue): one for one in declared}
+    options = {place: one.options for place, one in jobs.items()}
+    schedules = {place: one.periodic.schedule.describe() for place, one in jobs.items() if one.periodic is not None}
+    schedules |= {(one.name, one.queue): one.schedule for one in client.periodics()}  # the one in force, where there is
     totals = _totals(client)
     lately = {(one.type, one.queue): one for one in by_job(client, since=_HOUR) if one.type}
     known = Counter(name for worker in client.workers() for name in worker.types or ())

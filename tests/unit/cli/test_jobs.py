@@ -76,6 +76,10 @@ def test_a_declared_job_has_its_options_and_a_periodic_one_its_schedule(
     assert "every 5 minutes" in cli("jobs", "Beat").out
 
 
+def test_a_schedule_that_no_worker_has_published_yet_is_that_of_the_module(cli: Callable[..., Any], beat: Any) -> None:
+    assert of(cli)["Beat", "beats"]["schedule"] == "every 5 minutes"
+
+
 def test_what_only_workers_know_is_listed_once_and_without_a_queue(
     cli: Callable[..., Any], client: Client, ran: None
 ) -> None:
