@@ -36,6 +36,7 @@ from jobrunner.errors import (
 )
 from jobrunner.spark.executor_load import UNFIT
 from jobrunner.spark.running import is_over, text_of, told_lines
+from jobrunner.spark.station.ui_names import job_names
 
 _LONGEST = 1000
 _TRACEBACK = "Traceback (most recent call last):"
@@ -87,14 +88,15 @@ class Cause(StrEnum):
     """Spark itself is gone: this process must end, too."""
 
 
-def cause_of(error: BaseException, spark: SparkSession) -> Cause:
-    """Which side caused an error of a batch. Runs a small query to see whether the engine is alive."""
+def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: str = "") -> Cause:
+    """Which side caused an error of a batch. Runs a small query to see whether the engine is alive; `title` and `group`
+    are its names in Spark's web UI."""
     name = error_line(error).partition(":")[0]
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST
     if isinstance(error, ServerError) or name in _OUTAGE:
         return Cause.OUTAGE
-    if not is_alive(spark):
+    if not is_alive(spark, title, group):
         return Cause.ENGINE
     if isinstance(error, _BEFORE_ANY_ROW) or is_never_of_items(error):
         return Cause.CODE
@@ -138,10 +140,11 @@ def is_never_of_items(error: BaseException) -> bool:
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 
 
-def is_alive(spark: SparkSession) -> bool:
-    """Whether the session can still run something."""
+def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
+    """Whether the session can still run something: one job of one task, under these names."""
     try:
-        return spark.range(1).count() == 1
+        with job_names(spark, title or "jobrunner: is Spark alive?", group):
+            return len(spark.range(0, 1, 1, 1).collect()) == 1
     except Exception:  # a dead JVM shows itself by errors of many libraries
         return False
 

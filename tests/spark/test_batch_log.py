@@ -68,6 +68,33 @@ def test_batches_are_named_measured_and_recorded(spark, flights, handle):
     assert not any(one.stops for one in records)
 
 
+def test_every_job_of_a_batch_that_fails_and_is_split_has_its_name(spark, flights, handle):
+    @flights.spark_station("clean", to="late", max_wait=0, schema="n int", max_attempts=2, backoff=NO_PAUSE)
+    def clean(df, _):
+        return df.withColumn("n", halved("n"))
+
+    flights.declare("late")
+    flights.push_many("clean", [{"n": n} for n in range(20)])
+    store = spark.sparkContext._jsc.sc().statusStore()
+
+    def jobs():
+        found = store.jobsList(None)
+        return {found.apply(place).jobId(): found.apply(place) for place in range(found.size())}
+
+    before = jobs()
+    records = handle("clean")
+
+    made = [job for number, job in jobs().items() if number not in before]
+    named = {(str(one.jobGroup().getOrElse(None)), str(one.description().getOrElse(None))) for one in made}
+    names = [(f"jobrunner-{one.id}-{one.attempt}", f"flights/clean: batch {one.id}, ", f", attempt {one.attempt}")
+             for one in records]  # fmt: skip
+    assert len(records) > 3
+    for group, title in named:
+        begins, ends = next((first, last) for name, first, last in names if name == group)
+        assert title.startswith(begins), named
+        assert ends in title, named
+
+
 def test_rows_with_errors_are_not_counted_as_output(flights, handle):
     @flights.spark_station("clean", to="late", max_wait=0, schema="n int")
     def clean(df, _):

@@ -345,7 +345,7 @@ def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_
 def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     leave, driver_of, spark, monkeypatch, audit
 ):
-    monkeypatch.setattr(batch_failures, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(batch_failures, "cause_of", lambda *_: Cause.ENGINE)
     driver = driver_of("clean")
     refused = ConnectionRefusedError("no JVM")
     monkeypatch.setattr(station_lane.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
@@ -398,7 +398,7 @@ def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
     leave, driver_of, spark, monkeypatch, raw, keys, audit
 ):
     monkeypatch.setattr(SparkJobs, "__enter__", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
-    monkeypatch.setattr(batch_failures, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(batch_failures, "cause_of", lambda *_: Cause.ENGINE)
     driver = driver_of("clean")
 
     assert driver.step(spark)

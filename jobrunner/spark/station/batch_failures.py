@@ -25,6 +25,7 @@ from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
+from jobrunner.spark.station.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import with_user_frame
 
 _PATIENT_WITH = 5
@@ -188,7 +189,8 @@ class BatchFailures:
             self.report(partial(lease.release, delay_s=delay_s))
             ended("released", error_line(error))
             return
-        cause = cause_of(error, spark)
+        title = f"{title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)}: check that Spark is alive"
+        cause = cause_of(error, spark, title, group_of_batch(lease.id, lease.epoch))
         if cause is Cause.ENGINE:
             error = engine_gone(spark, error)
         line = error_line(error)

@@ -26,7 +26,7 @@ from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
-from jobrunner.spark.station.ui_names import title_of_batch
+from jobrunner.spark.station.ui_names import group_of_batch, title_of_batch
 
 _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
@@ -87,7 +87,7 @@ class Lane:
         if lease.state == "open":
             waits_ms = _waits_ms(lease)
             title = title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)
-            jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}", title)
+            jobs = self._jobs = SparkJobs(spark, group_of_batch(lease.id, lease.epoch), title)
             self._notes.filled(note, jobs)
             run = BatchRun(spark, plan, lease)
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:

@@ -39,6 +39,11 @@ def title_of_batch(queue: str, batch: str, items: int, attempt: int) -> str:
     return f"{queue}: batch {batch}, {counted(items, 'item')}, attempt {attempt}"
 
 
+def group_of_batch(batch: str, attempt: int) -> str:
+    """The job group of one attempt at a batch, and the tag by which its jobs are cancelled."""
+    return f"jobrunner-{batch}-{attempt}"
+
+
 @contextmanager
 def job_names(spark: SparkSession, title: str, group: str = "") -> Iterator[None]:
     """Names the Spark jobs that this thread starts meanwhile. `group` identifies them, for `usage_of`."""

@@ -94,7 +94,7 @@ def _open(keys):
 @pytest.fixture
 def station(client, broker, keys, clock, monkeypatch):
     clock.set()
-    monkeypatch.setattr(failures, "is_alive", lambda session: True)
+    monkeypatch.setattr(failures, "is_alive", lambda *_: True)
     monkeypatch.setattr(batch_failures, "monotonic", lambda: clock.ms / 1000)
     return lambda **options: Station(client, broker, keys, clock, **options)
 
@@ -305,7 +305,7 @@ CAUSES = {
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_causes_of_errors(monkeypatch, cause):
-    monkeypatch.setattr(failures, "is_alive", lambda session: True)
+    monkeypatch.setattr(failures, "is_alive", lambda *_: True)
     assert {error: cause_of(error, None) for error in CAUSES[cause]} == dict.fromkeys(CAUSES[cause], cause)
 
 
@@ -317,7 +317,7 @@ def test_causes_of_errors(monkeypatch, cause):
     ],
 )
 def test_an_engine_that_is_gone_is_named_and_not_the_call_that_met_it(station, client, monkeypatch, stopped, words):
-    monkeypatch.setattr(failures, "is_alive", lambda session: False)
+    monkeypatch.setattr(failures, "is_alive", lambda *_: False)
     monkeypatch.setattr(failures, "is_over", lambda session: stopped)
     served = station()
     client.queue(QUEUE).push_many(range(3))
@@ -342,7 +342,7 @@ def test_a_batch_that_is_cancelled_at_a_stop_says_so(station, client, monkeypatc
 
 
 def test_a_format_that_is_misspelt_is_no_item_s_fault_and_reads_as_one_error(monkeypatch):
-    monkeypatch.setattr(failures, "is_alive", lambda session: True)
+    monkeypatch.setattr(failures, "is_alive", lambda *_: True)
     error = Py4JError("An error occurred while calling o7.save.\n: org.apache.spark.SparkClassNotFoundException: "
                       "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: parquett. SQLSTATE: 42K02")  # fmt: skip
     assert cause_of(error, None) is Cause.CODE
