@@ -26,7 +26,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Unix ms, by the clock of the driver's machine."""
     items: int
     rows: int = 0
-    """Rows that were staged for other queues; 0 for a sink, which writes its own."""
+    """Rows that this attempt staged for other queues, or as a sink wrote to all its tables and folders. 0 if it was not
+    decided, and for a sink that writes by means which neither this package nor Spark counts."""
     failures: int = 0
     """Failed attempts before this one."""
     cause: str = ""

@@ -10,7 +10,7 @@ from jobrunner.metrics.reading import MetricsReading
 
 _STATION_TOTALS = {
     "rows_in": ("batch_items", "Items of batches, again at each attempt."),
-    "rows_out": ("batch_rows", "Rows that batches staged for other queues."),
+    "rows_out": ("batch_rows", "Rows that batches staged for other queues, or that sinks wrote."),
     "spilled_bytes": ("spilled_bytes", "Bytes that Spark wrote to disk for lack of memory."),
     "shuffle_bytes": ("shuffle_bytes", "Bytes that Spark wrote for shuffles."),
 }

@@ -96,8 +96,8 @@ class Lineage:
         }
 
     def _outputs(self) -> list[Event]:
-        """The queues that a station leads to, or the tables that a sink, or those of a chain, name. What a function of
-        your own writes is not known."""
+        """The queues that a station leads to, or the tables that a sink, or those of a chain, name. Where a function
+        of your own writes is not known."""
         if tables := self._station.tables:
             return [_table(str(one)) for one in tables]
         return [self._queue(to) for to in self._station.targets]

@@ -68,6 +68,7 @@ def write_sql(
         for piece in found.to_batches(max_chunksize=_AT_ONCE):
             columns = [column.to_pylist(maps_as_pydicts="strict") for column in piece.columns]
             cursor.executemany(statement, list(zip(*columns, [batch.id] * piece.num_rows, strict=True)))
+    batch.written.append(found.num_rows)
 
 
 @contextmanager

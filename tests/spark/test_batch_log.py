@@ -1,10 +1,14 @@
 """What a station on Spark tells of its batches: in Spark's web UI, in the batch log and in the logs."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import IntegerType
 
 from jobrunner import Backoff
+from jobrunner.spark import write_batch, write_sql, write_table
 from jobrunner.spark.station.driver import build_driver
 
 
@@ -106,6 +110,60 @@ def test_rows_with_errors_are_not_counted_as_output(flights, handle):
     (done,) = handle("clean")
 
     assert (done.outcome, done.items, done.rows) == ("decided", 10, 8)
+
+
+def sink_of(how, folder):
+    def into_sqlite():
+        return sqlite3.connect(folder / "db.sqlite")
+
+    def by_spark(df, batch):
+        rows = batch.quarantine(df.select("_id", "_error", "n"))
+        rows.select("n").write.parquet(f"{folder}/plain/{batch.id}")
+
+    return {
+        "table": lambda df, batch: write_table(df.select("_id", "_error", "n"), batch, f"delta:{folder}/table"),
+        "merge": lambda df, batch: write_table(
+            df.select("_id", "_error", "n", "_enqueue_time"), batch, f"delta:{folder}/table", merge_on=["n"]
+        ),
+        "folder": lambda df, batch: write_batch(df.select("_id", "_error", "n"), batch, f"{folder}/rows"),
+        "sql": lambda df, batch: write_sql(
+            batch.quarantine(df.select("_id", "_error", "n")).select("n"), batch, into_sqlite, "late"
+        ),
+        "spark": by_spark,
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["table", "merge", "folder", "sql", "spark"])
+def test_rows_of_a_sink_are_those_that_it_wrote(flights, handle, tmp_path, how):
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as connection:
+        connection.execute("create table late (n integer, batch_id text)")
+    write = sink_of(how, tmp_path)
+
+    @flights.spark_sink("clean", max_wait=0, schema="n int")
+    def store(df, _, batch):
+        write(df.withColumn("_error", F.when(df.n > 7, "too large")), batch)
+
+    flights.push_many("clean", [{"n": n} for n in range(10)])
+
+    (done,) = handle("clean")
+
+    assert (done.outcome, done.items, done.rows) == ("decided", 10, 8)
+
+
+def test_rows_of_a_sink_that_failed_behind_its_write_count_when_they_are_written(flights, handle, tmp_path):
+    @flights.spark_sink("clean", max_wait=0, schema="n int", max_attempts=3, backoff=NO_PAUSE)
+    def store(df, _, batch):
+        write_batch(df, batch, f"{tmp_path}/rows")
+        write_table(df.select("n"), batch, f"delta:{tmp_path}/table")
+        if batch.epoch == 1:
+            raise ValueError("once")
+
+    flights.push_many("clean", [{"n": n} for n in range(10)])
+
+    failed, done = handle("clean")
+
+    assert (failed.outcome, failed.rows) == ("failed", 0)
+    assert (done.outcome, done.rows) == ("decided", 10), "the table had its rows from the first attempt"
 
 
 def test_the_record_of_an_error_that_is_no_items_says_that_the_station_stops(flights, handle):

@@ -145,6 +145,8 @@ def _write(
         done = commit_merge(fenced, df.toArrow(), order)
     else:
         done = commit(fenced, _files_of(shown, fenced, rows_per_file, gathers=gathers))
+    if isinstance(batch, SinkBatch):
+        batch.written.append(done.rows)
     _check_single_call(address, name, batch)
     return done
 

@@ -77,8 +77,9 @@ class BatchLog:
     ) -> BatchRecord:  # fmt: skip
         lease = note.lease
         usage = note.jobs.usage() if note.jobs is not None else SparkUsage()
+        rows = note.rows + usage.written_rows if outcome == "decided" else 0
         record = BatchRecord(
-            id=lease.id, outcome=outcome, attempt=lease.epoch, items=lease.size, rows=note.rows,
+            id=lease.id, outcome=outcome, attempt=lease.epoch, items=lease.size, rows=rows,
             began_ms=unix_ms() - (monotonic() - lease.taken_s) * 1000, failures=lease.failures,
             cause=cause[:LONGEST_CAUSE], fill_s=note.filled_s - lease.taken_s, run_s=run_s, commit_s=note.commit_s,
             advance_s=advance_s, spilled_bytes=usage.spilled_bytes, shuffle_bytes=usage.shuffle_bytes,

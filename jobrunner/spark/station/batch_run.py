@@ -92,18 +92,20 @@ class BatchRun:
         self.commit_s = 0.0
         """How long the decision took."""
         self._server = ""
+        self._written: list[int] = []
         self._spark = spark
         self._plan = plan
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
 
     def run(self) -> int:
-        """All steps; returns how many rows go to other queues. Raises what the function raised, and what Spark did."""
+        """All steps; returns how many rows go to other queues, or were written by the writers of this package that a
+        sink called, as far as Spark did not write them. Raises what the function raised, and what Spark did."""
         self.stage()
         self.check()
         began = monotonic()
         self.decide()
         self.commit_s = monotonic() - began
-        return sum(one.rows for one in self.staged if not one.nonce.startswith(ERRORS))
+        return sum(one.rows for one in self.staged if not one.nonce.startswith(ERRORS)) + sum(self._written)
 
     def stage(self) -> None:
         """The function, and the rows it makes. Raises PipelineError that names column and item."""
@@ -134,7 +136,7 @@ class BatchRun:
         lease = self.lease
         batch = SinkBatch(
             id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
-            lease=lease, members=BatchMembers(lease),
+            lease=lease, members=BatchMembers(lease), written=self._written,
         )  # fmt: skip
         told: set[str] = set()
         self._run_sink(df, batch, access, told)

@@ -81,6 +81,9 @@ class SinkBatch:
 
     may_repeat: bool = field(default=False, repr=False, compare=False)
     """Whether it may have come before although `epoch` is 1: of a stream, which counts no attempts."""
+    written: list[int] = field(default_factory=list, repr=False, compare=False)
+    """For writers of this package that do not let Spark write: how many rows each of their writes of this attempt
+    added."""
     is_kept: bool = field(default=False, repr=False, compare=False)
     """Whether the rows were computed and kept, so that a shuffle in front of the write would share no work."""
 

@@ -32,6 +32,8 @@ class SparkUsage:
     """Written to disk because a sort, join or aggregate did not fit into memory."""
     shuffle_bytes: int = 0
     """Written for a shuffle."""
+    written_rows: int = 0
+    """Rows that Spark's own writers wrote, to files or by JDBC."""
 
 
 def title_of_batch(queue: str, batch: str, items: int, attempt: int) -> str:
@@ -70,14 +72,15 @@ def job_names(spark: SparkSession, title: str, group: str = "") -> Iterator[None
 
 def usage_of(spark: SparkSession, group: str) -> SparkUsage:
     """What the jobs of a group cost. Reads the status store of the driver, so no executor and no web UI is needed."""
-    spilled = shuffled = 0
+    spilled = shuffled = written = 0
     with suppress(Exception):  # Spark Connect, an engine that is gone, another version of Spark
         context = spark.sparkContext
         store = context._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no public way to it
         for stage in _stages(store, context.statusTracker().getJobIdsForGroup(group)):
             spilled += stage.diskBytesSpilled()
             shuffled += stage.shuffleWriteBytes()
-    return SparkUsage(spilled_bytes=spilled, shuffle_bytes=shuffled)
+            written += stage.outputRecords()
+    return SparkUsage(spilled_bytes=spilled, shuffle_bytes=shuffled, written_rows=written)
 
 
 def _stages(store: Any, jobs: list[int]) -> Iterator[Any]:
