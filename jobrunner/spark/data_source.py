@@ -5,7 +5,8 @@ readers and slices are pickled for other Python processes. So their classes belo
 values, and connections are opened where they are used.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from jobrunner.client.client import endpoint_of
-from jobrunner.client.current import current_client
+from jobrunner.client.current import configured_client, current_client
 from jobrunner.errors import InvalidOption, SparkMissing, UsageError
 from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
 from jobrunner.formatting import install_command
@@ -38,13 +39,17 @@ from jobrunner.spark.source.readers import BatchReader, FilteringReader, History
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
-_registered: WeakKeyDictionary[SparkSession, type[DataSource]] = WeakKeyDictionary()
+_registered: WeakKeyDictionary[SparkSession, tuple[type[DataSource], dict[str, str]]] = WeakKeyDictionary()
 _warned_of: set[str | None] = set()
 _log = SafeLogger("jobrunner.spark")
 
 
 class JobrunnerSource(DataSource):
     """The format `jobrunner`. Spark makes an instance for each read, and for each use of a table `USING jobrunner`."""
+
+    server: Mapping[str, str] = MappingProxyType({})
+    """URL and prefix of the client of the process that registered it: instances live in other processes, which know
+    nothing of `configure(...)`."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,25 +68,30 @@ class JobrunnerSource(DataSource):
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        return FilteringReader(batch_options(stored_options(schema) | self._given()), shape_of(schema))
+        return FilteringReader(batch_options(self._all(stored_options(schema))), shape_of(schema))
 
     @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  its name in Spark
         """A streaming read of history."""
-        return HistoryStream(stream_options(stored_options(schema) | self._given()), shape_of(schema))
+        return HistoryStream(stream_options(self._all(stored_options(schema))), shape_of(schema))
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A write of tasks, one for each row."""
-        return batch_writer(schema, stored_options(schema, writes=True) | self._given(), overwrite)
+        return batch_writer(schema, self._all(stored_options(schema, writes=True)), overwrite)
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """The same for one micro-batch of a stream."""
-        return StreamWriter(schema, self.options, overwrite)
+        return StreamWriter(schema, self._all({}), overwrite)
 
-    def _given(self) -> dict[str, str]:
-        return dict(self.options)
+    def _all(self, stored: dict[str, str]) -> dict[str, str]:
+        """The options of a table, those of the caller, and the server of `register` where neither names one."""
+        given = stored | dict(self.options)
+        names = {folded(name) for name in given}
+        if "url" in names:
+            return given
+        return {name: value for name, value in self.server.items() if name not in names} | given
 
 
 class UnfilteredSource(JobrunnerSource):
@@ -90,16 +100,16 @@ class UnfilteredSource(JobrunnerSource):
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        return BatchReader(batch_options(stored_options(schema) | self._given()), shape_of(schema))
+        return BatchReader(batch_options(self._all(stored_options(schema))), shape_of(schema))
 
 
 def register(spark: SparkSession) -> None:
     """Prepares a session that the user made: a notebook's, one of `spark-submit`, of a cluster, of Spark Connect.
 
-    The session knows the format `jobrunner` then, has the settings that it needs unless they have a value, and sends
-    this package to its executors; `spark_session()` and stations in this process use it, in all threads. A setting
-    that Spark refuses, and a time zone that is not UTC, are warnings. Twice is as good as once. Raises SparkMissing
-    for a version of Spark without data sources in Python.
+    The session knows the format `jobrunner` then, on the server of `configure(...)` where that was called before, has
+    the settings that it needs unless they have a value, and sends this package to its executors; `spark_session()` and
+    stations in this process use it, in all threads. A setting that Spark refuses, and a time zone that is not UTC, are
+    warnings. Twice is as good as once. Raises SparkMissing for a version of Spark without data sources in Python.
     """
     prepare(spark)
     remember(spark)
@@ -120,9 +130,11 @@ def prepare(spark: SparkSession) -> None:
     takes_filters = all(conf_of(spark, name) == value for name, value in NEEDED_CONF.items())
     source = JobrunnerSource if takes_filters else UnfilteredSource
     activate(spark)
-    if _registered.get(spark) is not source:  # Spark logs a warning for each repetition
-        sources.register(source)
-        _registered[spark] = source
+    client = configured_client()
+    server = {} if client is None else {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
+    if _registered.get(spark) != (source, server):  # Spark logs a warning for each repetition
+        sources.register(_at(source, server))
+        _registered[spark] = source, server
     ship_package(spark)
     silence_py4j()
     zone = conf_of(spark, "spark.sql.session.timeZone")
@@ -132,6 +144,11 @@ def prepare(spark: SparkSession) -> None:
             "the session's time zone is not UTC: functions of stations see local dates and hours",
             zone=zone, remedy='spark.conf.set("spark.sql.session.timeZone", "UTC")',
         )  # fmt: skip
+
+
+def _at(source: type[JobrunnerSource], server: dict[str, str]) -> type[JobrunnerSource]:
+    """The same with the server of this process. Spark sends a class that no module has by value."""
+    return type(source.__name__, (source,), {"server": server, "__module__": __name__}) if server else source
 
 
 def enqueue(

@@ -12,6 +12,7 @@ from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner import Client
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
+from jobrunner.spark import register
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import PROTECTED
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of
@@ -367,3 +368,24 @@ def test_a_password_is_in_no_plan_and_no_repr(spark, server, keys, capsys):
         frame.collect()
     assert "hidden" not in str(told.value)
     assert "hidden" not in "".join(capsys.readouterr())
+
+
+def test_reads_writes_and_streams_go_to_the_server_that_the_process_configured(spark, current, tmp_path):
+    """Spark makes the source in a process of its own, which knows nothing of `configure(...)`."""
+    register(spark)
+    mails, copies = current.queue("mails"), current.queue("copies")
+    mails.configure(history=3600)
+    mails.push_many([{"n": n} for n in range(5)])
+    mails.commit_many(mails.reserve(2))
+
+    found = spark.read.format("jobrunner").option("queue", "mails").option("payloadSchema", "n int").load()
+    assert sorted(row.n for row in found.collect()) == [2, 3, 4]
+    found.select("n").write.format("jobrunner").option("queue", "copies").mode("append").save()
+    finished = spark.readStream.format("jobrunner").option("history", "mails").option("columns", "payload").load()
+    query = finished.writeStream.format("jobrunner").option("queue", "copies")
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(item.payload["n"] for item in copies.pop(9)) == [0, 1, 2, 3, 4]
+
+    elsewhere = spark.read.format("jobrunner").options(queue="mails", prefix="another", missingQueues="ignore")
+    assert elsewhere.load().count() == 0, "an option wins"
