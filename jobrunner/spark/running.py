@@ -6,7 +6,7 @@ user registered is remembered. Invariant: a setting that Spark refuses is a warn
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,27 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return f"{type(error).__name__} of a Java that has ended"
+
+
+def same_names(spark: "SparkSession | None", names: Sequence[str]) -> tuple[str, str] | None:
+    """The first two of these columns that Spark takes for one, as it ignores the case of names unless it is set not
+    to; None when each has a name of its own. An expression that names one of the two is an error of Spark."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if names.count(name) > 1:
+            return name, name
+        if other != name and (spark is None or conf_of(spark, "spark.sql.caseSensitive") != "true"):
+            return other, name
+    return None
+
+
+def names_told(two: tuple[str, str]) -> str:
+    """Those two, and what to do, for an error."""
+    one, other = two
+    if one == other:
+        return f"column {one!r} twice: drop or rename one of them (join by name)"
+    return f"columns {one!r} and {other!r}, which Spark takes for one name: drop or rename one of them"
 
 
 def is_over(spark: "SparkSession") -> bool:

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.errors import InvalidOption
 from jobrunner.retry import Backoff
+from jobrunner.spark import write_batch, write_table
 from jobrunner.spark.station.payload_shape import shape_of
 
 NO_PAUSE = Backoff(base=0)
@@ -27,6 +28,10 @@ SHAPES = {
     "no _id": (lambda df: df.select("n"), "lost the column _id: keep it in select and groupBy"),
     "no payload": (lambda df: df.select("_id"), "returned no column for the payload"),
     "a column twice": (lambda df: df.select("_id", "n", "n"), "returned column 'n' twice"),
+    "two columns of one name but for its case": (
+        lambda df: df.select("_id", "n", F.col("n").alias("N")),
+        "returned columns 'n' and 'N', which Spark takes for one name: drop or rename one of them",
+    ),
     "a name that steers nothing": (
         lambda df: df.withColumn("_priorty", F.lit(1)),
         "returned column '_priorty': names that begin with _ steer the item; did you mean '_priority'?",
@@ -47,6 +52,49 @@ def test_what_the_columns_tell_names_the_column(flights, attempt, wrong):
     error = attempt("clean")
     assert said in error
     assert "\n" not in error
+
+
+CASES = {
+    "write_batch": (lambda df, batch, path: write_batch(df, batch, path), "StationError: the rows for {path} have"),
+    "write_table": (
+        lambda df, batch, path: write_table(df, batch, f"delta:{path}"),
+        "TableError: the rows for table delta:{path} have",
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", CASES)
+def test_a_sink_of_two_columns_of_one_name_but_for_its_case_names_both(flights, attempt, tmp_path, writer):
+    write, said = CASES[writer]
+    path = f"{tmp_path}/rows"
+
+    @flights.spark_sink("clean", max_wait=0, schema="n int")
+    def store(df, _, batch):
+        write(df.select("_id", "n", F.col("n").alias("N")), batch, path)
+
+    flights.push("clean", {"n": 1})
+    error = attempt("clean")
+    assert f"{said.format(path=path)} columns 'n' and 'N', which Spark takes for one name" in error
+
+
+def test_columns_of_one_name_but_for_its_case_are_two_where_the_session_says_so(spark, flights, drive, found):
+    def doubled(df, _):
+        return df.withColumns({"n": df.n + 1, "N": df.N + 2})
+
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        flights.spark_station("clean", to="late", max_wait=0, schema="n int, N int")(doubled)
+        flights.declare("late")
+        flights.push("clean", {"n": 1, "N": 2})
+        drive("clean")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert list(found("late").values()) == [{"n": 2, "N": 4}]
+
+
+def test_a_schema_with_one_name_in_two_cases_names_both(spark):
+    with pytest.raises(InvalidOption, match="the schema of queue 'flights/clean' has columns 'n' and 'N', which Spark"):
+        shape_of("n int, N int", "flights/clean")
 
 
 def test_several_targets_need_a_column_that_names_one(flights, attempt):

@@ -26,6 +26,7 @@ from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
 from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
+from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.records import NOTES, SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
@@ -69,13 +70,15 @@ def write_table(
     `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
     InvalidOption, SparkMissing.
     """
+    address = address_of(table)
+    _check_distinct(address, df)
     if isinstance(batch, SinkBatch):
         df = batch.quarantine(df)
     key = names_of(merge_on, "merge_on")
     order = [latest_by] if latest_by else [one for one in _ORDER if key and one in df.columns]
     rows = df.select([_column(one) for one in df.columns])
     return _write(
-        rows, batch, address_of(table), partition_by=names_of(partition_by, "partition_by"), merge_on=key,
+        rows, batch, address, partition_by=names_of(partition_by, "partition_by"), merge_on=key,
         order=order, rows_per_file=check_whole(rows_per_file, "rows_per_file", minimum=1), name=name,
     )  # fmt: skip
 
@@ -102,6 +105,7 @@ def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkB
     if not isinstance(made, DataFrame):
         raise StationError(f"the function of the sink into {sink.address} returned {type(made).__name__}: return a "
                            "DataFrame with the rows to write")  # fmt: skip
+    _check_distinct(sink.address, made)
     made = batch.quarantine(made)
     columns = [_column(one) for one in made.columns if not one.startswith("_")]
     if sink.id_column is not None:
@@ -228,6 +232,11 @@ def _check_single_call(address: TableAddress, name: str, batch: BatchIdentity) -
             "repeated one: unite the DataFrames, or give each write a name=…"
         )
     _last.by_table_and_name[str(address), name] = run
+
+
+def _check_distinct(address: TableAddress, df: DataFrame) -> None:
+    if twice := same_names(df.sparkSession, df.columns):
+        raise TableError(f"the rows for table {address} have {names_told(twice)}")
 
 
 def _schema(address: TableAddress, df: DataFrame) -> pa.Schema:

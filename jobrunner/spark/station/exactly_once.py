@@ -20,6 +20,7 @@ from jobrunner.errors import InvalidOption, JobrunnerError, StationError
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
+from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.station.members import THROUGH_DRIVER
 from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
 from jobrunner.spark.station.records import SinkRecords
@@ -55,6 +56,8 @@ def write_batch(
     Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
     are dead with the error. Raises PipelineError.
     """
+    if twice := same_names(df.sparkSession, df.columns):
+        raise StationError(f"the rows for {path} have {names_told(twice)}")
     df = batch.quarantine(df)
 
     def save(rows: DataFrame, name: str) -> None:

@@ -14,6 +14,7 @@ from jobrunner.etl.graph import nearest
 from jobrunner.outcome import Steer
 from jobrunner.spark.columns import NUMBER, WHOLE, quoted
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
+from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape
 from jobrunner.spark.station.staging import RowRules
 
@@ -69,6 +70,8 @@ def check_output(returned: Any, rules: RowRules) -> tuple[DataFrame, dict[str, s
         raise StationError(f"{who} returned {said}: return a DataFrame")
     if returned.isStreaming:
         raise StationError(f"{who} returned a streaming DataFrame: return one made from df")
+    if twice := same_names(returned.sparkSession, returned.columns):
+        raise StationError(f"{who} returned {names_told(twice)}")
     returned = fold_errors(returned)
     columns = {field.name: field.dataType for field in returned.schema.fields}
     _check_names(who, returned.columns, rules)
@@ -79,9 +82,6 @@ def check_output(returned: Any, rules: RowRules) -> tuple[DataFrame, dict[str, s
 
 
 def _check_names(who: str, names: list[str], rules: RowRules) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise StationError(f"{who} returned column {twice[0]!r} twice: drop or rename one of them (join by name)")
     if ID not in names and not rules.emits_new:
         raise StationError(
             f"{who} lost the column _id: keep it in select and groupBy, or declare emits_new=True for new items"

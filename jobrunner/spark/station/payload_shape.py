@@ -18,7 +18,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import UTC, quoted
 from jobrunner.spark.parsed_values import check_names, check_type
 from jobrunner.spark.payload_columns import PayloadReader, has_times
-from jobrunner.spark.running import conf_of
+from jobrunner.spark.running import conf_of, names_told, running_session, same_names
 
 VARIANT = "variant"
 PAYLOAD = "payload"
@@ -87,6 +87,8 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
                 f"column {column.name!r} in the schema of queue {queue!r}: {error}; leave the schema out and read it "
                 "from the column payload"
             ) from error
+    if twice := same_names(running_session(), columns.fieldNames()):
+        raise InvalidOption(f"the schema of queue {queue!r} has {names_told(twice)}, or leave the schema out")
     return PayloadShape(columns)
 
 
