@@ -125,13 +125,17 @@ class _Compaction:
             groups = self._groups()
             before = self._result(groups, recovered)
             files = before.files_before - sum(len(one.files) for group in groups for one in group)
-            folders_after = before.folders_before
+            folders_after, merged_bytes = before.folders_before, 0
             with self._watch(before.bytes_merged) as seen:
                 for group in groups:
                     merged, written = self._merge(group, seen or _ignore)
                     files += written + sum(len(one.files) for one in group if one not in merged)
                     folders_after -= max(len(merged) - 1, 0)
-        return replace(before, folders_after=folders_after, files_after=files, skipped=tuple(self._skipped))
+                    merged_bytes += sum(one.size for one in merged)
+        return replace(
+            before, folders_after=folders_after, files_after=files, bytes_merged=merged_bytes,
+            skipped=tuple(self._skipped),
+        )  # fmt: skip
 
     def _result(self, groups: Sequence[Sequence[_Source]], recovered: int) -> Compacted:
         names = self._batch_folders()
@@ -223,7 +227,7 @@ class _Compaction:
                 self._folders.remove(f"{MERGING}/{name}")
                 left = error.path.relative_to(self._path).parts[0]
                 where = error.path.relative_to(self._path / left)
-                self._skipped.append(f"{left}: {where} cannot be read ({error})")
+                self._skipped.append(f"{left}: {where} {error}")
                 group = [one for one in group if one.name != left]
                 if len(group) < 2:
                     return (), 0

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,15 +15,25 @@ import pyarrow.parquet as pq
 _ROWS_AT_ONCE = 64_000
 _ROWS_OF_A_GROUP = 1_000_000
 _INT96 = "INT96"
+_UPDATE = "pip install 'pyarrow>=22', and run this again"
 _OF_READING = (None, errno.EACCES, errno.EPERM)
 """Errors of Arrow about the content of a file have no number; a writer may fail by others than these."""
 
 
+_VARIANT = re.compile(r"Logical type \w+ cannot be applied to group node")
+"""What pyarrow before 22 says of a column of variants, whose type it does not know."""
+
+
 class UnreadableFile(Exception):
-    """A file that cannot be read: damaged, or without the right to. Its path, and the reason as the text."""
+    """A file that cannot be read: damaged, without the right to, or of a type that this pyarrow does not know. Its
+    path, and what is the matter with it as the text."""
 
     def __init__(self, path: Path, reason: BaseException) -> None:
-        super().__init__(str(reason).splitlines()[0] if str(reason) else type(reason).__name__)
+        line = str(reason).splitlines()[0] if str(reason) else type(reason).__name__
+        words = f"cannot be read ({line})"
+        if _VARIANT.search(line):
+            words = f"has a column of variants, which pyarrow {pa.__version__} is too old to read; {_UPDATE}"
+        super().__init__(words)
         self.path = path
 
 

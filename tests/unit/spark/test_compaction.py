@@ -366,6 +366,25 @@ def test_a_folder_with_a_damaged_file_stays_and_the_others_become_one(batches, d
     assert run(root).folders_after == 2, "the next run does as well"
 
 
+@pytest.mark.parametrize("kind", ["Undefined", "Variant"])
+def test_variants_that_an_old_pyarrow_cannot_read_are_no_damage(batches, monkeypatch, cli, kind):
+    """The words are those of pyarrow 20 and 21."""
+    root, ids = batches
+    refused = OSError(f"Logical type {kind} cannot be applied to group node")
+    with monkeypatch.context() as patched:
+        patched.setattr("jobrunner.spark.compaction.parquet_files.pq.ParquetFile", Mock(side_effect=refused))
+        done = run(root)
+        said = cli("spark", "compact", str(root), "--older-than", "0s")
+    assert done.folders_after == done.folders_before
+    assert done.bytes_merged == 0
+    assert said.code == 0
+    told = f"has a column of variants, which pyarrow {pa.__version__} is too old to read; pip install 'pyarrow>=22'"
+    assert told in said.err
+    assert "cannot be read" not in said.err
+    assert "\n0 B merged" in said.err
+    assert read(files_in(root)) == ids
+
+
 @pytest.mark.parametrize("refused", [PermissionError(13, "Permission denied", "x"), OSError(28, "No space left", "x")])
 def test_a_path_without_rights_and_a_full_disk_are_errors_that_name_the_path(batches, monkeypatch, cli, refused):
     root, ids = batches
