@@ -18,9 +18,15 @@ def load(pickled: bytes) -> Any:
 
     try:
         return pickle.loads(pickled)  # noqa: S301  made by the driver of this session
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
+        is_older = (getattr(error, "name", "") or "").startswith("jobrunner.") or "<module 'jobrunner." in str(error)
+        if isinstance(error, AttributeError) and not is_older:
+            raise  # of a module of the user's
+        remedy = 'install "jobrunner-queue[spark]" there, or name a Python that has it by spark.pyspark.python'
+        if is_older:
+            where = getattr(here.modules.get("jobrunner"), "__file__", "")
+            remedy = f'{where} is an older one, or another project\'s: update "jobrunner-queue[spark]" there'
         raise ImportError(
             f"executors cannot import jobrunner: {error} (Python {platform.python_version()} at {here.executable} on "
-            f'{platform.node()}); install "jobrunner-queue[spark]" there, or name a Python that has it by '
-            "spark.pyspark.python"
+            f"{platform.node()}); {remedy}"
         ) from None

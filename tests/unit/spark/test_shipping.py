@@ -70,6 +70,55 @@ def test_an_executor_that_lacks_a_module_says_so_in_one_line():
     assert reader.__reduce__() == sent(reader)
 
 
+STUB = "def _instance(*_): pass"
+OLDER = {
+    "a module": ({}, "No module named 'jobrunner.spark.shipping'"),
+    "a class": (
+        {"spark/shipping": STUB, "spark/source/readers": ""},
+        "Can't get attribute 'FilteringReader' on <module 'jobrunner.spark.source.readers'",
+    ),
+    "a name in a module": (
+        {"spark/shipping": "from jobrunner.errors import Newer"}, "cannot import name 'Newer' from 'jobrunner.errors'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lack", OLDER)
+def test_an_executor_with_an_older_package_is_to_be_updated(tmp_path, lack):
+    """Not shipped to, as where Spark takes no package."""
+    files, said = OLDER[lack]
+    (tmp_path / "jobrunner" / "spark" / "source").mkdir(parents=True)
+    for name in ("__init__", "errors", "spark/__init__", "spark/source/__init__", *files):
+        (tmp_path / "jobrunner" / f"{name}.py").write_text(files.get(name, ""))
+    reader = FilteringReader(batch_options({"queue": "orders"}), shape_of(StructType([])))
+    ran = subprocess.run(
+        [sys.executable, "-c", "import pickle, sys; pickle.loads(sys.stdin.buffer.read())"],
+        input=cloudpickle.dumps(reader), capture_output=True, check=False, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    line = error_line(RuntimeError(ran.stderr.decode()))
+    assert line.startswith(f"ImportError: executors cannot import jobrunner: {said}")
+    assert f"{tmp_path}/jobrunner/__init__.py" in line
+    assert 'update "jobrunner-queue[spark]" there' in line
+    assert "install" not in line
+    assert is_never_of_items(RuntimeError(ran.stderr.decode()))
+
+
+def test_an_attribute_that_a_module_of_the_user_lacks_is_not_ours(tmp_path):
+    (tmp_path / "myapp.py").write_text("def parse(row): return row")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import myapp  # type: ignore[import-not-found]
+
+        pickled = cloudpickle.dumps(Shipped(myapp.parse))
+        del myapp.parse
+        with pytest.raises(AttributeError, match="Can't get attribute 'parse'"):
+            pickle.loads(pickled)
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("myapp", None)
+
+
 def test_each_function_for_executors_is_sent_so_that_they_can_say_what_they_lack():
     bare = []
     for path in Path(shipping.__file__).parent.rglob("*.py"):
