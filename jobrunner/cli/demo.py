@@ -25,13 +25,17 @@ _EXTRAS = {"jobs": "demo", "flights": "demo,spark", "lakehouse": "demo,lake"}
 """The demos, and the extras they need."""
 _BUNDLED = Path(__file__).parents[1] / "bundled"
 """The folder of `jobs_example` in a wheel; in a checkout it is beside the package."""
+FEWEST = 40_000
+"""Orders of the lakehouse with which each kind of process still has work left when its turn to be killed comes."""
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", type=click.Choice(list(_EXTRAS)), default="jobs", metavar="[NAME]")
 @click.option("--seed", type=int, default=2013, show_default=True, help="Seed of random failures and damaged rows.")
 @click.option("--quick", is_flag=True, help="Runs a smaller version of the same work.")
-@click.option("--items", type=click.IntRange(min=1000), metavar="N", help="Orders of the lakehouse; default: 1000000.")
+@click.option(
+    "--items", type=click.IntRange(min=FEWEST), metavar="N", help="Orders of the lakehouse; default: 1000000."
+)
 @click.option("--keep", is_flag=True, help="Keeps the folder with results and logs.")
 @with_shared_options
 def demo(shared: CommonOptions, name: str, seed: int, quick: bool, items: int | None, keep: bool) -> int:

@@ -100,6 +100,15 @@ def test_misuse_is_told(cli: Callable[..., Any], loaded: dict[str, Any], words: 
     assert loaded["modules"] == []
 
 
+def test_a_lakehouse_too_small_for_its_kills_is_refused(cli: Callable[..., Any], loaded: dict[str, Any]) -> None:
+    """With 5 000 orders one batch takes them all, and the driver, its Java and the server are never killed."""
+    refused = cli("demo", "lakehouse", "--items", str(demo.FEWEST - 1))
+
+    assert refused.code == 2
+    assert f"x>={demo.FEWEST}" in refused.err
+    assert loaded["modules"] == []
+
+
 def test_from_a_wheel_the_examples_are_found_in_it_also_by_the_workers_of_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

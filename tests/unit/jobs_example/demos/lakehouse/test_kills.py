@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from jobrunner.cli.demo import FEWEST
 from jobrunner.etl.progress import PipelineView, Rate, StationView
 from jobs_example.demos.lakehouse.glance import Glance
 from jobs_example.demos.lakehouse.kills import LakehouseKills
+from jobs_example.demos.lakehouse.run import FEW
 from jobs_example.demos.pipelines import kills as shared
 from jobs_example.demos.pipelines.crew import Crew
 from jobs_example.demos.pipelines.log import BatchDone
@@ -61,3 +63,7 @@ def test_java_is_killed_once_the_new_driver_has_a_batch_in_work(kills: Lakehouse
     assert "java" not in roles(kills), "it has only just started"
     kills.look(glance(stored=700, crew=Crew(worker=(1,), driver=(7,), java=(8,), executor=(9,))))
     assert kills.done[-1] == ("java", 8)
+
+
+def test_the_quick_demo_has_as_many_orders_as_the_command_allows_at_least() -> None:
+    assert FEW == FEWEST
