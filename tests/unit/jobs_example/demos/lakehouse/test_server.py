@@ -4,9 +4,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from redis import ConnectionError as Refused
 from redis import Redis
 
+from jobs_example.demos.lakehouse import server as module
 from jobs_example.demos.lakehouse.server import DemoServer
 
 
@@ -35,3 +37,25 @@ def test_what_was_synced_is_there_and_what_came_behind_it_is_lost(tmp_path: Path
         assert after.get("synced") == b"yes"
         assert 0 < int(after.get("count")) < written
         assert lost > 0
+
+
+def test_it_is_not_killed_before_something_was_written_behind_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients may be quiet when its turn comes, as while a new driver starts Spark."""
+    with DemoServer(tmp_path / "server") as server:
+        waits = 0
+
+        class Time:
+            @staticmethod
+            def sleep(_: float) -> None:
+                nonlocal waits
+                waits += 1
+                if waits == 3:
+                    Redis.from_url(server.url).set("late", "yes")
+
+        monkeypatch.setattr(module, "time", Time)
+        lost = server.lose_the_last_second()
+
+        after: Any = Redis.from_url(server.url)
+        assert (lost > 0, waits, after.get("late")) == (True, 3, None)
