@@ -129,7 +129,7 @@ def _listen(
         if ready or monotonic() >= reads_at:
             inbox.catch_up()
             reads_at = monotonic() + _READ_EVERY_S
-        if still.is_on and not is_suspended(worker.pid):
+        if still.has_begun() and not is_suspended(worker.pid):
             inbox.catch_up()
             still.keep_unread()
         if monotonic() >= refreshes_at:

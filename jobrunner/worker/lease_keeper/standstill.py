@@ -19,7 +19,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.worker.lease_keeper.keeper_link import HeldWork, SharedMemory
 
 AFTER_S = 0.5
-"""Without a sign of life, of which there are four a second: then the interpreter stands still."""
+"""Without a sign of life, which come four times a second, the interpreter counts as standing still."""
 LOOK_EVERY_S = 0.5
 KEPT_MS = 5_000
 """How long such leases last from each look on, if they do not last longer anyway."""
@@ -38,9 +38,8 @@ class Standstill:
         self._since = self._looked_at = monotonic()
         self._looking: threading.Thread | None = None
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the interpreter has stood still for a while. To be asked a few times a second."""
+    def has_begun(self) -> bool:
+        """Whether the interpreter has stood still for a while. To be called a few times a second."""
         signs, now = self._memory.signs_of_worker, monotonic()
         if signs != self._signs:
             self._signs, self._since = signs, now
