@@ -164,7 +164,7 @@ def _replay_selected(
     from jobrunner.spark.history import replay as spark_replay  # needs Spark
     from jobrunner.spark.history.archive import read_history
     from jobrunner.spark.history.archive_files import read_archive
-    from jobrunner.spark.station.ui_names import job_names
+    from jobrunner.spark.ui_names import job_names
 
     with connected(shared, starts=True) as client, job_names(spark, f"history replay {name}"):
         if path is None:
@@ -253,7 +253,7 @@ def archive(
     began = perf_counter()
     spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive import archive as run  # needs Spark
-    from jobrunner.spark.station.ui_names import job_names
+    from jobrunner.spark.ui_names import job_names
 
     watch = partial(rising, label="Archiving", noun="rows")
     with connected(shared, starts=True) as client, job_names(spark, f"history archive --to {path}"):

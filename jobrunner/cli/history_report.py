@@ -95,7 +95,7 @@ def report(
     spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive_files import read_archive  # needs Spark
     from jobrunner.spark.history.report import build_report
-    from jobrunner.spark.station.ui_names import job_names
+    from jobrunner.spark.ui_names import job_names
 
     rows = read_archive(spark, path, queues=queues, jobs=jobs, since=since, until=until)
     selected = _selected(queues, jobs, since, until)

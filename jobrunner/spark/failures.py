@@ -36,7 +36,7 @@ from jobrunner.errors import (
 )
 from jobrunner.spark.executor_load import UNFIT
 from jobrunner.spark.running import is_over, text_of, told_lines
-from jobrunner.spark.station.ui_names import job_names
+from jobrunner.spark.ui_names import job_names
 
 _LONGEST = 1000
 _TRACEBACK = "Traceback (most recent call last):"

@@ -20,7 +20,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
 from jobrunner.spark.failures import SparkTaskError, is_of_spark
 from jobrunner.spark.station.task_watch import TaskWatch
-from jobrunner.spark.station.ui_names import SparkUsage, job_names, usage_of
+from jobrunner.spark.ui_names import SparkUsage, job_names, usage_of
 
 RENEWALS_IN_A_LEASE = 3
 """Two may fail before the lease ends."""

@@ -25,7 +25,7 @@ from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
-from jobrunner.spark.station.ui_names import group_of_batch, title_of_batch
+from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import with_user_frame
 
 _PATIENT_WITH = 5

@@ -16,7 +16,7 @@ from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.lineage import lineage_of
 from jobrunner.spark.station.background import SparkJobs
-from jobrunner.spark.station.ui_names import SparkUsage
+from jobrunner.spark.ui_names import SparkUsage
 
 _log = SafeLogger("jobrunner.spark")
 

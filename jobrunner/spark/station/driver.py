@@ -37,7 +37,7 @@ from jobrunner.spark.station.batch_run import StationPlan, plan_of
 from jobrunner.spark.station.first_batch import FirstBatch
 from jobrunner.spark.station.gathering import BatchSizes, Gathering
 from jobrunner.spark.station.lane import Lane
-from jobrunner.spark.station.ui_names import log_web_ui
+from jobrunner.spark.ui_names import log_web_ui
 
 _IDLE_S = 1.0
 """Longest pause between two polls of an idle queue; a wake-up ends it."""

@@ -26,7 +26,7 @@ from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
-from jobrunner.spark.station.ui_names import group_of_batch, title_of_batch
+from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 
 _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
