@@ -9,6 +9,8 @@ import pytest
 from tests.models.catalog import MODELS
 from tests.models.spin import FOLDER, CannotCheck, check, missing_tool
 
+pytestmark = pytest.mark.processes
+
 needs_spin = pytest.mark.skipif(bool(missing_tool()), reason=missing_tool())
 RULES = {
     "NUMBER_NOT_COMPARED": "only the holder of the newest lease may report, and not after its end",

@@ -9,7 +9,10 @@ from tests.reliability import sync_filter
 from tests.reliability.power import PoweredServer
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(bool(sync_filter.unsupported()), reason=sync_filter.unsupported())
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(sync_filter.unsupported()), reason=sync_filter.unsupported()),
+]
 Started = Callable[..., PoweredServer]
 
 

@@ -14,7 +14,10 @@ from tests.reliability.power import PoweredServer
 from tests.support.server import version_of
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(bool(sync_filter.unsupported()), reason=sync_filter.unsupported())
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(sync_filter.unsupported()), reason=sync_filter.unsupported()),
+]
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from tests.simulation.seeds import KEPT, kept_seeds
 from tests.simulation.server import SimulatedServer
 from tests.simulation.virtual_time import virtual_time
 
+pytestmark = pytest.mark.processes
+
 EVERYDAY = ("LEASE_NUMBER_NOT_COMPARED", "LIMIT_IGNORED", "PARTS_ARE_TOPPED_UP", "MOVED_AND_STILL_PENDING",
             "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL",
             "GIFT_STAYS_WITH_ITS_GIVER")  # fmt: skip

@@ -14,6 +14,8 @@ from jobrunner.worker.run import event_loop
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 
+pytestmark = pytest.mark.processes
+
 QUICK = Backoff(base=0.01, factor=1)
 began: list[str] = []
 ended: list[str] = []

@@ -14,7 +14,7 @@ from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from jobrunner.task import Task, new_id
 from tests.support.server import Server, version_of
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.processes
+
 
 @job(name="durability.noop", queue="q")
 def noop(n: int = 0) -> None:
