@@ -1,4 +1,4 @@
-"""Seeds that found a bug in the product: each is played by every run of the tests and of the command.
+"""Seeds that found a bug in the product: each is played by every run of CI and of the command.
 
 A change of the scenario or the scheduler changes what a seed means. So a bug that a seed found also gets a test of its
 own, and is seeded again in bugs.py: a test plays the seed with its bug, and fails when the seed does not find it any
