@@ -4,15 +4,14 @@ The map is the last reply of some node, with the redirections since then. It may
 that gets a command decides.
 """
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from jobrunner.broker.redis_errors import AuthenticationError, RedisConnectionError, RedisError, ResponseError, TlsError
 from jobrunner.broker.slots import SLOTS, slot_of
 from jobrunner.broker.topology import Address, Topology
+from jobrunner.forks import call_in_forks
 
 _LASTING = (AuthenticationError, ResponseError, TlsError)
 """Errors that a retry does not cure."""
@@ -29,7 +28,7 @@ class Cluster:
         self._failing: set[Address] = set()
         self._renewing = threading.Lock()
         self.is_stale = True
-        _clusters.add(self)
+        call_in_forks(self._begin_in_fork)
 
     def url_of(self, address: Address) -> str:
         """The URL of one node."""
@@ -81,7 +80,7 @@ class Cluster:
         finally:
             self._renewing.release()
 
-    def begin_in_fork(self) -> None:
+    def _begin_in_fork(self) -> None:
         """Frees the lock in a forked child: a thread of its parent may have held it, which asks for the map."""
         self._renewing = threading.Lock()
 
@@ -118,14 +117,3 @@ class Cluster:
             found[first : last + 1] = [address] * (last + 1 - first)
         self._map, self._nodes = found, tuple(dict.fromkeys(one for one in found if one is not None))
         self.is_stale = False
-
-
-_clusters: "weakref.WeakSet[Cluster]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for cluster in list(_clusters):
-        cluster.begin_in_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

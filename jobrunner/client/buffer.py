@@ -4,10 +4,8 @@ Invariants: tasks are sent in the order in which they were enqueued, each under 
 that had arrived after all is stored once; and every lost task is logged.
 """
 
-import os
 import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
@@ -57,7 +55,9 @@ class Buffer:
         self._in_doubt = 0
         """How many of the first were sent together and may have arrived; the same call again adds nothing then."""
         self._thread: threading.Thread | None = None
-        _buffers.add(self)
+        from jobrunner.forks import call_in_forks  # most clients buffer nothing
+
+        call_in_forks(self._begin_in_fork)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -167,22 +167,11 @@ class Buffer:
             self._in_doubt = 0
             self._changed.notify_all()
 
-    def begin_in_fork(self) -> None:
+    def _begin_in_fork(self) -> None:
         """Empties the buffer in a forked child: the parent sends the tasks in it. A thread of the parent may have held
         the lock."""
         self._tasks, self._size, self._in_doubt, self._thread = deque(), 0, 0, None
         self._changed = threading.Condition(threading.Lock())
-
-
-_buffers: "weakref.WeakSet[Buffer]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for buffer in list(_buffers):
-        buffer.begin_in_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def buffer_of(

@@ -1,0 +1,21 @@
+"""What objects do in a forked child, where no thread of the parent runs and locks stay as the fork found them."""
+
+import os
+from collections.abc import Callable
+from weakref import WeakMethod
+
+_methods: "set[WeakMethod[Callable[[], object]]]" = set()
+
+
+def call_in_forks(method: Callable[[], object]) -> None:
+    """Calls this method in each forked child as long as its object lives."""
+    _methods.add(WeakMethod(method, _methods.discard))
+
+
+def _after_fork() -> None:
+    for reference in list(_methods):
+        if (method := reference()) is not None:
+            method()
+
+
+os.register_at_fork(after_in_child=_after_fork)
