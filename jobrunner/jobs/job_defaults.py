@@ -34,7 +34,6 @@ class JobDefaults(TypedDict, total=False):
     expires_in: Duration | None
 
 
-
 def job_defaults(**options: Unpack[JobDefaults]) -> None:
     """Sets options for all jobs of this process whose `@job` does not: `job_defaults(max_attempts=10, timeout=300)`.
 

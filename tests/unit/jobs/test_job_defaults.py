@@ -1,4 +1,4 @@
-"""Options for all jobs: who has the last word, and where they are read from."""
+"""Options for all jobs: which of several counts, and where they are read from."""
 
 from collections.abc import Callable
 from datetime import timedelta
