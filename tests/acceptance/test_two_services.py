@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 _JOBS = """
 from jobrunner import job
 
-@job(name="{name}.done", queue="shared")
+@job(name="{name}.done", queue="shared", result_ttl=600)  # the last result is read after all others
 def done(n: int = 0) -> str:
     return "{name}"
 """
