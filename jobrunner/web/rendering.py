@@ -7,6 +7,7 @@ elements carry the instant, and the page's script rewrites them in the reader's 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from html import escape
 from pathlib import Path
 from string import hexdigits
@@ -132,8 +133,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
+@cache
 def environment() -> Environment:
-    """The templates of this package."""
+    """The templates of this package, each compiled once for all dashboards of a process."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
@@ -92,3 +93,9 @@ def test_a_prefix_is_a_path() -> None:
     for wrong in ("/a b", "/<x>", "/a//b", "/\n"):
         with pytest.raises(InvalidOption):
             checked_prefix(wrong)
+
+
+def test_a_second_dashboard_compiles_no_template_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Browser(create_app(client, auth=Loopback())).get("/queues").status_code == 200
+    monkeypatch.setattr(Environment, "compile", lambda *_, **__: pytest.fail("a template is compiled again"))
+    assert Browser(create_app(client, auth=Loopback())).get("/queues").status_code == 200
