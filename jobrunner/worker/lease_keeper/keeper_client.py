@@ -43,7 +43,6 @@ _MISSED = 6
 """Polls without a heartbeat after which a keeper counts as hanging; it sends one every 0.2 s."""
 _MISSED_STOPPED = 2
 """The same of a keeper that the system reports as stopped."""
-_FAREWELL_S = 0.2
 _BETWEEN_STARTS_S = 0.5
 _CHUNK = 1 << 16
 _noted: "weakref.WeakSet[SharedMemory]" = weakref.WeakSet()
@@ -95,10 +94,7 @@ class KeeperClient:
         if keeper is not None and keeper.stdin is not None:
             with suppress(OSError):
                 keeper.stdin.close()
-            try:
-                keeper.wait(_FAREWELL_S)
-            except subprocess.TimeoutExpired:
-                keeper.kill()  # it may be starting still; it has nothing to lose
+            keeper.kill()  # it has nothing to lose, and one that starts still would take its time
         self._watcher.join(1)
         self.leases.memory.close()
 
