@@ -5,15 +5,19 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import redis
+import redis.utils
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from jobrunner.broker.embedded.process import find_binary
 from tests.support.waiting import wait_for
+
+# redis-py reads the metadata of its package for each client: a millisecond for each of thousands of tests.
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
 VARIABLE = "JOBRUNNER_TEST_SERVER"
 """The environment variable that carries the option --server to all test processes."""
