@@ -25,4 +25,4 @@ def test_a_task_that_computes_takes_ten_milliseconds_of_its_thread() -> None:
 
     waits.compute()
 
-    assert 0.01 <= time.thread_time() - before < 0.02
+    assert 0.01 <= time.thread_time() - before < 0.05
