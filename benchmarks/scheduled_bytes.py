@@ -66,7 +66,7 @@ def written(server: PrivateServer, tasks: int, without: Collection[str], has_sho
 
 
 def _used(server: PrivateServer) -> float:
-    # A connection that sent much keeps its buffer for some seconds, so that a few tasks would seem to need twice as much.
+    # A connection that sent much keeps its buffer for some seconds: a few tasks would seem to need twice as much.
     server.redis.connection_pool.disconnect()
     return float(server.redis.info("memory")["used_memory"])
 

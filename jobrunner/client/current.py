@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _lock = threading.RLock()
 _state: dict[str, Client] = {}
 _pins: "list[tuple[Client, AsyncClient | None]]" = []
+_told: "list[Callable[[], None]]" = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
 _async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient]" = weakref.WeakKeyDictionary()
 
@@ -35,7 +36,15 @@ def use(client: Client) -> Client:
         _state["client"] = client
     if before is not None and before is not client:
         before.close()
+    for tell in _told:
+        tell()
     return client
+
+
+def on_use(tell: "Callable[[], None]") -> None:
+    """Has `tell` called, once for all that ask for it, whenever a client becomes that of this process."""
+    if tell not in _told:
+        _told.append(tell)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from jobrunner.client.client import endpoint_of
-from jobrunner.client.current import configured_client, current_client
+from jobrunner.client.current import configured_client, current_client, on_use
 from jobrunner.errors import InvalidOption, SparkMissing, UsageError
 from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
 from jobrunner.formatting import install_command
@@ -30,7 +30,7 @@ from jobrunner.option_names import folded
 from jobrunner.spark.brief_errors import brief
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain
-from jobrunner.spark.running import activate, conf_of, has_conf, remember, set_conf
+from jobrunner.spark.running import activate, conf_of, first_line, has_conf, is_over, remember, set_conf
 from jobrunner.spark.shipping import ship_package
 from jobrunner.spark.sink.micro_batch import OncePerRun, as_options, warn_of_plain_append
 from jobrunner.spark.sink.writer import StreamWriter, batch_writer
@@ -106,10 +106,10 @@ class UnfilteredSource(JobrunnerSource):
 def register(spark: SparkSession) -> None:
     """Prepares a session that the user made: a notebook's, one of `spark-submit`, of a cluster, of Spark Connect.
 
-    The session knows the format `jobrunner` then, on the server of `configure(...)` where that was called before, has
-    the settings that it needs unless they have a value, and sends this package to its executors; `spark_session()` and
-    stations in this process use it, in all threads. A setting that Spark refuses, and a time zone that is not UTC, are
-    warnings. Twice is as good as once. Raises SparkMissing for a version of Spark without data sources in Python.
+    The session knows the format `jobrunner` then, on the server of `configure(...)`, also of one that is called later;
+    has the settings that it needs unless they have a value; and sends this package to its executors. `spark_session()`
+    and stations in this process use it, in all threads. A setting that Spark refuses, and a time zone that is not UTC,
+    are warnings. Twice is as good as once. Raises SparkMissing for a version of Spark without data sources in Python.
     """
     prepare(spark)
     remember(spark)
@@ -121,20 +121,14 @@ def prepare(spark: SparkSession) -> None:
     In a function of `foreachBatch` a frame belongs to a copy of the session, which ends with the stream. The session
     becomes the active one of this thread.
     """
-    sources = getattr(spark, "dataSource", None)
-    if sources is None:
+    if getattr(spark, "dataSource", None) is None:
         raise SparkMissing(f"PySpark {spark.version} has no data sources in Python; {install_command('spark')}")
     for name, value in NEEDED_CONF.items():
         if not has_conf(spark, name):
             set_conf(spark, name, value)
-    takes_filters = all(conf_of(spark, name) == value for name, value in NEEDED_CONF.items())
-    source = JobrunnerSource if takes_filters else UnfilteredSource
     activate(spark)
-    client = configured_client()
-    server = {} if client is None else {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
-    if _registered.get(spark) != (source, server):  # Spark logs a warning for each repetition
-        sources.register(_at(source, server))
-        _registered[spark] = source, server
+    _make_known(spark)
+    on_use(_follow)
     ship_package(spark)
     silence_py4j()
     zone = conf_of(spark, "spark.sql.session.timeZone")
@@ -144,6 +138,30 @@ def prepare(spark: SparkSession) -> None:
             "the session's time zone is not UTC: functions of stations see local dates and hours",
             zone=zone, remedy='spark.conf.set("spark.sql.session.timeZone", "UTC")',
         )  # fmt: skip
+
+
+def _make_known(spark: SparkSession) -> None:
+    """Registers the format, on the server of the client of this process."""
+    takes_filters = all(conf_of(spark, name) == value for name, value in NEEDED_CONF.items())
+    source = JobrunnerSource if takes_filters else UnfilteredSource
+    client = configured_client()
+    server = {} if client is None else {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
+    if _registered.get(spark) != (source, server):  # Spark logs a warning for each repetition
+        spark.dataSource.register(_at(source, server))
+        _registered[spark] = source, server
+
+
+def _follow() -> None:
+    """Has the sessions that know the format go on with the client that this process has now."""
+    for spark in list(_registered):
+        try:
+            if not is_over(spark):
+                _make_known(spark)
+        except Exception as error:  # of a JVM or a Connect server that is gone: nothing that configure() could mend
+            _log.warning(
+                "a Spark session still reads and writes the server that was configured before",
+                error=first_line(error), remedy="register(spark)",
+            )  # fmt: skip
 
 
 def _at(source: type[JobrunnerSource], server: dict[str, str]) -> type[JobrunnerSource]:

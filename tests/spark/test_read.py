@@ -9,8 +9,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as fn
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan
 from pyspark.sql.types import _parse_datatype_string
+from structlog.testing import capture_logs
 
-from jobrunner import Client
+from jobrunner import Client, configure
+from jobrunner.client.current import current_client
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
 from jobrunner.spark import register
 from jobrunner.spark.failures import error_line
@@ -368,6 +370,30 @@ def test_a_password_is_in_no_plan_and_no_repr(spark, server, keys, capsys):
         frame.collect()
     assert "hidden" not in str(told.value)
     assert "hidden" not in "".join(capsys.readouterr())
+
+
+def test_a_session_that_is_known_already_follows_the_server_that_is_configured_later(spark, current, start_server):
+    register(spark)
+    other = start_server()
+    with Client(f"unix://{other.socket}", "late") as late:
+        late.queue("mails").push({"n": 1})
+    before = spark.read.format("jobrunner").options(queue="mails", missingQueues="ignore").load()
+
+    configure(f"unix://{other.socket}", "late")
+
+    assert spark.read.format("jobrunner").option("queue", "mails").load().count() == 1
+    assert before.count() == 0, "it was made for the server before"
+
+
+def test_a_session_whose_java_is_gone_does_not_keep_a_program_from_its_server(spark, current, server, monkeypatch):
+    register(spark)
+    monkeypatch.setattr("jobrunner.spark.data_source.is_over", lambda _: 1 / 0)
+
+    with capture_logs() as logs:
+        made = configure(server.url, "elsewhere")
+
+    assert current_client() is made
+    assert [(one["error"], one["remedy"]) for one in logs] == [("division by zero", "register(spark)")]
 
 
 def test_reads_writes_and_streams_go_to_the_server_that_the_process_configured(spark, current, tmp_path):
