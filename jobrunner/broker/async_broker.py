@@ -1,4 +1,4 @@
-"""The driver for asyncio: the same calls, awaited. It serves one event loop, the first in which it is used."""
+"""The driver for asyncio: the same calls, awaited. It serves one event loop at a time."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from jobrunner.broker.confirmed_writes import (
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
-from jobrunner.errors import ClientClosed
+from jobrunner.errors import ClientClosed, UsageError
 
 T = TypeVar("T")
 
@@ -61,6 +61,7 @@ class AsyncBroker:
         self._greeting = greeting
         self.now_ms = now_ms
         self._retry_timeout_s = retry_timeout_s
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._idle = Idle()
         self._exchanges = ExchangeQueue(self._carried_out)
         self._has_sentinels = endpoint.sentinels is not None
@@ -105,6 +106,7 @@ class AsyncBroker:
     async def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""
         self._closed = True
+        self._serve(asyncio.get_running_loop())
         await self._drop_idle()
         if self._nodes is not None:
             await self._nodes.close()
@@ -117,7 +119,22 @@ class AsyncBroker:
         return AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        self._serve(asyncio.get_running_loop())
         return await self._exchanges.replies(calls)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins anew when the loop is another one: what was under way in one that is closed never ends. Raises
+        UsageError."""
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise UsageError(
+                    "an AsyncClient serves one event loop, and this one serves another that is not closed: make a "
+                    "client in each loop, or use async_client()"
+                )
+            self._idle, self._exchanges = Idle(), ExchangeQueue(self._carried_out)
+        self._loop = loop
 
     async def _carried_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """The replies of one exchange, which is repeated as far as it may be."""
@@ -205,7 +222,10 @@ class AsyncBroker:
         if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
             await self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
-        self._idle.rest(connection)
+        if self._closed:  # meanwhile
+            await connection.disconnect(nowait=True)
+        else:
+            self._idle.rest(connection)
         return replies
 
 

@@ -4,11 +4,12 @@ Its retrying is switched off, as only a call knows whether it may be sent twice 
 Its errors become those of `redis_errors.py`, which the drivers distinguish.
 """
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from ssl import SSLCertVerificationError, SSLError
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis import asyncio as redis_asyncio
@@ -40,6 +41,7 @@ _OWN = {"protocol": 2, "decode_responses": False, "health_check_interval": 0, "r
 _FILE_ERRORS = ("PEM", "X509")
 """Parts of OpenSSL that complain about the content of a file."""
 AsyncCheck = Callable[[Any], Awaitable[None]]
+T = TypeVar("T")
 
 
 def is_understood(url: str) -> bool:
@@ -160,6 +162,17 @@ class RedisPyConnection:
             raise translated(error) from error
 
 
+async def _cancellable(asked: Awaitable[T]) -> T:
+    """Ends with the cancellation that came meanwhile. Before Python 3.12 `asyncio.wait_for`, in which redis-py sends,
+    swallows one that comes just as it ends (bpo-37658): a wait with a time limit would go on without it."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    answer = await asked
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return answer
+
+
 class AsyncRedisPyConnection:
     """One of asyncio."""
 
@@ -172,7 +185,7 @@ class AsyncRedisPyConnection:
     async def connect(self) -> None:
         """Connects unless it is connected."""
         try:
-            await self._connection.connect()
+            await _cancellable(self._connection.connect())
         except theirs.RedisError as error:
             # What a server says to a greeting is wrapped in a ConnectionError here.
             _forget_arguments(error)
@@ -194,14 +207,14 @@ class AsyncRedisPyConnection:
     async def send(self, packed: bytes) -> None:
         """Sends commands that are packed already."""
         try:
-            await self._connection.send_packed_command([packed], check_health=False)
+            await _cancellable(self._connection.send_packed_command([packed], check_health=False))
         except theirs.RedisError as error:
             raise translated(error) from error
 
     async def ask(self, *words: bytes | str | float) -> Any:
         """Sends one command and returns its reply. Raises ResponseError for an error reply."""
         with _translation():
-            await self._connection.send_command(*words)
+            await _cancellable(self._connection.send_command(*words))
             return await self._connection.read_response()
 
     async def can_read(self) -> bool:

@@ -1,11 +1,10 @@
 """The client of this process, which `enqueue()` uses when no other is set."""
 
 import threading
-import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobrunner.client.client import Client, broker_of
 
@@ -19,7 +18,18 @@ _state: dict[str, Client] = {}
 _pins: "list[tuple[Client, AsyncClient | None]]" = []
 _told: "list[Callable[[], None]]" = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
-_async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient]" = weakref.WeakKeyDictionary()
+
+
+class _OfLoop(NamedTuple):
+    """A client of an event loop, and the generator whose end closes it."""
+
+    client: "AsyncClient"
+    closing: AsyncGenerator[None, None]
+
+
+_of_loops: "dict[asyncio.AbstractEventLoop, list[_OfLoop]]" = {}
+_MOST_OF_A_LOOP = 8
+"""Clients with settings of their own: each test of a session configures another prefix, say."""
 
 
 def configure(url: str | None = None, prefix: str | None = None, **options: Any) -> Client:
@@ -102,11 +112,47 @@ def current_async_client() -> "AsyncClient":
     for pin, twin in reversed(_pins):
         if pin is current and twin is not None:
             return twin
-    client = _async_clients.get(loop)
-    if client is None or client.settings != current.settings:
-        client = _async_clients[loop] = AsyncClient.like(current.settings)
+    for found in reversed(_of_loops.get(loop, ())):
+        if found.client.settings == current.settings:
+            client = found.client
+            break
+    else:
+        client = AsyncClient.like(current.settings)
+        _enter(loop, client)
     broker_of(client).now_ms = broker_of(current).now_ms
     return client
+
+
+def _enter(loop: "asyncio.AbstractEventLoop", client: "AsyncClient") -> None:
+    """Has the client of a loop end with the loop: a program that makes a loop for each call, as `asyncio.run` and
+    Django's `async_to_sync` do, would run out of connections.
+
+    A loop ends the generators that were begun in it before it is closed (shutdown_asyncgens), and one that nobody
+    refers to any more. Loops that were closed without that are forgotten here.
+    """
+    closing = _until_loop_ends(client)
+    with suppress(StopIteration):  # how a step of a coroutine returns; this one runs to the `yield`
+        closing.__anext__().send(None)
+    with _lock:
+        for other in [other for other in _of_loops if other.is_closed()]:
+            del _of_loops[other]
+        found = _of_loops.setdefault(loop, [])
+        found.append(_OfLoop(client, closing))
+        del found[:-_MOST_OF_A_LOOP]
+
+
+async def _until_loop_ends(client: "AsyncClient") -> AsyncGenerator[None, None]:
+    import asyncio
+
+    try:
+        yield
+    finally:
+        with _lock:
+            found = _of_loops.get(loop := asyncio.get_running_loop(), [])
+            found[:] = [one for one in found if one.client is not client]
+            if not found:
+                _of_loops.pop(loop, None)
+        await client.close()
 
 
 @asynccontextmanager
@@ -120,9 +166,8 @@ async def async_client() -> "AsyncIterator[AsyncClient]":
     try:
         yield current_async_client()
     finally:
-        client = _async_clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        for found in list(_of_loops.get(asyncio.get_running_loop(), ())):
+            await found.closing.aclose()
 
 
 def forget() -> None:
