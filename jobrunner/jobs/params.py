@@ -4,10 +4,12 @@ A job's parameters are the fields of a msgspec Struct. Checking is a round trip 
 it: what comes back equal is right. Only what does not is looked at field by field, to say what is wrong with it.
 """
 
+import dataclasses
 import inspect
 import uuid
-from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
@@ -126,9 +128,19 @@ class JobParameters(Generic[P]):
             ) from error
         except TypeError as error:
             raise ParameterError(
-                f"job {self._job!r} has a parameter whose type JSON decoding does not know: {error}"
+                f"job {self._job!r} has a parameter whose type JSON decoding does not know{self._unknown()}: {error}"
             ) from error
         return self._decode
+
+    def _unknown(self) -> str:
+        """The first parameter whose type cannot be decoded by itself, for an error."""
+        hints = get_type_hints(self._struct, include_extras=True)
+        for name in self._struct.__struct_fields__:
+            try:
+                msgspec.json.Decoder(hints.get(name, Any))
+            except TypeError:
+                return f", {name}"
+        return ""
 
     def _write_slowly(self, values: P) -> bytes:
         hints = get_type_hints(type(values), include_extras=True)
@@ -136,10 +148,21 @@ class JobParameters(Generic[P]):
             self._check_field(name, getattr(values, name), hints.get(name, Any))
         payload = self._encode(values)
         try:
-            self.read(payload)
+            read = self.read(payload)
         except ParameterError as error:  # it has a JSON form that is read as something else, as NaN has
             raise ParameterError(f"the parameters of job {self._job!r} do not survive JSON: {error}") from error
+        self._check_kept(values, read)
         return payload
+
+    def _check_kept(self, values: P, read: P) -> None:
+        fields = self._struct.__struct_fields__
+        found = (change for name in fields for change in changes(getattr(values, name), getattr(read, name), name))
+        with suppress(RecursionError):  # nested too deeply to compare
+            for path, sent, kept in found:
+                raise ParameterError(
+                    f"parameter {path} of job {self._job!r} is {describe(sent, 80)}, and the job would read "
+                    f"{describe(kept, 80)}: declare the type that is passed, or pass what the declared one keeps"
+                )
 
     def _check_field(self, name: str, value: Any, expected: Any) -> None:
         try:
@@ -159,6 +182,55 @@ class JobParameters(Generic[P]):
         wanted = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
         told = describe(value, 80)
         return ParameterError(f"parameter {path} of job {self._job!r} is {told}; it must be {wanted}: {reason}")
+
+
+def changes(sent: Any, found: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Where a value that was read is less than the one that was sent, or another: an object of a subclass, which is
+    read as one of the class that the job declares; a field that is not stored, or that `__post_init__` changes again; a
+    number that a float does not hold.
+
+    No such change is that of a list to a tuple, or that of a value without a declared type to plain JSON.
+    """
+    if isinstance(sent, dict) and isinstance(found, dict):
+        if len(found) < len(sent):
+            yield path, sent, found
+        for name in sent.keys() & found.keys():
+            yield from changes(sent[name], found[name], f"{path}[{describe(name, 40)}]")
+    elif isinstance(sent, (list, tuple)) and isinstance(found, (list, tuple)):
+        for position, (one, other) in enumerate(zip(sent, found, strict=False)):
+            yield from changes(one, other, f"{path}[{position}]")
+    elif (names := _compared(sent)) is not None and _compared(found) is not None:
+        if type(sent) is not type(found):
+            yield path, sent, found
+            return
+        for name in names:
+            yield from changes(getattr(sent, name, None), getattr(found, name, None), f"{path}.{name}")
+    elif _is_scalar_of(sent, found) and _instant(sent) != _instant(found) and sent == sent:  # a NaN is never equal
+        yield path, sent, found
+
+
+def _compared(value: Any) -> list[str] | None:
+    """The fields of an object that make it equal to another one; None for what is no object with fields."""
+    if isinstance(value, type):
+        return None
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value) if field.compare]
+    fields = getattr(type(value), "__attrs_attrs__", None)
+    return None if fields is None else [field.name for field in fields if field.eq]
+
+
+def _is_scalar_of(sent: Any, found: Any) -> bool:
+    """Whether a scalar was read as one of its kind, as without a type most are read as text."""
+    if isinstance(sent, (int, float)):
+        return isinstance(found, (int, float))
+    return isinstance(sent, (str, *_KEPT_AS_THEY_ARE)) and isinstance(found, type(sent))
+
+
+def _instant(value: Any) -> Any:
+    """A datetime in UTC: in an hour that is repeated, those of two zones are never equal (PEP 495)."""
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
 def _is_plain(expected: object) -> bool:

@@ -3,11 +3,13 @@
 import enum
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypedDict
+from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,3 +187,105 @@ def test_a_missing_or_unknown_parameter_is_told_with_the_parameters_there_are(gr
         greet()
     with pytest.raises(ParameterError, match="'adress'"):
         greet(adress="x")
+
+
+@dataclass
+class Price(Line):
+    """A type checker takes one where a Line is declared."""
+
+    cents: int = 0
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+class Spot(Point):
+    y: int = 0
+
+
+@dataclass
+class Grossed:
+    amount: int
+
+    def __post_init__(self) -> None:
+        self.amount = self.amount * 2
+
+
+@dataclass(eq=False)
+class Memo:
+    day: date
+    seen: dict[str, int] = field(default_factory=dict, init=False, compare=False)
+
+
+class Options(TypedDict):
+    depth: int
+
+
+class Kept(Job):
+    line: Line | None = None
+    lines: list[Line] = []  # noqa: RUF012  (a struct copies it)
+    by_name: dict[str, Line] = {}  # noqa: RUF012
+    point: Point | None = None
+    grossed: Grossed | None = None
+    options: Options | None = None
+    fraction: float = 0.0
+    moment: datetime | None = None
+    memo: Memo | None = None
+    price: Decimal | None = None
+    anything: Any = None
+    bare: dict = {}  # type: ignore[type-arg]  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path", "read"),
+    [
+        ("line", Price("a", cents=3), "line", "Line(article='a', count=1)"),
+        ("lines", [Line("a"), Price("a", cents=3)], "lines[1]", "Line(article='a', count=1)"),
+        ("by_name", {"x": Price("a", cents=3)}, "by_name['x']", "Line(article='a', count=1)"),
+        ("point", Spot(1, 2), "point", "Point(x=1)"),
+        ("grossed", Grossed(5), "grossed.amount", "20"),
+        ("options", {"depth": 1, "width": 2}, "options", "{'depth': 1}"),
+        ("fraction", 2**60 + 1, "fraction", "1.15"),
+        ("moment", datetime(1800, 1, 1, tzinfo=ZoneInfo("Europe/Madrid")), "moment", "datetime.datetime(1800"),
+        ("bare", {1: "a", "1": "b"}, "bare", "{'1': 'b'}"),
+    ],
+)
+def test_what_a_job_would_read_as_another_value_is_refused(name: str, value: Any, path: str, read: str) -> None:
+    """Each was stored before, and the job ran with less, or with something else, in silence."""
+    with pytest.raises(ParameterError) as raised:
+        JobParameters(Kept, "Kept").write(Kept(**{name: value}))
+    message = str(raised.value)
+    assert message.startswith(f"parameter {path} of job 'Kept' is ")
+    assert f"and the job would read {read}" in message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"moment": datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Madrid"))},  # never equal in UTC
+        {"memo": Memo(date(2026, 1, 1))},
+        {"price": Decimal("NaN")},
+        {"anything": (1, {2.5}, Line("a"), date(2026, 1, 1), Colour.RED, b"x"), "bare": {1: "a"}},
+    ],
+)
+def test_what_is_never_equal_or_has_no_declared_type_is_stored(values: dict[str, Any]) -> None:
+    sent = Kept(**values)
+    if sent.memo is not None:
+        sent.memo.seen["a"] = 1  # a cache
+    parameters = JobParameters(Kept, "Kept")
+    read = parameters.read(parameters.write(sent))
+    if sent.moment is not None and read.moment is not None:
+        assert read.moment.timestamp() == sent.moment.timestamp()
+    if sent.anything is not None:
+        assert read.anything == [1, [2.5], {"article": "a", "count": 1}, "2026-01-01", "red", "eA=="]
+        assert read.bare == {"1": "a"}
+
+
+def test_a_type_that_cannot_be_read_is_told_with_its_parameter() -> None:
+    class Ambiguous(Job):
+        fine: int = 0
+        either: Line | Grossed | None = None
+
+    with pytest.raises(ParameterError, match=r"job 'Ambiguous' has a parameter whose type .*, either: Type unions"):
+        JobParameters(Ambiguous, "Ambiguous").write(Ambiguous())
