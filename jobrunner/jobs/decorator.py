@@ -186,6 +186,14 @@ def _check_run(target: type[Job]) -> None:
             f"@job: {name}.run{inspect.signature(run)} cannot be called; write def run(self): the parameters of a job "
             "class are its annotated attributes"
         ) from None
+    if inspect.iscoroutinefunction(run):
+        return
+    for hook in _HOOKS:
+        if inspect.iscoroutinefunction(inspect.getattr_static(target, hook)):
+            raise UsageError(
+                f"@job: {name}.{hook} is a coroutine function, and {name}.run is not, so nothing would await it; write "
+                f"def {hook}, or async def run"
+            )
 
 
 def _required(values: type[Job]) -> list[str]:

@@ -1,6 +1,7 @@
 """Runs one attempt and names its outcome. Nothing a job does or raises leaves this module as an exception."""
 
 from collections.abc import Callable
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -79,22 +80,24 @@ class Runner:
 
     def run(self, attempt: Attempt, definition: Definition | None = None, is_late: IsLate = None) -> Outcome:
         """Runs a job whose `run` is a plain function. `definition`: its job or station, where the caller knows it.
-        `is_late`: whether the time of a job that returned was over before, as it may have caught the error of that."""
-        before = RUNNING.get()
-        try:
-            found = self.prepare(attempt, definition)
-            if not isinstance(found, tuple):
-                return found
-            definition, job, run = found
-            if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
-                return unproved
-            if definition.options.ack == "late":
-                return self._run(attempt, definition, job, run, is_late)
-            if not self._acknowledge(attempt):
-                return Released()
-            return already_acknowledged(attempt, self._run(attempt, definition, job, run, is_late))
-        finally:
-            RUNNING.set(before)
+        `is_late`: whether the time of a job that returned was over before, as it may have caught the error of that.
+
+        In a context of its own, as a coroutine has one: the next task on this thread, perhaps that of another tenant,
+        must not find what this one set."""
+        return copy_context().run(self._run_here, attempt, definition, is_late)
+
+    def _run_here(self, attempt: Attempt, definition: Definition | None, is_late: IsLate) -> Outcome:
+        found = self.prepare(attempt, definition)
+        if not isinstance(found, tuple):
+            return found
+        definition, job, run = found
+        if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
+            return unproved
+        if definition.options.ack == "late":
+            return self._run(attempt, definition, job, run, is_late)
+        if not self._acknowledge(attempt):
+            return Released()
+        return already_acknowledged(attempt, self._run(attempt, definition, job, run, is_late))
 
     async def run_async(self, attempt: Attempt, on_cancel: OnCancel = pass_on_cancellation) -> Outcome:
         """Runs a job whose `run` is a coroutine function. When it is itself cancelled, `on_cancel` decides whether that
@@ -123,18 +126,17 @@ class Runner:
 
     def timed_out(self, attempt: Attempt, error: BaseException) -> Outcome:
         """The outcome of an attempt that was ended from outside: a timeout or a crash of its process."""
-        before = RUNNING.get()
-        try:
-            found = self.prepare(attempt)
-            if isinstance(found, Unknown):  # it was known, so its payload cannot be read again now: no hook can run
-                return self.give_up(attempt, error)
-            if not isinstance(found, tuple):
-                return found
-            definition, job, _ = found
-            outcome = self._after_error(attempt, definition, job, error)
-            return outcome if definition.options.ack == "late" else already_acknowledged(attempt, outcome)
-        finally:
-            RUNNING.set(before)
+        return copy_context().run(self._timed_out_here, attempt, error)
+
+    def _timed_out_here(self, attempt: Attempt, error: BaseException) -> Outcome:
+        found = self.prepare(attempt)
+        if isinstance(found, Unknown):  # it was known, so its payload cannot be read again now: no hook can run
+            return self.give_up(attempt, error)
+        if not isinstance(found, tuple):
+            return found
+        definition, job, _ = found
+        outcome = self._after_error(attempt, definition, job, error)
+        return outcome if definition.options.ack == "late" else already_acknowledged(attempt, outcome)
 
     def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
         """The outcome of an attempt that is not waited for any more. Runs no hook: the attempt may still run."""
@@ -274,7 +276,11 @@ def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome
 
 def _call_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
     try:
-        hook(*args)
+        returned = hook(*args)
+        if hasattr(returned, "__await__"):  # of a coroutine job whose process has ended, and its loop with it
+            import asyncio
+
+            asyncio.run(_settled(returned))
     except BaseException as error:
         _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
 

@@ -358,6 +358,15 @@ def test_a_class_that_could_only_fail_is_refused_where_it_is_declared() -> None:
         @job(every=60)
         class NoTick(PeriodicJob): ...
 
+    class Asks(Job):
+        async def before(self) -> None: ...
+
+    with pytest.raises(UsageError, match=r"Plain\.before is a coroutine function, .*Plain\.run is not, so nothing"):
+
+        @job
+        class Plain(Asks):
+            def run(self) -> None: ...
+
     assert registry.find("NoRun") is None
 
 

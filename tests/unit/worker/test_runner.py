@@ -4,6 +4,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -436,8 +437,30 @@ def test_an_early_task_that_fails_is_given_up_at_once(runner: Runner, server: No
     assert calls == ["run", "on_failure", "on_dead"]
 
 
-def test_an_attempt_ended_from_outside_has_its_hooks_too(runner: Runner) -> None:
-    outcome = runner.timed_out(attempt_at("runner.hooked", number=3, max_attempts=3), ChildProcessError("it died"))
+@pytest.mark.parametrize("kind", ["runner.hooked", "runner.async_hooked"])
+def test_an_attempt_ended_from_outside_has_its_hooks_too(runner: Runner, kind: str) -> None:
+    outcome = runner.timed_out(attempt_at(kind, number=3, max_attempts=3), ChildProcessError("it died"))
     assert isinstance(outcome, Failed)
     assert outcome.error == "ChildProcessError: it died"
     assert calls == ["on_failure", "on_dead"]
+
+
+def test_what_an_attempt_sets_in_its_context_is_gone_with_it(runner: Runner) -> None:
+    """The next task on the thread may be another tenant's."""
+    tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+    found: list[str] = []
+
+    def act(*_: Any) -> None:
+        found.append(tenant.get())
+        tenant.set("ada")
+
+    acts.update({"before": act, "run": act, "after": act})
+    runner.run(attempt_at("runner.hooked"))
+    runner.run(attempt_at("runner.hooked"))
+    assert found == ["nobody", "ada", "ada"] * 2
+    acts.clear()
+    acts["on_dead"] = act
+    for _ in range(2):
+        runner.timed_out(attempt_at("runner.hooked", number=3, max_attempts=3), ChildProcessError("it died"))
+    assert found[6:] == ["nobody"] * 2
+    assert tenant.get() == "nobody"
