@@ -15,17 +15,20 @@ from typing import Any, Self, TypeVar
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import unix_ms, utc_now
 from jobrunner.errors import TaskFailed
-from jobrunner.jobs.registry import Definition, find
+from jobrunner.jobs.declared_queues import declare_configured, declared
+from jobrunner.jobs.registry import Definition, find, result_ttl_of
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded, Unknown
 from jobrunner.queue_settings import QueueSettings
-from jobrunner.retry import Backoff, is_spent
+from jobrunner.retry import is_spent
 from jobrunner.task import Task, TaskState
 from jobrunner.testing.flows import Begun
 from jobrunner.testing.memory import MemoryClient
 from jobrunner.testing.memory_task import MemoryTask
+from jobrunner.worker.run.error_outcome import cancelled_by_a_job
 from jobrunner.worker.run.runner import Runner
 
 _LEASE = "1"
@@ -74,6 +77,7 @@ class _InlineClient(MemoryClient):
     def __init__(self, propagate: bool) -> None:
         super().__init__("inline()")
         self._propagate = propagate
+        declare_configured()
 
     def take(self, task: Task) -> MemoryTask:
         entry, kept = super().take(task), self.kept_of(task.queue)
@@ -93,7 +97,7 @@ class _InlineClient(MemoryClient):
             return entry
         try:
             runner, attempt = self._begin(entry)
-            outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
+            outcome = await _run_in_task(runner, attempt) if _is_async(task) else runner.run(attempt)
         finally:
             kept.end(task.key)
         await self.begin_async(self._ended(entry, outcome, runner.error))
@@ -101,11 +105,19 @@ class _InlineClient(MemoryClient):
 
     def _begin(self, entry: MemoryTask) -> tuple["_NotingRunner", Attempt]:
         entry.state, entry.attempts = TaskState.PENDING, 1
-        return _NotingRunner(self, lambda _: False, middleware=self._middleware), _attempt(entry.task)
+        attempt = _attempt(entry.task, self._usual(entry.task.queue))
+        return _NotingRunner(self, lambda _: False, middleware=self._middleware), attempt
+
+    def _usual(self, queue: str) -> QueueSettings:
+        """What the tasks of a queue have where their job says nothing: as this test configured it, else as it is
+        declared."""
+        known = declared(queue)
+        stored = {} if known is None else {name: str(value).encode() for name, value in known.stored.items() if value}
+        return read_settings(stored | self.kept_of(queue).fields)
 
     def _ended(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> list[Begun]:
         """Records the outcome of an attempt. Returns the next steps of its flow."""
-        _settle(entry, outcome)
+        _settle(entry, outcome, self._usual(entry.task.queue))
         if not entry.state.is_final or (error is not None and not isinstance(error, Exception)):
             return []
         return self.joins.end(entry.task.then, entry.state.value, entry.result or b"")
@@ -161,8 +173,7 @@ class _NotingRunner(Runner):
         return returned
 
 
-def _attempt(task: Task) -> Attempt:
-    usual = QueueSettings()
+def _attempt(task: Task, usual: QueueSettings) -> Attempt:
     keepalive_ms = usual.keepalive * 1000 if task.keepalive_ms is None else task.keepalive_ms
     now_ms = unix_ms()
     return Attempt(
@@ -172,26 +183,25 @@ def _attempt(task: Task) -> Attempt:
     )  # fmt: skip
 
 
-def _delay_s(outcome: Failed) -> float:
-    return Backoff().delay(1) if outcome.delay_s is None else outcome.delay_s
-
-
-def _settle(entry: MemoryTask, outcome: Outcome) -> None:
+def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
     entry.when = utc_now()
+    attempt = _attempt(entry.task, usual)
+    if isinstance(outcome, Succeeded | Cancelled) and result_ttl_of(attempt) == 0:
+        entry.is_kept = False
     if isinstance(outcome, Succeeded):
         entry.state, entry.result = TaskState.SUCCEEDED, outcome.result
     elif isinstance(outcome, Acknowledged):
         entry.is_kept = False
     elif isinstance(outcome, Cancelled):
-        entry.state, entry.error = TaskState.CANCELLED, outcome.reason
+        entry.state = TaskState.CANCELLED
     elif isinstance(outcome, Failed | Unknown):
-        attempt = _attempt(entry.task)
         entry.error, entry.retry_count = outcome.error, 1
         if isinstance(outcome, Unknown):  # no other worker is there that might know the job
             outcome = Failed(outcome.error)
         lives = outcome.retry and not is_spent(1, attempt.max_attempts)
         entry.state = TaskState.SCHEDULED if lives else TaskState.DEAD
-        entry.when += timedelta(seconds=_delay_s(outcome)) if lives else timedelta(0)
+        delay_s = usual.backoff.delay(1) if outcome.delay_s is None else outcome.delay_s
+        entry.when += timedelta(seconds=delay_s) if lives else timedelta(0)
     elif isinstance(outcome, Snoozed):
         entry.state, entry.attempts = TaskState.SCHEDULED, 0
         entry.when += timedelta(seconds=outcome.delay_s)
@@ -204,16 +214,28 @@ def _is_async(task: Task) -> bool:
     return definition is not None and definition.is_async
 
 
+async def _run_in_task(runner: Runner, attempt: Attempt) -> Outcome:
+    """Runs a coroutine job in a task of its own, as a worker does, so that its context is its own, too."""
+    caller = asyncio.current_task()
+
+    def on_cancel(error: BaseException) -> BaseException:
+        if caller is not None and caller.cancelling():
+            raise error
+        return cancelled_by_a_job(error)
+
+    return await asyncio.get_running_loop().create_task(runner.run_async(attempt, on_cancel))
+
+
 def _run_to_end(runner: Runner, attempt: Attempt) -> Outcome:
     """Runs a coroutine job for a caller that cannot await: in a loop of its own, in another thread if one runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(runner.run_async(attempt))
+        return asyncio.run(runner.run_async(attempt, cancelled_by_a_job))
     outcomes: list[Outcome] = []
 
     def run() -> None:
-        outcomes.append(asyncio.run(runner.run_async(attempt)))
+        outcomes.append(asyncio.run(runner.run_async(attempt, cancelled_by_a_job)))
 
     thread = threading.Thread(target=copy_context().run, args=(run,), name="jobrunner-inline")
     thread.start()

@@ -3,14 +3,16 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from jobrunner import Cancel, Fail, Job, Retry, Snooze, TaskState, job
+from jobrunner import Backoff, Cancel, Fail, Job, Retry, Snooze, TaskState, chain, current_task, job, queue
 from jobrunner.client.current import current_client
 from jobrunner.errors import ParameterError, TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from jobrunner.jobs.declared_queues import forget_queue
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import inline
 
@@ -84,7 +86,9 @@ def clear() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def forget_jobs() -> Iterator[None]:
     yield
-    for name in ("note", "end", "give", "slow", "early", "parent"):
+    for name in ("note", "end", "give", "slow", "early", "parent", "tenant", "async-tenant", "cancels-itself", "waits"):
+        forget(f"inline-{name}")
+    for name in ("defaults", "unkept"):
         forget(f"inline-{name}")
 
 
@@ -239,3 +243,105 @@ def test_dead_ones_are_requeued_and_cancelled_as_ever() -> None:
         assert dead.state is TaskState.WAITING
         assert dead.cancel()
         assert not dead.cancel()
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+@job(name="inline-tenant")
+def set_tenant() -> str:
+    before = tenant.get()
+    tenant.set("ada")
+    return before
+
+
+@job(name="inline-async-tenant")
+async def set_tenant_async() -> str:
+    return set_tenant()
+
+
+def test_what_a_job_sets_in_its_context_reaches_neither_the_test_nor_the_next_job() -> None:
+    async def story() -> None:
+        for _ in range(2):
+            assert await (await set_tenant_async.aenqueue()).result() == "nobody"
+            assert await (await set_tenant.aenqueue()).result() == "nobody"
+        assert tenant.get() == "nobody"
+
+    with inline():
+        assert [set_tenant.enqueue().result() for _ in range(2)] == ["nobody", "nobody"]
+        asyncio.run(story())
+    assert tenant.get() == "nobody"
+
+
+@job(name="inline-cancels-itself", max_attempts=1)
+async def cancel_itself() -> None:
+    own = asyncio.current_task()
+    assert own is not None
+    own.cancel()
+    await asyncio.sleep(60)
+
+
+@job(name="inline-waits")
+async def wait_long() -> None:
+    ran.append("waits")
+    await asyncio.sleep(60)
+
+
+def test_a_job_that_cancels_itself_has_failed_and_one_whose_caller_is_cancelled_ends_with_it() -> None:
+    async def story() -> str:
+        assert "AttemptCancelled" in (await (await cancel_itself.aenqueue()).record()).error
+        waiting = asyncio.create_task(wait_long.aenqueue())
+        while "waits" not in ran:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return "cancelled" if waiting.cancelled() else "went on"
+
+    with inline(propagate=False):
+        assert "AttemptCancelled" in cancel_itself.enqueue().error
+        assert asyncio.run(story()) == "cancelled"
+
+
+@job(name="inline-defaults", queue="inline-strict")
+def fail_there() -> None:
+    ran.append(current_task().max_attempts)
+    raise ValueError("no")
+
+
+@pytest.fixture
+def strict() -> Iterator[str]:
+    queue("inline-strict", max_attempts=1)
+    yield "inline-strict"
+    forget_queue("inline-strict")
+
+
+def test_what_a_queue_declares_or_the_test_configures_holds_for_its_tasks(strict: str) -> None:
+    with inline(propagate=False):
+        assert fail_there.enqueue().state is TaskState.DEAD
+        current_client().queue(strict).configure(max_attempts=4, backoff=Backoff(base=600, jitter=0))
+        task = fail_there.enqueue()
+    assert ran == [1, 4]
+    when = task.record().when
+    assert task.state is TaskState.SCHEDULED
+    assert when is not None
+    assert 590 < (when - datetime.now(UTC)).total_seconds() < 610
+
+
+@job(name="inline-unkept", result_ttl=0)
+def unkept(how: str) -> int:
+    if how == "cancel":
+        raise Cancel("enough")
+    return 1
+
+
+def test_a_task_that_is_deleted_as_it_ends_is_gone_and_a_flow_of_such_steps_has_its_result() -> None:
+    with inline():
+        for how in ("return", "cancel"):
+            with pytest.raises(TaskGone):
+                unkept.enqueue(how).result()
+        assert chain(unkept.bind("return"), unkept.bind("return")).enqueue().result() == 1
+
+
+def test_a_cancelled_task_has_no_error_as_on_a_server() -> None:
+    with inline():
+        assert unkept.using(result_ttl=60).enqueue("cancel").record().error == ""
