@@ -93,6 +93,9 @@ class FunctionJob(Generic[P, C, R]):
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__wrapped__ = function
+        mark = getattr(inspect, "markcoroutinefunction", None)  # of Python 3.12
+        if mark is not None and inspect.iscoroutinefunction(function):
+            mark(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Calls the function here and now."""
@@ -100,6 +103,17 @@ class FunctionJob(Generic[P, C, R]):
 
     def __repr__(self) -> str:
         return f"<job {self.definition.name!r}>"
+
+    def __reduce__(self) -> str:
+        """By its name, as a function: a pool of processes may be given a job to call."""
+        return self.__qualname__
+
+    @property
+    def _is_coroutine(self) -> object:
+        """What `asyncio.iscoroutinefunction` looks for: a framework that is given a coroutine function awaits it."""
+        from asyncio import coroutines
+
+        return getattr(coroutines, "_is_coroutine", None) if inspect.iscoroutinefunction(self._function) else None
 
     if not TYPE_CHECKING:  # a type checker would take any attribute for known
 

@@ -1,10 +1,16 @@
 """@job validates its options at declaration: unknown and impossible options raise there."""
 
+import asyncio
+import copy
+import inspect
+import pickle
+import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from starlette.background import BackgroundTask
 
 from jobrunner.errors import (
     DuplicateJob,
@@ -416,3 +422,32 @@ def test_a_parameter_may_have_the_name_of_a_foreign_method() -> None:
             return self.delay
 
     assert Late(delay=3).run() == 3
+
+
+@job(name="decorator.doubled")
+def doubled(x: int) -> int:
+    return 2 * x
+
+
+@job(name="decorator.fetched")
+async def fetched(x: int) -> None:
+    called.append(x)
+
+
+called: list[int] = []
+
+
+def test_a_declared_function_is_still_one_to_frameworks_and_process_pools() -> None:
+    """Starlette's background tasks called a coroutine function that they did not take for one, and never awaited it."""
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.deepcopy({"call": doubled})["call"] is doubled
+    with pytest.raises(pickle.PicklingError, match="not the same object"):
+        pickle.dumps(doubled.using(in_=5))
+    assert asyncio.iscoroutinefunction(fetched)
+    assert asyncio.iscoroutinefunction(fetched.using(in_=5))
+    assert not asyncio.iscoroutinefunction(doubled)
+    if sys.version_info >= (3, 12):
+        assert inspect.iscoroutinefunction(fetched)
+        assert not inspect.iscoroutinefunction(doubled)
+    asyncio.run(BackgroundTask(fetched, 3)())
+    assert called == [3]
