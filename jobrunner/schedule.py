@@ -43,6 +43,7 @@ _SHORTEST, _LONGEST = timedelta(milliseconds=100), timedelta(days=36_525)
 _SECOND = timedelta(seconds=1)
 _MAX_LENGTH = 256
 _FIELDS = re.compile(r"[0-9a-z*/,#?-]+([ \t]+[0-9a-z*/,#?-]+){4,5}", re.IGNORECASE | re.ASCII)
+_SIZES = (60, 24, 31, 12, 7, 60)
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -351,6 +352,13 @@ def _fields(expression: object) -> list[str]:
             f"cron is {text!r}, which would fire in each second of a minute, as the sixth field is the second; if the "
             f"first one is meant to be, write {meant!r}, else 0-59"
         )
+    for part, size in zip(fields, _SIZES, strict=False):
+        if any(int(step) > size for step in re.findall(r"/(\d+)", part)):
+            # As each hour begins anew, */90 would be once an hour: no field counts on over its end.
+            raise InvalidOption(
+                f"cron is {text!r}: the step in {part!r} is longer than that field, which has {size} values; give "
+                "every=timedelta(…) for an interval"
+            )
     nearest_or_nth = "w" in fields[2] or re.search(r"#|l\d", fields[4])
     if nearest_or_nth and fields[2] not in "*?" and fields[4] not in "*?":
         # croniter neither joins nor intersects these: it drops one of the two fields.
