@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Never, Self
 
@@ -15,6 +15,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.buffer import buffer_of
+from jobrunner.client.client import Client, broker_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
@@ -67,6 +68,7 @@ class AsyncClient:
             greeting=server_calls.check_format(self._keys),
         )
         self._buffer = buffer_of(self.settings, self._keys, self._encryption, self._endpoint, now_ms)
+        self._owns_buffer = True
         self._routes = Routes(self._keys, self._endpoint)
         self._redaction = SharedRedaction(self.settings.redact)
 
@@ -86,7 +88,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends the connections; use after that raises ClientClosed."""
-        if self._buffer is not None:
+        if self._buffer is not None and self._owns_buffer:
             await asyncio.to_thread(self._buffer.close)
         await self._broker.close()
         await asyncio.to_thread(self._endpoint.release)
@@ -200,3 +202,19 @@ class AsyncClient:
         if found is None:
             return [(task.id, None) for task in tasks], "buffered"
         return found, self.settings.durability
+
+
+def client_beside(client: Client) -> AsyncClient:
+    """The client of an event loop, with the settings of that of its process."""
+    made = AsyncClient.like(replace(client.settings, buffer_tasks=0))
+    made.settings = client.settings
+    made._owns_buffer = False  # noqa: SLF001 - here and below: its own module
+    return made
+
+
+def go_by(made: AsyncClient, client: Client) -> None:
+    """Has it use the clock and the buffer of the client that it is beside now. With a buffer of each loop, tasks would
+    overtake each other, and be lost with the loop while the process lives on."""
+    made._broker.now_ms = broker_of(client).now_ms  # noqa: SLF001
+    if not made._owns_buffer:  # noqa: SLF001
+        made._buffer = client._buffer  # noqa: SLF001

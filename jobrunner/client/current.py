@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobrunner.client.client import Client, broker_of
+from jobrunner.client.client import Client
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,7 +105,7 @@ def current_async_client() -> "AsyncClient":
     """The asyncio client of the running event loop, with the settings of the current client."""
     import asyncio
 
-    from jobrunner.client.async_client import AsyncClient
+    from jobrunner.client.async_client import client_beside, go_by
 
     loop = asyncio.get_running_loop()
     current = current_client()
@@ -117,9 +117,9 @@ def current_async_client() -> "AsyncClient":
             client = found.client
             break
     else:
-        client = AsyncClient.like(current.settings)
+        client = client_beside(current)
         _enter(loop, client)
-    broker_of(client).now_ms = broker_of(current).now_ms
+    go_by(client, current)
     return client
 
 

@@ -268,6 +268,29 @@ def test_an_asyncio_client_has_one_too(own: Server) -> None:
         assert client.queue("mail").ids("waiting") == ids
 
 
+def test_loops_and_threads_of_a_process_share_the_buffer_of_its_client(
+    connect: Callable[..., Client], own: Server
+) -> None:
+    """Each loop had its own: tasks overtook each other, and those of a loop that had ended were lost without a word."""
+    client = connect(buffer_tasks=3, buffer_flush=20)
+    noop.enqueue(0)
+    own.kill()
+
+    async def enqueue(n: int) -> str:
+        handle = await noop.aenqueue(n)
+        return handle.durability
+
+    assert asyncio.run(enqueue(1)) == "buffered"  # and its end does not wait
+    assert noop.enqueue(2).durability == "buffered"
+    assert asyncio.run(enqueue(3)) == "buffered"
+    with pytest.raises(BufferFull):
+        asyncio.run(enqueue(4))
+    own.start()
+    client.close()
+    with Client(own.url) as reader:
+        assert numbers(reader) == [b'{"n":%d}' % n for n in range(4)]
+
+
 def test_the_end_of_the_process_waits_for_the_server_and_tells_what_is_lost(own: Server) -> None:
     program = """
 import os, sys
