@@ -68,6 +68,10 @@ class Endpoint:
         elif found is not None:
             self.sentinels = topology.Sentinels(found, self._options)
 
+    @property
+    def _is_fixed(self) -> bool:
+        return self.embedded is None and self.sentinels is None and self.cluster is None
+
     def _url(self, key: bytes = b"") -> str:
         if self.sentinels is not None and self._topology is not None:
             return self._topology.url_of(self.sentinels.primary())
@@ -92,7 +96,8 @@ class Endpoint:
 
         from jobrunner.broker import redis_py
 
-        url = await to_thread(self._url, key)
+        # In a thread what may block; a fixed address must not wait for a thread, as the application may use them all.
+        url = self._url() if self._is_fixed else await to_thread(self._url, key)
         check = None if self.sentinels is None else self.sentinels.check_primary_async
         options = msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
         return redis_py.open_async(url, options, check)

@@ -91,7 +91,8 @@ class AsyncClient:
         if self._buffer is not None and self._owns_buffer:
             await asyncio.to_thread(self._buffer.close)
         await self._broker.close()
-        await asyncio.to_thread(self._endpoint.release)
+        if self._endpoint.embedded is not None:
+            await asyncio.to_thread(self._endpoint.release)
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,23 @@ def test_one_client_in_two_loops_that_both_run_is_refused(client: Client) -> Non
             await push_to(one)
 
     asyncio.run(both())
+
+
+def test_an_enqueue_needs_none_of_the_threads_that_the_application_uses(client: Client) -> None:
+    """With every thread of the loop's executor taken it waited, and hung when one of these waited for the enqueue."""
+
+    async def story() -> str:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+
+        def view() -> str:
+            return asyncio.run_coroutine_threadsafe(push(), loop).result(20)
+
+        return await asyncio.to_thread(view)
+
+    with pinned(client):
+        asyncio.run(story())
+    assert client.queue("mail").counts()["waiting"] == 1
 
 
 def cancelled_at_each_step(call: Callable[[int], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, list[bool]]:
