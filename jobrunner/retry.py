@@ -116,18 +116,27 @@ def check_retry_on(policy: object) -> RetryOn:
     )
 
 
+def errors_of(error: BaseException) -> list[BaseException]:
+    """The errors of an exception group, and of groups in it; of another error itself."""
+    if type(error) not in (ExceptionGroup, BaseExceptionGroup):  # a class of its own means something as a whole
+        return [error]
+    return [one for part in error.exceptions for one in errors_of(part)]  # type: ignore[attr-defined]
+
+
 def is_retried(
     policy: RetryOn | None, error: BaseException, attempt: int, *, on_problem: Callable[[str], object] | None = None
 ) -> bool:
     """Whether the error of that attempt (1 is the first) is worth another one.
 
     Classes are about what the job raises: a timeout, a crash or a cancelled coroutine is tried again whatever they
-    say. A callable is asked about these too; one that raises costs no retry.
+    say, and an exception group when all of its errors are. A callable is asked about these too; one that raises costs
+    no retry.
     """
     if policy is None:
         return True
     if isinstance(policy, (type, tuple)):
-        return isinstance(error, (policy, *_NOT_RAISED_BY_JOBS))  # a tuple in a tuple is fine
+        kinds = (policy, *_NOT_RAISED_BY_JOBS)  # a tuple in a tuple is fine
+        return isinstance(error, kinds) or all(isinstance(one, kinds) for one in errors_of(error))
     try:
         return bool(policy(error, attempt))
     except Exception as problem:

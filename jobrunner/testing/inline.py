@@ -28,7 +28,7 @@ from jobrunner.task import Task, TaskState
 from jobrunner.testing.flows import Begun
 from jobrunner.testing.memory import MemoryClient
 from jobrunner.testing.memory_task import MemoryTask
-from jobrunner.worker.run.error_outcome import cancelled_by_a_job
+from jobrunner.worker.run.error_outcome import cancelled_by_a_job, sole_error
 from jobrunner.worker.run.runner import Runner
 
 _LEASE = "1"
@@ -125,7 +125,8 @@ class _InlineClient(MemoryClient):
     def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:
         if error is not None and not isinstance(error, Exception):
             raise error  # the end of the test run, or of this test: no matter of the job
-        if self._propagate and error is not None and (isinstance(error, Fail) or not isinstance(error, Steer)):
+        steer = None if error is None else sole_error(error)
+        if self._propagate and error is not None and (isinstance(steer, Fail) or not isinstance(steer, Steer)):
             raise error
         if self._propagate and isinstance(outcome, Failed) and error is None:
             raise TaskFailed(f"task {entry.task.id} ({entry.task.type}) failed: {outcome.error.partition(chr(10))[0]}")

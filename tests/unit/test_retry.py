@@ -250,6 +250,9 @@ def test_attempts_are_spent_at_their_maximum_and_never_without_one(
         (lambda error, attempt: attempt < 2, ValueError("busy"), False),
         ((OSError,), AttemptCancelled(), True),
         (lambda error, attempt: False, AttemptTimeout(), False),
+        (OSError, ExceptionGroup("of a TaskGroup", [ConnectionError(), ExceptionGroup("", [TimeoutError()])]), True),
+        (OSError, ExceptionGroup("of a TaskGroup", [ConnectionError(), ValueError()]), False),
+        (ExceptionGroup, ExceptionGroup("of a TaskGroup", [ValueError()]), True),
     ],
 )
 def test_errors_are_tried_again_as_retry_on_says(policy: object, error: BaseException, retried: bool) -> None:

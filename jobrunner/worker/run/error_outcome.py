@@ -23,10 +23,11 @@ from jobrunner.outcome import (
     Unknown,
 )
 from jobrunner.redaction import in_error
-from jobrunner.retry import is_retried, is_spent, next_delay
+from jobrunner.retry import errors_of, is_retried, is_spent, next_delay
 from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
 _ERROR_LIMIT = 8000
+_SHOWN_OF_GROUP = 3
 OnCancel = Callable[[BaseException], BaseException]
 """Called with the CancelledError of an attempt whose task was cancelled from outside its coroutine: returns the error
 it failed with, or raises its argument, to pass it on."""
@@ -35,16 +36,23 @@ _log = SafeLogger("jobrunner.runner")
 
 def after_error(attempt: Attempt, definition: Definition, error: BaseException) -> tuple[Outcome, list[str]]:
     """The outcome of an attempt that ended with an error, and the hooks to run, in order."""
-    if isinstance(error, Snooze):
-        return Snoozed(error.delay_s), []
-    if isinstance(error, Cancel):
-        return Cancelled(str(error)), []
+    cause = sole_error(error)
+    if isinstance(cause, Snooze):
+        return Snoozed(cause.delay_s), []
+    if isinstance(cause, Cancel):
+        return Cancelled(str(cause)), []
     outcome = _failure(attempt, definition, shown(attempt, definition, error))
     given_up = (
         not outcome.retry or definition.options.ack == "early" or is_spent(attempt.number, attempt.max_attempts or 0)
     )
     hooks = ["on_failure", "on_dead"] if given_up else ["on_failure"]
     return outcome, [name for name in hooks if name in definition.hooks]
+
+
+def sole_error(error: BaseException) -> BaseException:
+    """The one error of an exception group, as an asyncio.TaskGroup raises for a task that failed; else the error."""
+    found = errors_of(error)
+    return found[0] if len(found) == 1 else error
 
 
 def shown(attempt: Attempt, definition: Definition, error: BaseException) -> BaseException:
@@ -63,14 +71,14 @@ def out_of_time(attempt: Attempt, definition: Definition) -> AttemptTimeout:
 def error_text(error: BaseException) -> str:
     """The error in one line, then its traceback, cut to 8 000 characters from the front of the traceback.
 
-    Always fit to be sent: without characters that have no UTF-8.
+    Of an exception group of one error, that error; of a larger group also the first of its errors. Always fit to be
+    sent: without characters that have no UTF-8.
     """
-    try:
-        words = str(error)
-    except Exception:  # a user's __str__ may raise
-        words = "(an error that cannot be shown)"
-    first = f"{type(error).__name__}: {words[:1000]}".replace("\n", " ")
-    if isinstance(error, (Steer, AttemptTimeout)) or error.__traceback__ is None:
+    found = errors_of(error)
+    first = _line_of(sole_error(error))
+    if len(found) > 1:
+        first = f"{first}: {'; '.join(map(_line_of, found[:_SHOWN_OF_GROUP]))}"
+    if isinstance(sole_error(error), (Steer, AttemptTimeout)) or error.__traceback__ is None:
         return sendable(first)
     try:
         lines = "".join(traceback.format_exception(error))
@@ -79,9 +87,18 @@ def error_text(error: BaseException) -> str:
     return sendable(f"{first}\n{lines[-_ERROR_LIMIT:]}")
 
 
+def _line_of(error: BaseException) -> str:
+    try:
+        words = str(error)
+    except Exception:  # a user's __str__ may raise
+        words = "(an error that cannot be shown)"
+    return f"{type(error).__name__}: {words[:1000]}".replace("\n", " ")
+
+
 def failed(error: BaseException, delay_s: float | None = None, *, retry: bool = True) -> Failed:
     """The outcome of an attempt that failed with this error."""
-    return Failed(error_text(error), delay_s, retry, qualified_name(type(error)), place_of(error))
+    cause = sole_error(error)
+    return Failed(error_text(error), delay_s, retry, qualified_name(type(cause)), place_of(cause))
 
 
 def place_of(error: BaseException) -> str:
@@ -136,14 +153,15 @@ def _may_retry(definition: Definition) -> bool:
 
 
 def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> Failed:
-    retry = isinstance(error, Retry) or (_may_retry(definition) and _is_retried(attempt, definition, error))
-    delay_s = error.delay_s if isinstance(error, Retry) else None
+    cause = sole_error(error)
+    retry = isinstance(cause, Retry) or (_may_retry(definition) and _is_retried(attempt, definition, cause))
+    delay_s = cause.delay_s if isinstance(cause, Retry) else None
     policy = definition.options.backoff
     if delay_s is None and policy is not None:
         delay_s = next_delay(
             policy,
             attempt.retry_count + 1,
-            error,
+            cause,
             on_problem=lambda problem: _log.warning("backoff failed", job=definition.name, problem=problem),
         )
     return failed(error, delay_s, retry=retry)

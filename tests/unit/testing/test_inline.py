@@ -88,7 +88,7 @@ def forget_jobs() -> Iterator[None]:
     yield
     for name in ("note", "end", "give", "slow", "early", "parent", "tenant", "async-tenant", "cancels-itself", "waits"):
         forget(f"inline-{name}")
-    for name in ("defaults", "unkept"):
+    for name in ("defaults", "unkept", "in-a-group"):
         forget(f"inline-{name}")
 
 
@@ -345,3 +345,17 @@ def test_a_task_that_is_deleted_as_it_ends_is_gone_and_a_flow_of_such_steps_has_
 def test_a_cancelled_task_has_no_error_as_on_a_server() -> None:
     with inline():
         assert unkept.using(result_ttl=60).enqueue("cancel").record().error == ""
+
+
+@job(name="inline-in-a-group")
+async def snooze_in_a_group() -> None:
+    async def later() -> None:
+        raise Snooze(in_=60)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(later())
+
+
+def test_steering_from_a_task_of_a_task_group_raises_nothing_either() -> None:
+    with inline():
+        assert snooze_in_a_group.enqueue().state is TaskState.SCHEDULED

@@ -464,3 +464,56 @@ def test_what_an_attempt_sets_in_its_context_is_gone_with_it(runner: Runner) -> 
         runner.timed_out(attempt_at("runner.hooked", number=3, max_attempts=3), ChildProcessError("it died"))
     assert found[6:] == ["nobody"] * 2
     assert tenant.get() == "nobody"
+
+
+async def in_a_task_group(error: BaseException) -> None:
+    async def child() -> None:
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(child())
+        group.create_task(asyncio.sleep(60))
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Snooze(in_=9), Snoozed(9)),
+        (Cancel("enough"), Cancelled("enough")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_task_of_a_task_group_raises_is_what_the_job_raises(
+    runner: Runner, error: BaseException, outcome: Outcome
+) -> None:
+    acts["run"] = lambda *_: in_a_task_group(error)
+    assert asyncio.run(runner.run_async(attempt_at("runner.async"))) == outcome
+
+
+def test_the_error_of_a_task_group_is_told_and_grouped_by_what_failed_in_it(runner: Runner) -> None:
+    acts["run"] = lambda *_: in_a_task_group(KeyError("k"))
+    failed = asyncio.run(runner.run_async(attempt_at("runner.async")))
+    assert isinstance(failed, Failed)
+    assert failed.error.startswith("KeyError: 'k'\n")
+    assert "unhandled errors in a TaskGroup" in failed.error
+    assert failed.error_type == "KeyError"
+    assert failed.place.endswith("in_a_task_group.<locals>.child")
+    assert failed.retry
+    acts["run"] = lambda *_: in_a_task_group(Fail("no", retry=False))
+    refused = asyncio.run(runner.run_async(attempt_at("runner.async")))
+    assert isinstance(refused, Failed)
+    assert not refused.retry
+    acts["run"] = lambda *_: in_a_task_group(Retry(in_=33))
+    again = asyncio.run(runner.run_async(attempt_at("runner.async")))
+    assert isinstance(again, Failed)
+    assert (again.retry, again.delay_s, again.error) == (True, 33, "Retry: the job asked for a retry")
+
+
+def test_a_group_of_several_errors_names_the_first_of_them(runner: Runner) -> None:
+    inner = ExceptionGroup("inner", [ValueError("b"), OSError("c")])
+    acts["run"] = throw(ExceptionGroup("outer", [KeyError("a"), inner, TypeError("d")]))
+    failed = runner.run(attempt_at("runner.plain"))
+    assert isinstance(failed, Failed)
+    first = failed.error.partition("\n")[0]
+    assert first == "ExceptionGroup: outer (3 sub-exceptions): KeyError: 'a'; ValueError: b; OSError: c"
+    assert failed.error_type == "ExceptionGroup"
