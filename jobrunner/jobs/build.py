@@ -204,11 +204,17 @@ def _no_call(job: str, is_class: bool, given: object, position: int) -> str:
 def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -> Task:
     """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
     options = definition.declared  # for all jobs there is no queue, partition or lock; the template has the rest
-    key = None if options.partition_by is None else key_of(getattr(values, options.partition_by))
-    lock = None if options.unique is None else options.unique.lock(definition.name, values, options.partition_by)
+    key, lock = None, None
+    if options.partition_by is None and options.unique is None:
+        payload = definition.parameters.write(values)
+    else:  # of two tasks whose jobs read the same
+        payload, read = definition.parameters.write_and_read(values)
+        if options.partition_by is not None:
+            key = key_of(getattr(read, options.partition_by))
+        if options.unique is not None:
+            lock = options.unique.lock(definition.name, read, options.partition_by)
     template = definition.template
     if chosen is NOW:
-        payload = definition.parameters.write(values)
         return replace(template, id=new_id(template.id), payload=payload, key=key, lock=lock)
     queue = chosen.queue if chosen.queue is not None else options.queue
     delay_ms, at_ms = due(chosen.in_, chosen.at)
@@ -224,7 +230,7 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
         template,
         id=new_id(_tag_of(queue)) if chosen.id is None else check_id(chosen.id),
         queue=queue,
-        payload=definition.parameters.write(values),
+        payload=payload,
         priority=template.priority if priority is None else priority,
         delay_ms=delay_ms,
         at_ms=at_ms,

@@ -111,6 +111,18 @@ class JobParameters(Generic[P]):
             pass
         return self._write_slowly(values)
 
+    def write_and_read(self, values: P) -> tuple[bytes, P]:
+        """The payload, and the parameters as the job will read them: 1 for a float is 1.0. Raises as `write`."""
+        decode = self._decode or self._compile()
+        try:
+            payload = self._encode(values)
+            if (read := decode(payload)) == values:
+                return payload, read
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+            pass
+        payload = self._write_slowly(values)
+        return payload, decode(payload)
+
     def read(self, payload: bytes) -> P:
         """The parameters in a payload. Raises ParameterError for one that does not fit."""
         decode = self._decode or self._compile()

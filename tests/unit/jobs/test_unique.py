@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner import Client, Unique, job
 from jobrunner.client.current import forget, use
-from jobrunner.errors import DuplicateTask, InvalidOption
+from jobrunner.errors import DuplicateTask, InvalidOption, ParameterError
 from jobrunner.jobs.enqueue_options import NOW
 
 
@@ -32,6 +32,25 @@ def raising(x: int) -> None: ...
 
 @job(name="unique.free", queue="u")
 def free(x: int) -> None: ...
+
+
+@job(name="unique.amount", queue="u", unique=True, partition_by="amount")
+def amount(amount: float, tags: set[int] = set(), note: Any = None) -> None: ...  # noqa: B006  (a job copies it)
+
+
+@pytest.mark.parametrize("same", [((1,), (1.0,)), ((2, {3, 4}), (2.0, [4, 3, 4]))])
+def test_tasks_whose_jobs_read_the_same_are_alike(current: Client, same: Any) -> None:
+    """Each was sent under another lock, and under another key, as it was written otherwise."""
+    first, second = (amount.bind(*values).task(NOW) for values in same)
+    assert first.lock == second.lock
+    assert first.key == second.key == f"{same[0][0]}.0"
+    assert amount.enqueue(*same[0]).id == amount.enqueue(*same[1]).id
+
+
+@pytest.mark.parametrize("wrong", [object(), "\ud800", float("nan")])
+def test_a_wrong_parameter_of_a_unique_job_is_told_as_of_any_other(current: Client, wrong: Any) -> None:
+    with pytest.raises(ParameterError, match=r"parameter note of job 'unique\.amount' is "):
+        amount.enqueue(1, note=wrong)
 
 
 def test_a_clash_is_answered_with_the_task_that_is_there(current: Client) -> None:
