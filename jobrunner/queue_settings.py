@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import msgspec
 
@@ -124,6 +125,27 @@ class QueueSettings:
     """How many of them at most; without `history`, for a week at most."""
     partitions: int = 1
     """Over how many slots, and so nodes of a cluster, the queue is spread; 1: it is in one. See docs/queues.md."""
+
+
+class SettingKeywords(TypedDict, total=False):
+    """The settings of a queue, as `configure` takes them; None brings back the default."""
+
+    keepalive: Duration | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    dead_ttl: Duration | None
+    dead_max: int | None
+    dead_letter_queue: str | None
+    max_inflight: int | None
+    rate: RateLimit | None
+    max_inflight_per_partition: int | None
+    rate_per_partition: RateLimit | None
+    fair: bool | None
+    max_size: int | None
+    expires_in: Duration | None
+    history: Duration | None
+    history_max: int | None
+    partitions: int | None
 
 
 def lua_defaults() -> dict[str, str]:

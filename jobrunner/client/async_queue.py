@@ -1,13 +1,13 @@
 """Queues as queues, for asyncio: Queue with every method awaited. The operations are those of Queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.client.buffer import Buffer
-from jobrunner.client.item import item_of
+from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
@@ -20,7 +20,7 @@ from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
-from jobrunner.queue_settings import QueueSettings
+from jobrunner.queue_settings import QueueSettings, SettingKeywords
 from jobrunner.settings import Duration
 from jobrunner.task import Task
 
@@ -48,7 +48,9 @@ class AsyncQueue:
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r})"
 
-    async def push(self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Any) -> str:
+    async def push(
+        self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Unpack[ItemKeywords]
+    ) -> str:
         """As Queue.push."""
         return (await self.push_many([item_of(payload, options)], wait=wait, on_clash=on_clash))[0]
 
@@ -183,7 +185,7 @@ class AsyncQueue:
         """As Queue.is_paused."""
         return await self._run(queue_operations.is_paused(self._ref))
 
-    async def configure(self, **options: Any) -> None:
+    async def configure(self, **options: Unpack[SettingKeywords]) -> None:
         """As Queue.configure."""
         await self._run(partitions.configure(self._ref, options))
 

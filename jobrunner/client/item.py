@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
@@ -51,6 +51,21 @@ class Item(_Payload, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if isinstance(self.payload, Item):
             raise InvalidOption("Item(Item(…)): an item cannot be the payload of another one; give its payload")
+
+
+class ItemKeywords(TypedDict, total=False):
+    """The options of an Item, as `push` takes them."""
+
+    in_: Duration | None
+    at: datetime | float | None
+    priority: int | None
+    keepalive: Duration | None
+    max_attempts: int | None
+    max_stalled: int | None
+    expires_in: Duration | None
+    id: str | None
+    headers: Mapping[str, str] | None
+    partition: str | None
 
 
 ITEM_OPTIONS: Final = Item.__struct_fields__[1:]

@@ -1,13 +1,13 @@
 """Queues as queues: push, reserve, report. For programs that want the queue and not the job class."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
 from jobrunner.broker.broker import Broker
 from jobrunner.client.buffer import Buffer
-from jobrunner.client.item import item_of
+from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
@@ -20,7 +20,7 @@ from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.option_names import checks_methods
-from jobrunner.queue_settings import QueueSettings
+from jobrunner.queue_settings import QueueSettings, SettingKeywords
 from jobrunner.settings import Duration
 from jobrunner.task import Task
 
@@ -44,7 +44,9 @@ class Queue:
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
-    def push(self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Any) -> str:
+    def push(
+        self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Unpack[ItemKeywords]
+    ) -> str:
         """Adds one item (bytes, any JSON value, or an `Item`) and returns its id. Options are those of `Item`.
 
         Options fill unset fields of an Item; an option that contradicts the Item raises InvalidOption.
@@ -193,7 +195,7 @@ class Queue:
         """Whether the queue is paused."""
         return self._run(queue_operations.is_paused(self._ref))
 
-    def configure(self, **options: Any) -> None:
+    def configure(self, **options: Unpack[SettingKeywords]) -> None:
         """Changes the settings named, leaves the others; None brings back the default.
 
         Options are the fields of QueueSettings. A setting that is declared (`jobrunner.queue`) counts as changed by

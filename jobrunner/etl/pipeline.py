@@ -10,7 +10,7 @@ from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import check_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import current_client
-from jobrunner.client.item import item_of
+from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.queue import Queue, align_shards
 from jobrunner.client.settings_hash import write_settings
@@ -217,7 +217,8 @@ class Pipeline:
         return self.client.queue(self.graph.find(full_name(self.name, name)).queue)
 
     def push(
-        self, queue: str, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Any
+        self, queue: str, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing",
+        **options: Unpack[ItemKeywords],
     ) -> str:
         """Adds a payload or an `Item` and returns its id; waits up to `wait` for capacity. Options are those of `Item`.
 

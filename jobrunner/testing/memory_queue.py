@@ -3,14 +3,14 @@ All else of a queue is refused."""
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Unpack
 
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import read_settings, write_settings
 from jobrunner.clock import unix_ms
-from jobrunner.queue_settings import QueueSettings, RateLimit
+from jobrunner.queue_settings import QueueSettings, RateLimit, SettingKeywords
 from jobrunner.settings import Duration
 
 
@@ -63,7 +63,7 @@ class MemoryQueue(Queue):
         self._kept = kept
         self._name = ref.name
 
-    def configure(self, **options: Any) -> None:
+    def configure(self, **options: Unpack[SettingKeywords]) -> None:
         for name, value in write_settings(options, self._name).items():
             self._kept.fields.pop(name, None)
             if value != "":

@@ -14,7 +14,9 @@ GOOD = '''
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
-from jobrunner import AsyncTaskHandle, Backoff, Job, PeriodicJob, TaskHandle, chain, group, job
+from jobrunner import (
+    AsyncQueue, AsyncTaskHandle, Backoff, Job, PeriodicJob, Queue, RateLimit, TaskHandle, chain, group, job,
+)
 
 
 @job(queue="mail", max_attempts=5, backoff=Backoff(base=1), timeout=timedelta(seconds=5))
@@ -125,6 +127,16 @@ def enqueue_all() -> None:
     task.requeue()
 
 
+def use_queue(orders: Queue) -> None:
+    assert_type(orders.push({"a": 1}, in_=timedelta(minutes=3), priority=2, headers={"a": "b"}), str)
+    orders.configure(max_inflight=10, rate=RateLimit(15, per=3600), max_size=None, history=timedelta(days=1))
+
+
+async def use_async_queue(orders: AsyncQueue) -> None:
+    assert_type(await orders.push(b"x", id="mine", expires_in=60, wait=5), str)
+    await orders.configure(fair=True, backoff=Backoff(base=3), partitions=4)
+
+
 async def enqueue_async() -> None:
     handle = await SendWelcomeEmail(address="a@b.c").aenqueue()
     await handle.result(timeout=30)
@@ -152,6 +164,10 @@ WRONG = {
     "a result of the wrong type": 'x: int = SendWelcomeEmail(address="x").enqueue().result()',
     "a wrong parameter before using": 'SendWelcomeEmail(address=5).using(in_=5)',
     "text instead of a datetime": 'SendWelcomeEmail(address="x").enqueue(at="tomorrow")',
+    "a wrong option of push": 'Client().queue("mail").push(1, in_="soon")',
+    "an unknown option of push": 'Client().queue("mail").push(1, soon=True)',
+    "a wrong setting of a queue": 'Client().queue("mail").configure(max_inflight="many")',
+    "an unknown setting of a queue": 'Client().queue("mail").configure(max_inflght=3)',
     "an unknown option of @job": "job(quue='mail')",
     "a wrong option of @job": "job(max_attempts='many')",
 }
@@ -163,7 +179,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("typing")
     (place / "good.py").write_text(GOOD)
     for number, line in enumerate(WRONG.values()):
-        imports = "from good import SendWelcomeEmail, add\nfrom jobrunner import job\n"
+        imports = "from good import SendWelcomeEmail, add\nfrom jobrunner import Client, job\n"
         (place / f"wrong_{number}.py").write_text(f"{imports}\n{line}\n")
     root = Path(__file__).parents[2]
     (place / "pyrightconfig.json").write_text(

@@ -9,12 +9,13 @@ import pytest
 
 from jobrunner import Unique, chain
 from jobrunner.client.client import Client
-from jobrunner.client.item import read_headers
+from jobrunner.client.item import ITEM_OPTIONS, ItemKeywords, read_headers
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime, ParameterError, UnknownOption, UsageError
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.enqueue_options import EnqueueKeywords, EnqueueOptions
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.registry import forget
+from jobrunner.queue_settings import QueueSettings, SettingKeywords
 
 
 @job(name="using-mail", queue="mail")
@@ -110,6 +111,8 @@ def test_parameters_are_checked_as_ever(current: Client) -> None:
 
 def test_there_is_one_kind_of_options() -> None:
     assert EnqueueOptions.__struct_fields__ == tuple(EnqueueKeywords.__annotations__)
+    assert tuple(ItemKeywords.__annotations__) == ITEM_OPTIONS
+    assert QueueSettings.__slots__ == tuple(SettingKeywords.__annotations__)
     assert Mail(to="a").using(in_=1).options == EnqueueOptions(in_=1) == add.using(in_=1).bind("a").options
 
 
