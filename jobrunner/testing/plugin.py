@@ -1,7 +1,8 @@
 """The pytest plugin: fixtures for the tests of applications. Installed with jobrunner; see docs/testing.md."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from uuid import uuid4
 
 import pytest
 
@@ -30,9 +31,13 @@ def jobrunner_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _jobrunner_prefixes(pytestconfig: pytest.Config) -> Iterator[str]:
-    session = getattr(pytestconfig, "workerinput", {}).get("testrunuid", "test")[:8]
-    worker = getattr(pytestconfig, "workerinput", {}).get("workerid", "main")
-    return (f"{session}-{worker}-{number}" for number in itertools.count(1))
+    return prefixes(getattr(pytestconfig, "workerinput", {}))
+
+
+def prefixes(of_xdist: Mapping[str, str]) -> Iterator[str]:
+    """Prefixes of no other session: on a server of the user's own, other sessions may run, or have been killed."""
+    session = of_xdist.get("testrunuid") or uuid4().hex
+    return (f"{session[:8]}-{of_xdist.get('workerid', 'main')}-{number}" for number in itertools.count(1))
 
 
 @pytest.fixture

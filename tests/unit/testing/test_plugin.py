@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.testing import plugin
+
 Suite = Callable[..., pytest.RunResult]
 SERVERS = pytest.mark.parametrize("server", ["embedded", pytest.param("fake", marks=pytest.mark.slow)])
 USUAL = """
@@ -183,6 +185,15 @@ def test_it(jobrunner_worker):
     jobrunner_worker.run()
 """
     suite(source, passed=1)
+
+
+def test_sessions_on_one_server_do_not_meet() -> None:
+    """Without xdist each had the prefix test-main-1, also for what a session that was killed had left."""
+    first, second = plugin.prefixes({}), plugin.prefixes({})
+    of_workers = [plugin.prefixes({"testrunuid": "7" * 32, "workerid": worker}) for worker in ("gw0", "gw1")]
+    found = [next(names) for names in (first, first, second, *of_workers)]
+    assert len(set(found)) == 5
+    assert found[3:] == ["77777777-gw0-1", "77777777-gw1-1"]
 
 
 def test_the_entry_point_names_the_plugin() -> None:
