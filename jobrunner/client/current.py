@@ -163,10 +163,12 @@ async def async_client() -> "AsyncIterator[AsyncClient]":
     """
     import asyncio
 
+    client, loop = current_async_client(), asyncio.get_running_loop()
+    mine = list(_of_loops.get(loop, ()))  # which is not closed before, however many others come
     try:
-        yield current_async_client()
+        yield client
     finally:
-        for found in list(_of_loops.get(asyncio.get_running_loop(), ())):
+        for found in [*mine, *_of_loops.get(loop, ())]:
             await found.closing.aclose()
 
 

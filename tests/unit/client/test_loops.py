@@ -13,8 +13,8 @@ from jobrunner.broker.redis_py import _cancellable
 from jobrunner.client import current as current_clients
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.current import configure, current_async_client, forget, pinned
-from jobrunner.errors import UsageError
+from jobrunner.client.current import async_client, configure, current_async_client, forget, pinned
+from jobrunner.errors import ClientClosed, UsageError
 from jobrunner.task import Task, TaskState
 from tests.support.server import Server
 
@@ -68,6 +68,22 @@ def test_clients_of_other_settings_are_closed_when_they_are_many(server: Server,
 
     configure(server.url, keys.prefix)
     assert asyncio.run(configured_again()) == (13, current_clients._MOST_OF_A_LOOP)
+    forget()
+
+
+def test_the_client_of_a_block_outlasts_all_that_come_after_it(server: Server, keys: Any) -> None:
+    async def configured_again() -> None:
+        async with async_client() as mine:
+            for number in range(12):
+                configure(server.url, f"{keys.prefix}-{number}")
+                await push()
+            await asyncio.sleep(0.01)
+            assert await mine.queues() == []
+        with pytest.raises(ClientClosed):
+            await mine.queues()
+
+    configure(server.url, keys.prefix)
+    asyncio.run(configured_again())
     forget()
 
 
