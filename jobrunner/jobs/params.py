@@ -44,6 +44,9 @@ class ParametersMeta(msgspec.StructMeta):
                         "(customer: str), as a dataclass does; code that runs when one is made goes into "
                         "__post_init__, and what run() needs, such as a connection, is made in before() or run()"
                     )
+            for attribute, value in list(namespace.items()):
+                if isinstance(value, dataclasses.Field):
+                    _replace_field(name, namespace, attribute, value)
             return super().__new__(mcls, name, bases, namespace, **config)
 
         def __getattr__(cls, name):  # noqa: N805
@@ -56,6 +59,21 @@ class ParametersMeta(msgspec.StructMeta):
                 raise ParameterError(
                     f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}{_meant(cls, kwargs)}"
                 ) from error
+
+
+def _replace_field(job: str, namespace: dict[str, Any], name: str, given: "dataclasses.Field[Any]") -> None:
+    """Puts a default in the place of the `field(…)` of a dataclass. Raises UsageError."""
+    if not given.init:
+        raise UsageError(
+            f"job class {job}: parameter {name} has field(init=False), but a job gets all its parameters from the "
+            "task; make what it computes in before() or run()"
+        )
+    if given.default_factory is not dataclasses.MISSING:
+        namespace[name] = msgspec.field(default_factory=given.default_factory)
+    elif given.default is not dataclasses.MISSING:
+        namespace[name] = msgspec.field(default=given.default)
+    else:
+        del namespace[name]
 
 
 def _meant(job: Any, given: Iterable[str]) -> str:

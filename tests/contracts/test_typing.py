@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 GOOD = '''
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
@@ -52,6 +53,7 @@ class Heartbeat(PeriodicJob):
 class CountRows(Job):
     path: str
     limit: int = 0
+    columns: list[str] = field(default_factory=list)
 
     def run(self) -> int:
         return self.limit

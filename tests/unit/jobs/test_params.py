@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.errors import ParameterError
+from jobrunner.errors import ParameterError, UsageError
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.params import JobParameters
@@ -289,3 +289,22 @@ def test_a_type_that_cannot_be_read_is_told_with_its_parameter() -> None:
 
     with pytest.raises(ParameterError, match=r"job 'Ambiguous' has a parameter whose type .*, either: Type unions"):
         JobParameters(Ambiguous, "Ambiguous").write(Ambiguous())
+
+
+def test_a_default_may_be_written_as_in_a_dataclass() -> None:
+    class Made(Job):
+        needed: int = field()
+        lines: list[Line] = field(default_factory=lambda: [Line("a")])
+        count: int = field(default=3, metadata={"unit": "pieces"})
+
+    first, second = Made(1), Made(needed=2, count=5)
+    assert (first.lines, first.count, second.count) == ([Line("a")], 3, 5)
+    assert first.lines is not second.lines
+    parameters = JobParameters(Made, "Made")
+    assert parameters.read(parameters.write(first)) == first
+    with pytest.raises(ParameterError, match="needed"):
+        Made()  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match=r"job class Computed: parameter total has field\(init=False\)"):
+
+        class Computed(Job):
+            total: int = field(init=False, default=0)
