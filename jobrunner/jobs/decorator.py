@@ -32,6 +32,11 @@ def values_of(function: Callable[..., Any]) -> type[Job]:
     """A Job whose parameters are those of the function, and whose `run` calls it."""
     name = getattr(function, "__name__", "job")
     _refuse_generator(name, function)
+    if next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+        raise UsageError(
+            f"job {name!r} is a method, and a task has no object to call it on; declare a function that makes the "
+            "object, or a class with Job as its base"
+        )
     hints = _hints_of(name, function)
     body: dict[str, Any] = {"__annotations__": {}, "__module__": function.__module__, "run": run_of(function)}
     for parameter in inspect.signature(function).parameters.values():

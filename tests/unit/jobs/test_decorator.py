@@ -346,6 +346,24 @@ def test_a_generator_is_refused_as_a_worker_would_run_nothing_of_it() -> None:
                 yield 1
 
 
+def test_a_method_is_refused_as_a_task_has_no_object_to_call_it_on() -> None:
+    with pytest.raises(UsageError, match="job 'greet' is a method"):
+
+        class Greeter:
+            @job
+            def greet(self, name: str) -> str:
+                return name
+
+    class Adder:
+        @staticmethod
+        @job(name="decorator.static")
+        def add(x: int) -> int:
+            return x + 1
+
+    assert Adder.add(1) == Adder().add(1) == 2
+    registry.forget("decorator.static")
+
+
 def test_a_class_that_could_only_fail_is_refused_where_it_is_declared() -> None:
     with pytest.raises(UsageError, match=r"NoRun has no run\(\); define def run\(self\)"):
 
