@@ -112,8 +112,8 @@ class AsyncBroker:
             await self._nodes.close()
 
     async def _drop_idle(self) -> None:
-        for connection in self._idle.take_all():
-            await connection.disconnect()
+        # At the same time: each may wait for a server that does not answer, as long as for a connect.
+        await asyncio.gather(*(connection.disconnect() for connection in self._idle.take_all()))
 
     def _node(self, endpoint: Endpoint) -> "AsyncBroker":
         return AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)

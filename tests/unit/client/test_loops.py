@@ -12,7 +12,7 @@ import pytest
 from jobrunner.broker.redis_py import _cancellable
 from jobrunner.client import current as current_clients
 from jobrunner.client.async_client import AsyncClient
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import async_client, configure, current_async_client, forget, pinned
 from jobrunner.errors import ClientClosed, UsageError
 from jobrunner.task import Task, TaskState
@@ -109,6 +109,27 @@ def test_one_client_serves_a_loop_after_the_other_whatever_was_under_way(client:
         abandoned._log_destroy_pending = False  # type: ignore[attr-defined]
     del abandoned, pushes
     gc.collect()  # coroutines of a loop that is closed end with an error, here and in no later test
+
+
+def test_connections_are_closed_at_the_same_time(client: Client) -> None:
+    """A server that does not answer holds up each for as long as a connect; a loop now waits for it as it ends."""
+
+    class Meets:
+        async def disconnect(self) -> None:
+            await both.wait()
+
+    async def close() -> None:
+        nonlocal both
+        both = asyncio.Barrier(2)
+        one = AsyncClient(client.settings.url, client.settings.prefix)
+        await one.queue("mail").counts()
+        for _ in range(2):
+            broker_of(one)._idle.rest(Meets())
+        async with asyncio.timeout(10):
+            await one.close()
+
+    both: asyncio.Barrier
+    asyncio.run(close())
 
 
 def test_one_client_in_two_loops_that_both_run_is_refused(client: Client) -> None:
