@@ -28,6 +28,13 @@ async def push(number: int = 0) -> str:
     return await current_async_client().queue("mail").push(number)
 
 
+async def closed(client: AsyncClient) -> None:
+    """Returns when the loop has closed the client."""
+    async with asyncio.timeout(10):
+        while not broker_of(client)._closed:
+            await asyncio.sleep(0)
+
+
 def test_a_program_that_makes_a_loop_for_each_call_keeps_no_connections(client: Client) -> None:
     with pinned(client):
         asyncio.run(push())
@@ -62,8 +69,7 @@ def test_clients_of_other_settings_are_closed_when_they_are_many(server: Server,
         for number in range(12):
             configure(server.url, f"{keys.prefix}-{number}")
             ids.append(await push())
-        await asyncio.sleep(0.01)  # lets the loop end what nobody refers to
-        assert current_async_client() is not first
+        await closed(first)
         return len(set(ids)), len(current_clients._of_loops[asyncio.get_running_loop()])
 
     configure(server.url, keys.prefix)
@@ -74,10 +80,12 @@ def test_clients_of_other_settings_are_closed_when_they_are_many(server: Server,
 def test_the_client_of_a_block_outlasts_all_that_come_after_it(server: Server, keys: Any) -> None:
     async def configured_again() -> None:
         async with async_client() as mine:
+            others = []
             for number in range(12):
                 configure(server.url, f"{keys.prefix}-{number}")
                 await push()
-            await asyncio.sleep(0.01)
+                others.append(current_async_client())
+            await closed(others[0])
             assert await mine.queues() == []
         with pytest.raises(ClientClosed):
             await mine.queues()
