@@ -260,6 +260,32 @@ def delay_s(value: Any) -> float:
     return seconds(float(value), option="a delay", minimum=-_FARTHEST_S)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonForms:
+    """The types of columns that one way to JSON carries without a loss."""
+
+    keys: tuple[type[spark.DataType], ...]
+    """Of the keys of maps, which become names of objects."""
+    formless: tuple[type[spark.DataType], ...] = ()
+
+    def check(self, kind: spark.DataType) -> None:
+        """Raises ValueError for any other type."""
+        if isinstance(kind, self.formless):
+            raise ValueError(f"{kind.simpleString()} has no JSON form; cast it to a string")
+        if isinstance(kind, spark.ArrayType):
+            self.check(kind.elementType)
+        elif isinstance(kind, spark.MapType):
+            if not isinstance(kind.keyType, self.keys):
+                raise ValueError(f"keys of type {kind.keyType.simpleString()} have no JSON form; make them strings")
+            self.check(kind.valueType)
+        elif isinstance(kind, spark.StructType):
+            names = kind.fieldNames()
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"it has the field {twice[0]!r} twice; rename one of them")
+            for field in kind.fields:
+                self.check(field.dataType)
+
+
 def refuses(check: Callable[[Any], object], value: Any) -> bool:
     """Whether a check raises for a value, to find the row that it raised for."""
     try:

@@ -50,17 +50,27 @@ def check_parsed(kind: type[Any], value: Any) -> Any:
     return kind()
 
 
+def exact_number(text: str) -> Decimal | str:
+    """For a decoder of msgspec: `float_hook`, so that decimals keep digits that a double does not have."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond all bounds; the text fits no column either
+        return text
+
+
 def decimal_of(value: Any, precision: int, scale: int) -> Decimal:
-    """A JSON number or text as a decimal, rounded as Spark rounds it. Raises ValueError."""
+    """A JSON number (an int, or what `exact_number` made of it) or a text as a decimal, rounded as Spark rounds it.
+    Raises ValueError."""
     text = value.replace(",", "") if isinstance(value, str) else str(value)
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _DECIMAL.fullmatch(text):
-        raise ValueError(f"expected a decimal, got {describe(value)}")
+    shown = text if isinstance(value, Decimal) else describe(value)
+    if isinstance(value, bool) or not isinstance(value, (str, int, Decimal)) or not _DECIMAL.fullmatch(text):
+        raise ValueError(f"expected a decimal, got {shown}")
     try:
         found = Decimal(text).quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     except InvalidOperation:
         found = None
-    if found is None or abs(found) >= Decimal(10) ** (precision - scale):
-        raise ValueError(f"{describe(value)} has too many digits for decimal({precision},{scale})")
+    if found is None or found.copy_abs() >= Decimal(10) ** (precision - scale):  # abs() rounds to 28 digits
+        raise ValueError(f"{shown} has too many digits for decimal({precision},{scale})")
     return found
 
 

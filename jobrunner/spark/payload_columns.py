@@ -8,7 +8,6 @@ Python decodes a payload for its check anyway, and makes 19 columns of it in 1 Â
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -31,6 +30,7 @@ _UTC = ("UTC", "Etc/UTC", "Z", "GMT")
 _TOO_FINE = re.compile(rb"(:\d\d\.\d{6})\d+")
 _INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
 _AS_THEY_ARE = (spark.StringType, spark.IntegralType, spark.BooleanType, spark.DateType)
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
 Convert = Callable[[Any], Any]
 
 
@@ -71,8 +71,8 @@ class PayloadColumns:
         columns = list(zip(*map(msgspec.structs.astuple, rows), strict=True)) or [()] * len(self.kinds)
         if self._times:
             self._cut_times(payloads, columns, misfits)
-        shapes = zip(columns, self.kinds, self._converters, strict=True)
-        return [_array(values, misfits, kind, convert) for values, kind, convert in shapes], misfits
+        shapes = zip(self.fields, columns, self.kinds, self._converters, strict=True)
+        return [_array(field.name, values, misfits, kind, convert) for field, values, kind, convert in shapes], misfits
 
     def _cut_times(
         self, payloads: Sequence[bytes | None], columns: list[tuple[Any, ...]], misfits: Mapping[int, str]
@@ -145,13 +145,14 @@ def has_times(schema: spark.StructType | None) -> bool:
     return schema is not None and any(isinstance(column.dataType, spark.TimestampType) for column in schema.fields)
 
 
-def _array(values: Sequence[Any], misfits: dict[int, str], kind: pa.DataType, convert: Convert | None) -> pa.Array:
-    if convert is not None:
-        values = [None if value is None else convert(value) for value in values]
+def _array(
+    name: str, values: Sequence[Any], misfits: dict[int, str], kind: pa.DataType, convert: Convert | None
+) -> pa.Array:
     try:
-        return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return _one_by_one(values, kind, misfits)
+        made = values if convert is None else [None if value is None else convert(value) for value in values]
+        return pa.array(made, kind)
+    except _UNFIT:
+        return _one_by_one(name, values, misfits, kind, convert or _as_it_is)
 
 
 def check_readable(schema: spark.StructType) -> None:
@@ -167,15 +168,22 @@ def check_readable(schema: spark.StructType) -> None:
             raise InvalidOption(f"payload column {column.name!r}: {error}") from None
 
 
-def _one_by_one(values: Sequence[Any], kind: pa.DataType, misfits: dict[int, str]) -> pa.Array:
+def _one_by_one(
+    name: str, values: Sequence[Any], misfits: dict[int, str], kind: pa.DataType, convert: Convert
+) -> pa.Array:
     kept = []
     for position, value in enumerate(values):
         try:
-            kept.append(pa.scalar(value, kind).as_py() if value is not None else None)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            misfits.setdefault(position, f"the payload does not fit the schema: {str(error).splitlines()[0]}")
+            kept.append(pa.scalar(convert(value), kind).as_py() if value is not None else None)
+        except _UNFIT as error:
+            said = str(error).splitlines()[0]
+            misfits.setdefault(position, f"the payload does not fit the schema: column {name!r}: {said}")
             kept.append(None)
     return pa.array(kept, kind)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _all_null(count: int) -> type[msgspec.Struct]:
@@ -212,18 +220,13 @@ def _nested(of: spark.DataType) -> Convert:
 def _inside(of: spark.DataType) -> Convert:
     convert = _converter(of)
     if convert is None:
-        return lambda value: value
+        return _as_it_is
     return lambda value: None if value is None else convert(value)
 
 
 def _decimal(of: spark.DecimalType) -> Convert:
-    def convert(value: Any) -> Decimal | str:
-        try:
-            return decimal_of(value, of.precision, of.scale)
-        except ValueError:
-            return str(value)
-
-    return convert
+    precision, scale = of.precision, of.scale
+    return lambda value: decimal_of(value, precision, scale)
 
 
 def _instant(value: datetime) -> datetime:

@@ -17,7 +17,7 @@ from pyspark.sql import types as spark
 from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import EncryptionError, InvalidOption
 from jobrunner.settings import ClientSettings
-from jobrunner.spark.parsed_values import check_parsed, parsed_kind
+from jobrunner.spark.parsed_values import check_parsed, exact_number, parsed_kind
 
 _NOT_A_NUMBER = Literal["NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"]
 """The texts that `to_json` writes for a double that is no number."""
@@ -32,7 +32,7 @@ _BITS: dict[type[spark.DataType], int] = {
 _ONE_WORD: dict[type[spark.DataType], Any] = {
     spark.FloatType: Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)] | _NOT_A_NUMBER,
     spark.DoubleType: float | _NOT_A_NUMBER,
-    spark.DecimalType: int | float | str,
+    spark.DecimalType: Any,
     spark.BooleanType: bool,
     spark.DateType: date,
     spark.TimestampType: datetime,
@@ -57,7 +57,7 @@ def payload_check(schema: spark.StructType | None, *, is_parsed: bool = False) -
     """
     if schema is None:
         return _any_json
-    return msgspec.json.Decoder(_struct(schema, is_parsed), dec_hook=check_parsed).decode
+    return msgspec.json.Decoder(_struct(schema, is_parsed), dec_hook=check_parsed, float_hook=exact_number).decode
 
 
 def misfit(error: Exception) -> str:

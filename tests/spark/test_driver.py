@@ -103,6 +103,25 @@ def test_instants_keep_their_zone_and_microseconds(flights, drive, found):
     assert datetime.fromisoformat(payload["at"]) == datetime(2013, 1, 1, 3, 0, 0, 1, UTC)
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "array<timestamp>"])
+def test_an_instant_of_a_zone_whose_offset_had_seconds_is_kept(spark, flights, drive, found, kind):
+    @flights.spark_station("clean", to="late", max_wait=0, schema=f"at {kind}")
+    def leave(df, spark):
+        return df
+
+    flights.declare("late")
+    at = "1889-12-31T23:06:32.5Z"
+    flights.push("clean", {"at": at if kind == "timestamp" else [at]})
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        drive("clean")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (payload,) = found("late").values()
+    (made,) = [payload["at"]] if kind == "timestamp" else payload["at"]
+    assert datetime.fromisoformat(made) == datetime(1889, 12, 31, 23, 6, 32, 500_000, UTC)
+
+
 def test_a_column_names_the_target_of_each_item(flights, drive, audit, found):
     @flights.spark_station("clean", to=("late", "on_time"), max_wait=0, schema="n int")
     def route(df, spark):

@@ -41,6 +41,14 @@ SHAPES = {
     "_headers of words": (lambda df: df.withColumn("_headers", F.lit("x")), "column '_headers' of type string: make"),
     "_to of numbers": (lambda df: df.withColumn("_to", F.lit(1)), "column '_to' of type int: make it a string"),
     "a numeric _id": (lambda df: df.withColumn("_id", F.lit(1)), "column '_id' of type int: make it a string"),
+    "keys that are no text": (
+        lambda df: df.withColumn("n", F.array(F.create_map(F.current_date(), "n"))),
+        "returned column 'n': keys of type date have no JSON form; make them strings",
+    ),
+    "a struct with a field twice": (
+        lambda df: df.withColumn("n", F.struct("n", "n")),
+        "returned column 'n': it has the field 'n' twice; rename one of them",
+    ),
     "a column that is not there": (lambda df: df.select("_id", "m"), "name `m` cannot be resolved"),
 }
 

@@ -13,7 +13,7 @@ from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.option_names import check_names, listed, settle_names
 from jobrunner.settings import client_settings, file_settings
-from jobrunner.spark.columns import NUMBER, WHOLE
+from jobrunner.spark.columns import NUMBER, WHOLE, JsonForms
 from jobrunner.spark.parsed_values import check_names as check_field_names
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.sink.micro_batch import MicroBatch
@@ -25,6 +25,13 @@ _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
 """Spark passes these on; they are not for the data source."""
 _TEXT = (spark.StringType,)
 _TIME = (spark.TimestampType,)
+_FORMS = JsonForms(
+    keys=(
+        spark.StringType, spark.NumericType, spark.DateType, spark.TimestampType, spark.TimestampNTZType,
+        spark.TimeType, spark.BinaryType, spark.NullType,
+    ),
+    formless=(spark.YearMonthIntervalType, spark.CalendarIntervalType),
+)  # fmt: skip
 STEERING: Mapping[str, tuple[tuple[type[spark.DataType], ...], str]] = {
     "_id": (_TEXT, "a string: the id of the task"),
     "_priority": (WHOLE, "a whole number: 0, 1 or 2"),
@@ -121,6 +128,11 @@ def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
         check_field_names(spark.StructType(fields))
     except ValueError as error:
         raise InvalidOption(f"the columns cannot be fields of a payload: {error}; rename one of them") from None
+    for column in fields:
+        try:
+            _FORMS.check(column.dataType)
+        except ValueError as error:
+            raise InvalidOption(f"column {column.name!r}: {error}") from None
     definition = options.definition()
     if definition is not None:
         _check_parameters([column.name for column in fields], definition)

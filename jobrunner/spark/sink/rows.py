@@ -17,6 +17,7 @@ from jobrunner.errors import InvalidName, InvalidOption, ParameterError, Payload
 from jobrunner.jobs.build import key_of
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.spark.columns import checked_priority, delay_s, refuses
+from jobrunner.spark.sink.json_values import json_values
 from jobrunner.spark.sink.options import WriteOptions, WriteShape
 from jobrunner.task import derived_id, instant_ms
 
@@ -41,7 +42,7 @@ class RowPacker:
 
     def pack(self, batch: pa.RecordBatch) -> list[bytes | str]:
         """The words of the rows. Raises ParameterError, InvalidOption, InvalidName, PayloadTooLarge."""
-        columns = _columns(batch)
+        columns = self._columns(batch)
         payloads = self._payloads(columns, batch.num_rows)
         ids = self._ids(columns, payloads)
         words: list[Any] = [self._to] * (4 * batch.num_rows)
@@ -50,6 +51,16 @@ class RowPacker:
         words[3::4] = self._mores(columns, payloads)
         self._before += batch.num_rows
         return words
+
+    def _columns(self, batch: pa.RecordBatch) -> Columns:
+        found: Columns = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                found[name] = json_values(column)
+            except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # an instant in year 10000, say
+                at = next(n for n in range(len(column)) if refuses(json_values, column.slice(n, 1)))
+                raise InvalidOption(f"{self._row(at, b'')}: column {name!r} has no JSON form: {error}") from error
+        return found
 
     def _payloads(self, columns: Columns, count: int) -> list[bytes]:
         values = [columns[name] for name in self._shape.payload]
@@ -147,13 +158,6 @@ class RowPacker:
         shown = payload[:_LONGEST_SHOWN].decode(errors="replace")
         more = "…" if len(payload) > _LONGEST_SHOWN else ""
         return f"row {self._before + at + 1} of its partition" + (f" ({shown}{more})" if shown else "")
-
-
-def _columns(batch: pa.RecordBatch) -> Columns:
-    return {
-        name: column.to_pylist(maps_as_pydicts="strict")
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
 
 
 def _payload_struct(names: tuple[str, ...]) -> Any:

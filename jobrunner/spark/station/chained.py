@@ -105,7 +105,7 @@ class _ChainRun:
         rows = self._with_own(rows)
         for target in station.targets:
             some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
-            self.visit(target, self._for_next(some, self._shapes[station.queue], target))
+            self.visit(target, self._for_next(some, station.queue, target))
 
     def _keep(self, rows: DataFrame) -> DataFrame:
         rows = rows.persist()
@@ -137,8 +137,9 @@ class _ChainRun:
         missing = [name for name in OWN if name not in rows.columns]
         return rows.join(self._members.select(ID, *missing), ID, "left") if missing else rows
 
-    def _for_next(self, rows: DataFrame, returned: PayloadShape, queue: str) -> DataFrame:
-        """The rows of a station that sees payloads in a shape, as the station of a queue declares its own."""
+    def _for_next(self, rows: DataFrame, station: str, queue: str) -> DataFrame:
+        """The rows that a station returned, as the station of a queue declares its own."""
+        returned = self._shapes[station]
         shape = self._shapes.get(queue, PayloadShape())
         kinds = {field.name: field.dataType for field in rows.schema.fields if not field.name.startswith("_")}
         is_text = returned.columns is None and list(kinds) == [PAYLOAD]
@@ -150,7 +151,7 @@ class _ChainRun:
                     for name, kind in wanted.items()
                 ]
                 return rows.select(*columns, *OWN)
-        text, may_be_no_json = payload_text(kinds, returned)
+        text, may_be_no_json = payload_text(kinds, returned, station)
         read = as_read(rows, text)
         if queue in self._chain.python or (shape.columns is None and not may_be_no_json):
             return shape.dress(read)

@@ -12,7 +12,7 @@ from pyspark.sql import types as spark_types
 from jobrunner.errors import StationError
 from jobrunner.etl.graph import nearest
 from jobrunner.outcome import Steer
-from jobrunner.spark.columns import NUMBER, WHOLE, quoted
+from jobrunner.spark.columns import NUMBER, WHOLE, JsonForms, quoted
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape
@@ -20,8 +20,13 @@ from jobrunner.spark.station.staging import RowRules
 
 TO, DELAY, PRIORITY, HEADERS = "_to", "_delay", "_priority", "_headers"
 _STEERING = (TO, DELAY, PRIORITY, HEADERS, ERROR)
+_FORMS = JsonForms(
+    keys=(spark_types.StringType, spark_types.NumericType, spark_types.BooleanType, spark_types.NullType)
+)
+"""Of `to_json`, which makes of a date that is a key the number of its day."""
 _JSON = {
     "ignoreNullFields": "false",
+    "timeZone": "UTC",  # an offset has no seconds here, and those of most zones before 1900 have
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
@@ -55,7 +60,8 @@ def check_sink(queue: str, returned: Any) -> None:
 def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
     """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
     returned, columns = check_output(returned, rules)
-    text, checked = payload_text({name: kind for name, kind in columns.items() if not name.startswith("_")}, shape)
+    payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
+    text, checked = payload_text(payload, shape, rules.station)
     kept = [_steering(name) for name in columns if name in _STEERING]
     task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
     return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
@@ -112,8 +118,16 @@ def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
         raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
 
 
-def payload_text(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
-    """(a column with the JSON of the payload's columns, whether it is text of the user's own)."""
+def payload_text(
+    columns: dict[str, spark_types.DataType], shape: PayloadShape, station: str
+) -> tuple[Column, bool]:
+    """(a column with the JSON of the payload's columns, whether it is text of the user's own). Raises StationError for
+    a column whose values would not come out of it as they are."""
+    for name, kind in columns.items():
+        try:
+            _FORMS.check(kind)
+        except ValueError as error:
+            raise StationError(f"station {station!r} returned column {name!r}: {error}") from None
     if list(columns) == [PAYLOAD] and shape.columns is None:
         if isinstance(columns[PAYLOAD], spark_types.StringType):
             return F.col(PAYLOAD), True

@@ -66,6 +66,8 @@ PARSED = spark.StructType(
     [
         spark.StructField("cost", spark.DecimalType(5, 2)),
         spark.StructField("costs", spark.ArrayType(spark.DecimalType(38, 10))),
+        spark.StructField("large", spark.DecimalType(19, 2)),
+        spark.StructField("whole", spark.DecimalType(38, 0)),
         spark.StructField("far", spark.FloatType()),
         spark.StructField("raw", spark.BinaryType()),
         spark.StructField("local", spark.TimestampNTZType()),
@@ -81,6 +83,7 @@ PARSED = spark.StructType(
         b"{}",
         b'{"cost": null, "costs": [null], "raw": null, "local": null, "at": null, "time": null}',
         b'{"cost": 999.994, "costs": [1, 0.5, "1e3", "-1,000.5", "1234567890123456789012345678.5"]}',
+        b'{"large": 99999999999999999.99, "whole": 99999999999999999999999999999999999999}',
         b'{"far": 3.4028235e38, "raw": "aGk=", "local": "2026-01-31 23:59:59.5", "time": "23:59:59.999999"}',
         b'{"far": "-Infinity", "raw": "", "at": "2026-01-31T23:59:59.123456789+18:00"}',
     ],
@@ -93,8 +96,9 @@ def test_what_spark_can_parse_is_let_through(payload):
     ("payload", "said"),
     [
         (b'{"cost": 999.995}', "column 'cost': 999.995 has too many digits for decimal(5,2)"),
-        (b'{"cost": 1e300}', "column 'cost': 1e+300 has too many digits for decimal(5,2)"),
+        (b'{"cost": 1e300}', "column 'cost': 1E+300 has too many digits for decimal(5,2)"),
         (b'{"cost": "1e9999"}', "column 'cost': '1e9999' has too many digits for decimal(5,2)"),
+        (b'{"large": 99999999999999999.995}', "column 'large': 99999999999999999.995 has too many digits for dec"),
         (b'{"cost": "NaN"}', "column 'cost': expected a decimal, got 'NaN'"),
         (b'{"cost": ""}', "column 'cost': expected a decimal, got ''"),
         (b'{"cost": "1_0"}', "column 'cost': expected a decimal, got '1_0'"),

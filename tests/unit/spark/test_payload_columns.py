@@ -123,3 +123,30 @@ def test_decimals_keep_all_digits_and_are_rounded_as_spark_rounds_them() -> None
         Decimal("0.13"), None, Decimal("1000.00"),
     ]  # fmt: skip
     assert set(misfits) == {3}
+
+
+def test_numbers_keep_the_digits_that_a_double_does_not_have() -> None:
+    money = spark.DecimalType(19, 2)
+    kinds = {"d": money, "whole": spark.DecimalType(38, 0), "l": spark.ArrayType(money)}
+    reader = PayloadColumns(spark.StructType([spark.StructField(name, kind) for name, kind in kinds.items()]))
+    columns, misfits = reader.read(
+        [
+            b'{"d": 99999999999999999.99, "l": [12345678901234567.89], "whole": ' + b"9" * 38 + b"}",
+            b'{"whole": -99999999999999999999999999999999999999.4}',
+            b'{"d": 99999999999999999.995}',
+            b'{"whole": 1e99999999999999999999}',
+            b'{"l": [1, [2]]}',
+        ]
+    )
+    most = Decimal("9" * 38)
+    assert [column.to_pylist() for column in columns] == [
+        [Decimal("99999999999999999.99"), None, None, None, None],
+        [most, most.copy_negate(), None, None, None],
+        [[Decimal("12345678901234567.89")], None, None, None, None],
+    ]
+    told = "the payload does not fit the schema: column "
+    assert misfits == {
+        2: f"{told}'d': 99999999999999999.995 has too many digits for decimal(19,2)",
+        3: f"{told}'whole': expected a decimal, got '1e99999999999999999999'",
+        4: f"{told}'l': expected a decimal, got [2]",
+    }

@@ -4,6 +4,7 @@ import copy
 import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -108,6 +109,43 @@ def test_values_of_any_type_have_their_json_form(write, client):
     assert payloads(client) == [
         {"odd name": [1, 2], "at": "2026-11-20T08:00:00Z", "map": {"a": 1}, "row": {"b": True}, "day": "2026-11-20"}
     ]
+
+
+def test_values_that_python_or_json_would_change_are_kept(write, client):
+    """A double that is no number became null, a variant its bytes in base64, an offset lost its seconds."""
+    nan, inf, zone = float("nan"), float("inf"), "Europe/Berlin"
+    variant = spark.VariantVal.parseJson('{"a": [1, null, 1.50], "b": "ä"}')
+    fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
+    old = datetime(1890, 1, 1, tzinfo=ZoneInfo(zone))
+    columns = {
+        "x": pa.array([nan, None, 0.5]),
+        "f": pa.array([inf, -inf, -0.0], pa.float32()),
+        "l": pa.array([[1.0, None], [nan, None], None]),
+        "m": pa.array([[("k", inf), ("n", None)], [], None], pa.map_(pa.string(), pa.float64())),
+        "s": pa.array([{"a": 1.0}, {"a": -inf}, {"a": None}]),
+        "v": pa.array([{"value": variant.value, "metadata": variant.metadata}, None, None], pa.struct(fields)),
+        "at": pa.array([old, None, old], pa.timestamp("us", zone)),
+        "ats": pa.array([[old], None, []], pa.list_(pa.timestamp("us", zone))),
+    }
+    write(columns)
+    first, second, third = [task.raw_payload.decode() for task in tasks(client)]
+    assert first == (
+        '{"x":"NaN","f":"Infinity","l":[1.0,null],"m":{"k":"Infinity","n":null},"s":{"a":1.0},'
+        '"v":{"a":[1,null,1.50],"b":"ä"},"at":"1889-12-31T23:06:32Z","ats":["1889-12-31T23:06:32Z"]}'
+    )
+    assert second == (
+        '{"x":null,"f":"-Infinity","l":["NaN",null],"m":{},"s":{"a":"-Infinity"},"v":null,"at":null,"ats":null}'
+    )
+    assert third == (
+        '{"x":0.5,"f":-0.0,"l":null,"m":null,"s":{"a":null},"v":null,"at":"1889-12-31T23:06:32Z","ats":[]}'
+    )
+
+
+def test_a_value_that_python_does_not_have_names_column_and_row(write, client):
+    at = pa.array([0, 0, 0, 253402300800000000], pa.timestamp("us", "UTC"))
+    with pytest.raises(InvalidOption, match=r"row 2 of its partition: column 'at' has no JSON form: .*out of range"):
+        write({"n": [1, 2, 3, 4], "at": at})
+    assert client.queue("orders").counts()["waiting"] == 0
 
 
 def test_one_column_payload_is_the_payload_as_it_is_stored(write, client):
@@ -238,6 +276,18 @@ def test_what_is_wrong_with_options_is_said_before_anything_is_written(write, se
         ),
         ({"_priority": [1]}, {}, InvalidOption, "no column for the payload"),
         ({"n": [1], "_id": ["a"]}, {"idFrom": "n"}, InvalidOption, "'_id' and the option"),
+        (
+            {"m": pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct([("a", pa.int32())]), pa.int32()))},
+            {},
+            InvalidOption,
+            "column 'm': keys of type struct<a:int> have no JSON form; make them strings",
+        ),
+        (
+            {"l": pa.array([], pa.list_(pa.struct([("a", pa.int32()), ("a", pa.int32())])))},
+            {},
+            InvalidOption,
+            "column 'l': it has the field 'a' twice",
+        ),
         ({'a"b': [1]}, {}, InvalidOption, "cannot be fields of a payload: the name .* has a quote"),
     ],
 )
