@@ -46,6 +46,11 @@ _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
 _CANCELLED = "[SPARK_JOB_CANCELLED]"
+_NOT_WRITTEN = "[TASK_WRITE_FAILED]"
+"""Says of a task that wrote a file its folder and nothing else; the reason is that of Java's last cause."""
+_CAUSED_BY = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
+_FILE = re.compile(r"(?:\w+:)?/\S*/attempt_\w+/|/?part-\d+-[0-9a-f]{8}-\S*")
+"""The parts of the name of a file that are of this attempt: one error must not look like another for each batch."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
 _BEFORE_ANY_ROW = (
     AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
@@ -166,6 +171,9 @@ def error_line(error: BaseException) -> str:
         return _shortened(_SQLSTATE.sub("", plain[1]).rstrip())
     if _TRACEBACK in text:
         return _shortened(_last_of_traceback(text[text.rindex(_TRACEBACK) :]))
+    if _NOT_WRITTEN in text and (causes := _CAUSED_BY.findall(text)):
+        kind, words = causes[-1]
+        return _shortened(f"{kind}: {_FILE.sub('', words)}")
     if _CANCELLED in text:
         return "SparkError: its jobs were cancelled"
     lost = _LOST_TASK.search(text)

@@ -85,6 +85,33 @@ def test_a_sink_of_two_columns_of_one_name_but_for_its_case_names_both(flights, 
     assert f"{said.format(path=path)} columns 'n' and 'N', which Spark takes for one name" in error
 
 
+@pytest.mark.parametrize("value", ["x" * 254, "a\0b"])
+def test_a_value_that_no_folder_can_be_named_after_stops_no_station(spark, flights, drive, client, tmp_path, value):
+    @flights.spark_sink("clean", max_wait=0, schema="p string, n int", quarantine=True)
+    def store(df, _, batch):
+        write_batch(df.select("p", "n"), batch, f"{tmp_path}/rows", partition_by=["p"])
+
+    flights.push_many("clean", [{"p": "a", "n": 1}, {"n": 2}])
+    bad = flights.push("clean", {"p": value})
+    drive("clean")
+    assert sorted(row["n"] for row in spark.read.parquet(f"{tmp_path}/rows").collect()) == [1, 2]
+    assert client.queue("flights/clean").ids("dead") == [bad]
+    assert "are partitioned by column 'p', and have a value" in client.task(bad).record().error
+
+
+@pytest.mark.parametrize("name", ["batch", "Batch"])
+def test_a_column_that_the_folders_of_batches_would_hide_is_refused(flights, attempt, tmp_path, name):
+    @flights.spark_sink("clean", max_wait=0, schema=f"{name} int")
+    def store(df, _, batch):
+        write_batch(df.drop("_headers"), batch, f"{tmp_path}/rows")
+
+    flights.push("clean", {name: 1})
+    assert attempt("clean") == (
+        f"StationError: the rows for {tmp_path}/rows have a column {name!r}: readers would see the id of the batch "
+        "instead, which its folder batch=<id> has under this name; rename it"
+    )
+
+
 def test_columns_of_one_name_but_for_its_case_are_two_where_the_session_says_so(spark, flights, drive, found):
     def doubled(df, _):
         return df.withColumns({"n": df.n + 1, "N": df.N + 2})

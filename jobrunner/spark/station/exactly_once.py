@@ -12,23 +12,27 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import InvalidOption, JobrunnerError, StationError
+from jobrunner.errors import InvalidOption, JobrunnerError, PipelineError, StationError
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
-from jobrunner.spark.running import names_told, same_names
+from jobrunner.spark.running import names_told, same_names, text_of
 from jobrunner.spark.station.members import THROUGH_DRIVER
 from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
 from jobrunner.spark.station.records import SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
-from jobrunner.spark.station.sink_folders import Folders, as_name, folder_of, folders_in
+from jobrunner.spark.station.sink_folders import FOLDER_COLUMN, Folders, as_name, folder_of, folders_in
 
 _Save = Callable[[DataFrame, str], None]
 _NO_FOLDER = "Mkdirs failed to create"
+_FOLDER_OF_VALUE = re.compile(rf"{_NO_FOLDER} (?P<folder>.*?) \(exists=", re.DOTALL)
+_LONGEST_NAME = 255
+_SHOWN = 40
 _FAULTS = re.compile(
     "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)), _NO_FOLDER])
 )
@@ -58,6 +62,11 @@ def write_batch(
     """
     if twice := same_names(df.sparkSession, df.columns):
         raise StationError(f"the rows for {path} have {names_told(twice)}")
+    if hidden := [one for one in df.columns if one.lower() == FOLDER_COLUMN]:
+        raise StationError(
+            f"the rows for {path} have a column {hidden[0]!r}: readers would see the id of the batch instead, which "
+            f"its folder {FOLDER_COLUMN}=<id> has under this name; rename it"
+        )
     df = batch.quarantine(df)
 
     def save(rows: DataFrame, name: str) -> None:
@@ -89,14 +98,29 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
 def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
     """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`.
 
-    Raises StationError for a disk that takes no file: no item is to blame for it.
+    Raises StationError for a disk that takes no file: no item is to blame for it. Raises PipelineError for a value that
+    no folder can be named after: only its item is.
     """
     try:
         _write_folder(folders, batch, root, save)
     except Exception as error:
+        if told := _nameless_value(error):
+            raise PipelineError(f"rows for {root} are partitioned by {told}") from error
         if fault := _fault_of_disk(error):
             raise StationError(f"{root} cannot be written: {fault}") from error
         raise
+
+
+def _nameless_value(error: Exception) -> str:
+    """The column and the value, where that is the reason why Hadoop could not make a folder; it gives none."""
+    found = None if isinstance(error, JobrunnerError) else _FOLDER_OF_VALUE.search(text_of(error))
+    for name in [] if found is None else found["folder"].split("/"):
+        column, _, value = name.partition("=")
+        is_long = len(name.encode()) > _LONGEST_NAME
+        if is_long or "\0" in name:
+            why = f"longer than a name of {_LONGEST_NAME} bytes" if is_long else "with a zero byte"
+            return f"column {unquote(column)!r}, and have a value {why}: {unquote(value)[:_SHOWN]!r}"
+    return ""
 
 
 def _fault_of_disk(error: Exception) -> str:

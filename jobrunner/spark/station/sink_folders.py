@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+FOLDER_COLUMN = "batch"
+"""The column of which the name of a batch's folder is the value, for readers of partitioned folders."""
+
+
 def as_name(batch_id: str) -> str:
     """The id as part of a name: Hadoop reads a colon as the end of a scheme."""
     return batch_id.replace(":", "%3A")
@@ -27,7 +31,7 @@ def as_name(batch_id: str) -> str:
 
 def folder_of(batch_id: str) -> str:
     """The folder of a batch below the root of its sink."""
-    return f"batch={as_name(batch_id)}"
+    return f"{FOLDER_COLUMN}={as_name(batch_id)}"
 
 
 class Folders(Protocol):

@@ -366,6 +366,39 @@ def test_a_folder_that_cannot_be_made_is_the_same_error_for_each_batch(tmp_path,
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("p=" + "x" * 254, "column 'p', and have a value longer than a name of 255 bytes: '" + "x" * 40 + "'"),
+        ("a%2Fb=x\0y", "column 'a/b', and have a value with a zero byte: 'x\\x00y'"),
+    ],
+)
+def test_a_value_that_no_folder_can_be_named_after_is_the_fault_of_its_item(tmp_path, name, told):
+    """Else one item would stop the station for good."""
+
+    def save(own):
+        raise PythonException(
+            f"Job aborted.\nCaused by: java.io.IOException: Mkdirs failed to create file:/data/late/{own}/_temporary/0/"
+            f"attempt_7/{name} (exists=false, cwd=file:/)"
+        )
+
+    with pytest.raises(PipelineError) as error:
+        write_folder(LocalFolders(tmp_path), SinkBatch(id="a", supersedes=(), epoch=1, size=1), "/data/late", save)
+    assert str(error.value) == f"rows for /data/late are partitioned by {told}"
+
+
+@pytest.mark.parametrize("attempt", ["a@1.12ab/_temporary/0/_temporary/attempt_1", "b@3.34cd/_temporary/0/attempt_2"])
+def test_a_file_that_cannot_be_written_has_the_reason_and_the_same_words_for_each_batch(attempt):
+    file = f"/data/late/_attempt-{attempt}/p=ñ/part-00001-1c384b3a-4969-43bc-9f52-7161eb612cb8.c000.snappy.parquet"
+    error = Py4JError(
+        f"An error occurred while calling o7.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed "
+        f"while writing rows to file:/data/late/_attempt-{attempt}. SQLSTATE: 58030\n\tat a.B.c(B.scala:1)\n"
+        f"Caused by: java.io.IOException: no\n\tat a.B.c(B.scala:1)\n"
+        f"Caused by: java.nio.file.InvalidPathException: Malformed input or unmappable characters: {file}\n\tat a.B.c"
+    )
+    assert failures.error_line(error) == "InvalidPathException: Malformed input or unmappable characters: p=ñ"
+
+
 def test_only_errors_that_come_again_end_a_task_at_its_first_try():
     again = {str(error) for errors in CAUSES.values() for error in errors if comes_again(str(error))}
     assert again == {str(error) for error in CAUSES[Cause.ROWS][:3] + CAUSES[Cause.CODE][:2]}
