@@ -68,7 +68,8 @@ class JobrunnerSource(DataSource):
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        return FilteringReader(batch_options(self._all(stored_options(schema))), shape_of(schema))
+        options = batch_options(self._all(stored_options(schema)))
+        return (FilteringReader if options.asks_server else BatchReader)(options, shape_of(schema))
 
     @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  its name in Spark

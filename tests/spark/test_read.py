@@ -50,11 +50,11 @@ def reader(spark, server, keys):
 
 def rows(reader):
     """The rows of a read, slice by slice."""
-    found = []
-    for piece in reader.partitions():
-        for batch in reader.read(piece):
-            found += pa.Table.from_batches([batch]).to_pylist()
-    return found
+    return [row for piece in reader.partitions() for row in rows_of(reader, piece)]
+
+
+def rows_of(reader, piece):
+    return [row for batch in reader.read(piece) for row in pa.Table.from_batches([batch]).to_pylist()]
 
 
 @pytest.fixture
@@ -120,13 +120,52 @@ def test_large_payloads_come_in_small_pages(client, reader):
 
 def test_filters_on_queue_state_type_and_time_are_answered_by_the_server(mail, client, load):
     client.queue("other").push(1)
-    frame = load(queue="*")
+    frame = load(queue="*", filters="server")
     wanted = frame.where("_queue = 'mail' and _state in ('dead', 'scheduled') and _type = ''")
     assert {row["_id"] for row in wanted.collect()} == {"dead", "later"}
     plan = frame.where("_queue = 'mail' and _state = 'dead'")._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan.replace("RuntimeFilters", ""), "Spark filters nothing again"
     later = frame.where(fn.col("_when") > fn.lit(NOW + timedelta(minutes=30)))
     assert [row["_id"] for row in later.collect()] == ["later"]
+
+
+def test_uses_of_one_frame_have_filters_of_their_own(mail, load):
+    """Spark read both sides of these with the filters of one of them, and later reads of the frame, too."""
+    frame = load(queue="*")
+    waiting, dead = frame.where("_state = 'waiting'"), frame.where("_state = 'dead'")
+    assert {row["_id"] for row in waiting.union(dead).collect()} == {"wait", "dead"}
+    assert dead.union(frame).count() == 5
+    assert {row["_id"] for row in frame.join(dead, "_id", "left_anti").collect()} == {"held", "wait", "later"}
+    assert frame.join(waiting, "_id").count() == 1
+    assert frame.count() == 4
+
+
+def test_a_frame_that_is_used_again_has_what_came_since(client, load):
+    """Spark plans it once. A cell of a notebook is run again, and a temporary view lives long."""
+    queue = client.queue("mail")
+    frame = load(queue="*", rowsPerPartition=3)
+    assert frame.count() == 0
+    for turn in range(1, 4):
+        queue.push_many([{"n": n} for n in range(10)])
+        queue.push({"n": 10}, in_=timedelta(hours=1))
+        client.queue(f"other{turn}").push({"n": 11})
+        found = frame.groupBy("_state").count().collect()
+        assert {row["_state"]: row["count"] for row in found} == {"waiting": turn * 11, "scheduled": turn}
+    queue.pop(25)
+    assert frame.select("_id").distinct().count() == frame.count() == 3 * 12 - 25
+
+
+def test_slices_have_each_item_that_there_is_when_they_are_read_once(client, reader):
+    queue = client.queue("mail")
+    queue.push_many([{"n": n} for n in range(10)])
+    read = reader(queue="*", rowsPerPartition="4")
+    planned = read.partitions()
+    queue.pop(5)
+    queue.push_many([{"n": n} for n in range(10, 20)])
+    queue.push({"n": 20}, priority=2)
+    client.queue("new").push({"n": 21})
+    found = [row["payload"] for piece in planned for row in rows_of(read, piece)]
+    assert sorted(found) == sorted(f'{{"n":{n}}}' for n in [*range(5, 20), 20, 21])
 
 
 def test_what_is_filtered_out_is_not_planned(mail, client, reader):
@@ -294,6 +333,7 @@ MISTAKES = [
     ({"queue": "mail", "rowsPerPartition": "0"}, InvalidOption, "give a whole number from 1"),
     ({"queue": "mail", "columns": "_id,payload,_id"}, InvalidOption, "columns names '_id' twice"),
     ({"queue": "mail", "payloadSchema": " "}, InvalidOption, "give the fields of payloads"),
+    ({"queue": "mail", "filters": "redis"}, InvalidOption, "choose one of spark, server"),
     ({"queue": "mail", "mode": "lax"}, InvalidOption, "choose one of PERMISSIVE, FAILFAST"),
 ]
 

@@ -285,6 +285,7 @@ class _ArchiveRun:
         state, column = of
         settings = self._client.settings
         options = {"url": endpoint_of(self._client).shared_url(), "prefix": settings.prefix, "missingQueues": "ignore"}
+        options["filters"] = "server"  # the frame has no other filter than the one below
         options |= {"history": ",".join(names)} if state == "done" else {"queue": ",".join(names), "state": state}
         found = self._spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
         first, last = (F.timestamp_millis(F.lit(round(at))) for at in (begins, until))

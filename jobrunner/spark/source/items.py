@@ -59,7 +59,8 @@ class _SliceReader:
         self._read, self._piece, self._reader, self._broker = read, piece, reader, broker
         keys = Keys(read.options.prefix).queue(piece.queue)
         self._tasks = keys.tasks
-        self._walk = SetScan(getattr(keys, piece.state), piece.part)
+        key = getattr(keys, piece.state)
+        self._walk = SetScan(key, piece.up_to_the_end(broker, key))
         self._selection = Selection(read.shape.item)
         self._payloads = PayloadColumns(read.shape.fields) if read.shape.fields.fields else None
         self._fields = self._wanted()

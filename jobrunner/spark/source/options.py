@@ -23,8 +23,9 @@ from jobrunner.spark.payload_columns import check_readable
 STATES = ("waiting", "scheduled", "pending", "dead")
 MODES = ("PERMISSIVE", "FAILFAST")
 _BOTH = ("history", "columns", "payloadSchema", "mode", "rowsPerPartition", "url", "prefix")
-_BATCH = ("queue", "state", "missingQueues", *_BOTH)
+_BATCH = ("queue", "state", "missingQueues", "filters", *_BOTH)
 _MISSING = ("fail", "ignore")
+_FILTERS = ("spark", "server")
 _STREAM = (*_BOTH, "maxRowsPerTrigger", "startingOffset")
 PAYLOAD = "payload"
 MISFIT = "_misfit"
@@ -57,6 +58,8 @@ class ReadOptions:
     rows_per_partition: int = _ROWS
     rows_per_trigger: int | None = None
     starting: str = "earliest"
+    asks_server: bool = False
+    """Whether the server answers filters, as far as it can."""
     needs_queues: bool = False
     """Whether a queue that is not there is an error."""
 
@@ -121,6 +124,9 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
     missing = options.get("missingQueues", _MISSING[0]).lower()
     if missing not in _MISSING:
         raise InvalidOption(f"missingQueues={options['missingQueues']!r}: choose one of {', '.join(_MISSING)}")
+    filters = options.get("filters", _FILTERS[0]).lower()
+    if filters not in _FILTERS:
+        raise InvalidOption(f"filters={options['filters']!r}: choose one of {', '.join(_FILTERS)}")
     mode = options.get("mode", MODES[0]).upper()
     if mode not in MODES:
         raise InvalidOption(f"mode={options['mode']!r}: choose one of {', '.join(MODES)}")
@@ -138,6 +144,7 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
         rows_per_partition=_whole(options.get("rowsPerPartition", str(_ROWS)), "rowsPerPartition"),
         rows_per_trigger=None if rows is None else _whole(rows, "maxRowsPerTrigger"),
         starting=options.get("startingOffset", "earliest"),
+        asks_server=filters == _FILTERS[1],
         needs_queues=missing == _MISSING[0],
     )
 

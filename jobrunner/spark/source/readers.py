@@ -1,6 +1,6 @@
 """The two readers of the data source: the batch read of queues or history, and history as a stream.
 
-The batch read takes over the filters that the server can answer, and reads slices as the sets stand when it is planned.
+The batch read cuts the sets into slices as they stand when it is planned, and reads them as they stand when it runs.
 
 An offset of the stream is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end).
 A task that finishes after the server was asked for its time has that time or a later one, so a range in the past is
@@ -9,7 +9,8 @@ deleted before they were read are an error, not a gap.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -52,7 +53,11 @@ _TO = (EqualTo, LessThan, LessThanOrEqual)
 
 
 class BatchReader(DataSourceReader):
-    """Reads queues or history once, all rows. Sent to the executors; holds no connection."""
+    """Reads queues or history, all rows. Sent to the executors; holds no connection.
+
+    Spark up to 4.3 plans a frame once, and reads these slices each time that the frame is used. So together they have
+    all items that there are when they are read, and none is planned for a filter: another use has another one.
+    """
 
     def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
         self._read = ItemRead(options=options, shape=shape)
@@ -64,30 +69,57 @@ class BatchReader(DataSourceReader):
     @brief
     def partitions(self) -> Sequence[InputPartition]:
         """Slices as the sets stand now, without reading them."""
-        with broker_at(self._read.options.url) as broker:
-            return self._slices(broker) or [InputPartition(None)]
+        options, found = self._read.options, list[QueueSlice]()
+        with broker_at(options.url) as broker:
+            registered = self._registered(broker)
+            options.check_there(registered)
+            for keys, state in self._sets(registered):
+                slices = slices_of(broker, keys, state, self._span, options.rows_per_partition)
+                if slices and self._span.is_open:
+                    slices[-1].is_open = True
+                found += slices
+        if not found:
+            return [InputPartition(None)]
+        found[-1].planned = frozenset((piece.queue, piece.state) for piece in found)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The items of one slice."""
-        return brief_rows(self._read.batches(partition)) if isinstance(partition, QueueSlice) else iter(())
+        """The items of one slice; with one of the slices, those of all sets that were empty when they were planned."""
+        return brief_rows(self._rows(partition))
 
-    def _slices(self, broker: Broker) -> list[InputPartition]:
-        options, keys = self._read.options, Keys(self._read.options.prefix)
-        registered = run_operation(broker, queue_names(keys))
-        options.check_there(registered)
-        found: list[InputPartition] = []
-        for name in options.select(registered):
-            if self._queues is None or name in self._queues:
-                for state in self._states:
-                    found += slices_of(broker, keys.queue(name), state, self._span, options.rows_per_partition)
-        return found
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        planned: frozenset[tuple[str, str]] | None = frozenset()
+        if isinstance(partition, QueueSlice):
+            planned = partition.planned
+            yield from self._read.batches(partition)
+        if planned is not None:
+            for piece in self._unplanned(planned):
+                yield from self._read.batches(piece)
+
+    def _unplanned(self, planned: Container[tuple[str, str]]) -> list[QueueSlice]:
+        """What sets have now that had no item when the slices were planned."""
+        with broker_at(self._read.options.url) as broker:
+            sets = [one for one in self._sets(self._registered(broker)) if (one[0].name, one[1]) not in planned]
+            counts = broker.run_many([command("ZCARD", getattr(keys, state), read=int) for keys, state in sets])
+            filled = [one for one, count in zip(sets, counts, strict=True) if count]
+            slices = [slices_of(broker, *one, self._span, sys.maxsize) for one in filled]
+            return [piece for found in slices for piece in found]
+
+    def _registered(self, broker: Broker) -> list[str]:
+        return run_operation(broker, queue_names(Keys(self._read.options.prefix)))
+
+    def _sets(self, registered: Sequence[str]) -> list[tuple[QueueKeys, str]]:
+        keys, names = Keys(self._read.options.prefix), self._read.options.select(registered)
+        wanted = [keys.queue(name) for name in names if self._queues is None or name in self._queues]
+        return [(one, state) for one in wanted for state in self._states]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return sent(self)
 
 
 class FilteringReader(BatchReader):
-    """The same for a session that passes filters to a source in Python."""
+    """The same with filters that the server answers, for frames with one set of filters in all their uses: Spark up to
+    4.3 reads both sides of a join or a union of one frame with the filters of the side that it planned last."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  its name in Spark
         """Takes over filters on queue, state and type; narrows by time what Spark filters again by itself."""

@@ -9,7 +9,7 @@ member of a page is behind the last one seen, members before it have gone, and t
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
@@ -123,6 +123,15 @@ class QueueSlice(InputPartition):
         self.part = part
         self.begins = -math.inf
         """For a stream: the score from which on no entry may have been deleted."""
+        self.is_open = False
+        """Whether it goes on to the end of the set as it stands when the slice is read."""
+        self.planned: frozenset[tuple[str, str]] | None = None
+        """Of one slice of a plan: the queues and states that have slices. Who reads it reads all others, too."""
+
+    def up_to_the_end(self, broker: Broker, key: bytes) -> ScanRange:
+        """Its range as it is to be read now."""
+        last = broker.run(_mark(key, -1)) if self.is_open else None
+        return self.part if last is None else replace(self.part, upto=max(self.part.upto, last))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +149,11 @@ class ScoreSpan:
             last=self.last if last is None else min(self.last, last),
             end=self.end,
         )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has no end."""
+        return self.last == math.inf and self.end is None
 
     @property
     def lower(self) -> bytes:
