@@ -12,19 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import BatchLost, PipelineError, TableError
+from jobrunner.errors import BatchLost, TableError
 from jobrunner.etl.table_sink import TableAddress
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.lake.file_names import prefix_of
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, remove_others, remove_own
 from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written
-from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of
+from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of, latest_rows
 from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_partitions, fit
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason, without_panic
 
@@ -140,7 +138,7 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
 
     Raises as `commit`, and PipelineError for a key that is null, or several rows with one key and no order.
     """
-    unique = _latest(ready, rows, order).select(ready.plan.files.names)
+    unique = latest_rows(str(ready.table.address), rows, ready.merge_on, order).select(ready.plan.files.names)
     if not len(unique):
         return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
     name, unique = str(ready.table.address), unique.cast(ready.plan.files)
@@ -278,24 +276,6 @@ def _check_there(ready: Prepared, files: Sequence[DataFile]) -> None:
         discard(ready)
         raise TableError(f"table {ready.table.address}: {storage.path(gone)} was removed before its commit: write the "
                          "batch again")  # fmt: skip
-
-
-def _latest(ready: Prepared, rows: pa.Table, order: Sequence[str]) -> pa.Table:
-    """One row for each key."""
-    key, place = list(ready.merge_on), "\0place"
-    for name in key:
-        if nulls := rows.column(name).null_count:
-            raise PipelineError(f"{nulls} rows have no value for {name!r}, a column of merge_on={key} for table "
-                                f"{ready.table.address}")  # fmt: skip
-    if order:
-        rows = rows.sort_by([(name, "ascending") for name in order])
-    numbered = rows.select(key).append_column(place, pa.array(range(len(rows)), pa.int64()))
-    last = numbered.group_by(key).aggregate([(place, "max"), (place, "count")])
-    if len(last) < len(rows) and not order:
-        twice: Any = last.filter(pc.greater(last[f"{place}_count"], 1)).select(key).slice(0, 1).to_pylist()
-        raise PipelineError(f"several rows for table {ready.table.address} have the key {twice[0]}: give each key "
-                            "once, or latest_by='a column' that says which row counts")  # fmt: skip
-    return rows.take(last[f"{place}_max"].sort())
 
 
 def _repeated(table: LakeTable, attempt: WriteAttempt) -> TableCommit:

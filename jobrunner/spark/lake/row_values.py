@@ -1,4 +1,4 @@
-"""Values that a table cannot have: each is the fault of its item, and not of the table."""
+"""Values that a table cannot have: each is the fault of its item, and not of the table. And which row of a key counts."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobrunner.errors import PipelineError
 
@@ -44,3 +45,36 @@ def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> st
     else:
         return text
     raise PipelineError(f"a value of column {column!r}, by which table {table} is partitioned, {reason}: {text[:40]}")
+
+
+def latest_rows(table: str, rows: pa.Table, merge_on: Sequence[str], order: Sequence[str]) -> pa.Table:
+    """One row for each key: the last by the columns of `order`, where null is the least value and NaN the next; -0.0 in
+    a key is 0. Raises PipelineError for a key that is null, or several rows with one key and no order."""
+    key, place = list(merge_on), "\0place"
+    for name in key:
+        if nulls := rows.column(name).null_count:
+            raise PipelineError(f"{nulls} rows have no value for {name!r}, a column of merge_on={key} for table "
+                                f"{table}")  # fmt: skip
+        if pa.types.is_floating(kind := rows.schema.field(name).type):  # a merge finds both equal, a group does not
+            plain = pc.add(rows.column(name), pa.scalar(0.0, kind))
+            rows = rows.set_column(rows.schema.get_field_index(name), name, plain)
+    if order:
+        rows = rows.take(_places(rows, order))
+    numbered = rows.select(key).append_column(place, pa.array(range(len(rows)), pa.int64()))
+    last = numbered.group_by(key).aggregate([(place, "max"), (place, "count")])
+    if len(last) < len(rows) and not order:
+        twice: Any = last.filter(pc.greater(last[f"{place}_count"], 1)).select(key).slice(0, 1).to_pylist()
+        raise PipelineError(f"several rows for table {table} have the key {twice[0]}: give each key once, or "
+                            "latest_by='a column' that says which row counts")  # fmt: skip
+    return rows.take(last[f"{place}_max"].sort())
+
+
+def _places(rows: pa.Table, order: Sequence[str]) -> pa.Array:
+    """The places of the rows in their order. Arrow alone would put null, and NaN, behind all values."""
+    columns: dict[str, Any] = {}
+    for at, name in enumerate(order):
+        column = rows.column(name)
+        if pa.types.is_floating(column.type):
+            columns[f"is number {at}"] = pc.fill_null(pc.invert(pc.is_nan(column)), False)
+        columns |= {f"is value {at}": pc.is_valid(column), f"value {at}": column}
+    return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])

@@ -79,10 +79,14 @@ def check_partitions(
 
 
 def check_key(table: str, merge_on: Sequence[str], rows: pa.Schema) -> None:
-    """Raises TableError when a column of the key is missing."""
+    """Raises TableError when a column of the key is missing, or its values cannot be compared."""
     for name in merge_on:
         if name not in rows.names:
             raise TableError(f"merge_on={list(merge_on)} for table {table}: the rows have no column {name!r}")
+        if pa.types.is_nested(kind := rows.field(name).type):
+            raise TableError(
+                f"merge_on={list(merge_on)} for table {table}: column {name!r} is {kind}: take a column of plain values"
+            )
 
 
 def plain(schema: pa.Schema, *, smallest: pa.DataType | None = None) -> pa.Schema:

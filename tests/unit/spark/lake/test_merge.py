@@ -79,6 +79,26 @@ def test_of_rows_with_one_key_the_last_by_an_order_counts_else_they_are_refused(
     assert values(lake) == {1: "new", 2: "x"}
 
 
+def test_a_row_without_a_value_to_order_by_counts_least(lake, numbers):
+    rows = numbers(1, 1, 1, 2, 2, 3, 3, v=list("abcdefg"), at=[5.0, None, 2.0, float("nan"), 1.0, None, None])
+    lake.write(part("a"), rows, order=["at", "v"], **KEY)
+    assert values(lake) == {1: "a", 2: "e", 3: "g"}
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_a_key_that_is_zero_with_a_sign_is_zero(lake, numbers, kind):
+    """Two such rows of one batch stopped the sink for good: each replaced the same row of the table."""
+    for batch, last in (("a", "b"), ("b", "c")):
+        rows = numbers(1, 2, 3, x=pa.array([0.0, -0.0, float("nan")], kind), v=["a", last, "n"])
+        lake.write(part(batch), rows, order=["n"], merge_on=["x"])
+        assert sorted(row["v"] for row in lake.read().to_pylist()) == [last, "n"]
+
+
+def test_a_key_of_values_that_cannot_be_compared_is_no_items_fault(lake, numbers):
+    with pytest.raises(TableError, match=rf"merge_on=\['s'\] for table {lake.table}: column 's' is struct.*: take a"):
+        lake.write(part("a"), numbers(1, s=[{"a": 1}]), merge_on=["s"])
+
+
 def test_a_key_without_a_value_is_the_fault_of_its_item(lake, numbers):
     with pytest.raises(PipelineError, match="1 rows have no value for 'n', a column of merge_on") as error:
         lake.write(part("a"), numbers(None, 1), **KEY)
