@@ -1,4 +1,4 @@
-"""Values that a table cannot have: each is the fault of its item, and not of the table. And which row of a key counts."""
+"""Values that a table cannot have, each the fault of its item and not of the table, and which row of a key counts."""
 
 from collections.abc import Sequence
 from datetime import datetime
