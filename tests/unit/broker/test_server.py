@@ -415,8 +415,8 @@ def test_a_forked_child_leaves_its_parents_use_alone_and_can_have_its_own(folder
 def test_a_server_whose_socket_was_deleted_gets_no_second_one_on_the_same_data(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 0.2)
     EmbeddedServer(folder).acquire()
+    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 0.2)
     pid = pid_of(folder)
     EmbeddedServer(folder).status().socket.unlink()
 
@@ -448,10 +448,10 @@ def test_a_server_that_was_just_killed_and_still_has_its_lock_is_no_error(
 def test_a_server_that_hangs_is_reported_with_its_pid_and_used_again_when_it_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = EmbeddedServer(folder)
+    server.acquire()  # a server may take longer to start than it is allowed to be silent below
     monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(embedded_process, "REPLY_TIMEOUT_S", 0.2)
-    server = EmbeddedServer(folder)
-    server.acquire()
     pid = pid_of(folder)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -466,9 +466,9 @@ def test_a_server_that_hangs_is_reported_with_its_pid_and_used_again_when_it_goe
 
 
 def test_a_large_file_is_waited_for_longer_than_a_silent_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 1.0)
     server = EmbeddedServer(folder)
     client = connect(server.acquire())
+    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 1.0)
     fastest = min(seconds(lambda: client.eval("for i = 1, 1000000 do end", 0)) for _ in range(10))
     server.release()
     # 3 s at the rate just measured. A server that loads answers once per 1,024 commands, so after 1 / 128 of that time:
