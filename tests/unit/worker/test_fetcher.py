@@ -143,6 +143,12 @@ class Unreachable:
         return replies
 
 
+@pytest.fixture(autouse=True)
+def _polls_nothing_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test process that is stopped for a fifth of a second would ask the server once more."""
+    monkeypatch.setattr(fetcher, "_POLL_ALL_S", 600.0)
+
+
 @pytest.fixture
 def bench(broker: Broker, keys: Keys) -> Bench:
     return Bench(broker, keys)
