@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _lock = threading.RLock()
 _state: dict[str, Client] = {}
 _pins: "list[tuple[Client, AsyncClient | None]]" = []
-_told: "list[Callable[[], None]]" = []
+_listeners: "list[Callable[[], None]]" = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
 
 
@@ -46,15 +46,15 @@ def use(client: Client) -> Client:
         _state["client"] = client
     if before is not None and before is not client:
         before.close()
-    for tell in _told:
-        tell()
+    for listener in _listeners:
+        listener()
     return client
 
 
-def on_use(tell: "Callable[[], None]") -> None:
-    """Has `tell` called, once for all that ask for it, whenever a client becomes that of this process."""
-    if tell not in _told:
-        _told.append(tell)
+def on_use(listener: "Callable[[], None]") -> None:
+    """Has `listener` called whenever a client becomes that of this process. Added twice, it is called once."""
+    if listener not in _listeners:
+        _listeners.append(listener)
 
 
 @contextmanager
