@@ -123,8 +123,8 @@ class AsyncBroker:
         return await self._exchanges.replies(calls)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins anew when the loop is another one: what was under way in one that is closed never ends. Raises
-        UsageError."""
+        """Begins anew in another loop: exchanges that were under way in a closed one never end. Raises UsageError while
+        the one before is open."""
         if self._loop is loop:
             return
         if self._loop is not None:

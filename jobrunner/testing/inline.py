@@ -109,8 +109,7 @@ class _InlineClient(MemoryClient):
         return _NotingRunner(self, lambda _: False, middleware=self._middleware), attempt
 
     def _usual(self, queue: str) -> QueueSettings:
-        """What the tasks of a queue have where their job says nothing: as this test configured it, else as it is
-        declared."""
+        """The settings of a queue for tasks whose job says nothing: as this test configured it, else as declared."""
         known = declared(queue)
         stored = {} if known is None else {name: str(value).encode() for name, value in known.stored.items() if value}
         return read_settings(stored | self.kept_of(queue).fields)
