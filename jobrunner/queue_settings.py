@@ -127,15 +127,14 @@ class QueueSettings:
     """Over how many slots, and so nodes of a cluster, the queue is spread; 1: it is in one. See docs/queues.md."""
 
 
-class SettingKeywords(TypedDict, total=False):
-    """The settings of a queue, as `configure` takes them; None brings back the default."""
+class DeclarableSettings(TypedDict, total=False):
+    """The settings that both `configure` and a declaration take."""
 
     keepalive: Duration | None
     max_attempts: int | None
     backoff: Backoff | None
     dead_ttl: Duration | None
     dead_max: int | None
-    dead_letter_queue: str | None
     max_inflight: int | None
     rate: RateLimit | None
     max_inflight_per_partition: int | None
@@ -145,6 +144,12 @@ class SettingKeywords(TypedDict, total=False):
     expires_in: Duration | None
     history: Duration | None
     history_max: int | None
+
+
+class SettingKeywords(DeclarableSettings, total=False):
+    """The settings of a queue, as `configure` takes them; None brings back the default."""
+
+    dead_letter_queue: str | None
     partitions: int | None
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
@@ -18,9 +18,9 @@ from jobrunner.errors import DuplicateQueue, InvalidOption, UsageError
 from jobrunner.formatting import describe
 from jobrunner.jobs.registry import all_jobs, settle_anew
 from jobrunner.option_names import check_options
-from jobrunner.queue_settings import QueueSettings, RateLimit, rate_of_text
+from jobrunner.queue_settings import DeclarableSettings, QueueSettings, RateLimit, rate_of_text
 from jobrunner.retry import Backoff, seconds_of_text
-from jobrunner.settings import Duration, check_whole, file_settings, project_file
+from jobrunner.settings import check_whole, file_settings, project_file
 
 _KNOWN = (*QueueSettings.__slots__, "max_per_worker")
 _LENGTHS = ("keepalive", "dead_ttl", "expires_in", "history")
@@ -30,26 +30,12 @@ _BEATS = 3
 """A worker whose heartbeats stopped for so many of them publishes nothing any more."""
 
 
-class DeclaredSettings(TypedDict, total=False):
+class DeclaredSettings(DeclarableSettings, total=False):
     """The settings of `Queue.configure`; None declares the default, a setting that is left out stays as it is.
 
     max_per_worker  most tasks of the queue at a time on one worker, so that slow ones leave slots to other queues
     """
 
-    keepalive: Duration | None
-    max_attempts: int | None
-    backoff: Backoff | None
-    dead_ttl: Duration | None
-    dead_max: int | None
-    max_inflight: int | None
-    rate: RateLimit | None
-    max_inflight_per_partition: int | None
-    rate_per_partition: RateLimit | None
-    fair: bool | None
-    max_size: int | None
-    expires_in: Duration | None
-    history: Duration | None
-    history_max: int | None
     max_per_worker: int | None
 
 
