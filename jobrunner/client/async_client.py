@@ -214,7 +214,7 @@ def client_beside(client: Client) -> AsyncClient:
 
 
 def go_by(made: AsyncClient, client: Client) -> None:
-    """Has it use the clock and the buffer of the client that it is beside now. With a buffer of each loop, tasks would
+    """Makes a client of an event loop use the clock and the buffer of `client`. With a buffer of each loop, tasks would
     overtake each other, and be lost with the loop while the process lives on."""
     made._broker.now_ms = broker_of(client).now_ms  # noqa: SLF001
     if not made._owns_buffer:  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Values of columns in the form that they have in JSON: what Python's values or the encoder would change is made here.
+"""Converts values of columns to the form that they have in JSON, where Python's values or the encoder would change it.
 
 A double that is no number is the text that Spark's `to_json` writes, and that payloads of a `double` are read from: the
 encoder would write null. A variant is what it contains. A point in time is in UTC: an offset of JSON has no seconds,

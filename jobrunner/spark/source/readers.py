@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
                 yield from self._read.batches(piece)
 
     def _unplanned(self, planned: Container[tuple[str, str]]) -> list[QueueSlice]:
-        """What sets have now that had no item when the slices were planned."""
+        """Slices of the sets that have items now, and had none when the slices were planned."""
         with broker_at(self._read.options.url) as broker:
             sets = [one for one in self._sets(self._registered(broker)) if (one[0].name, one[1]) not in planned]
             counts = broker.run_many([command("ZCARD", getattr(keys, state), read=int) for keys, state in sets])

@@ -126,7 +126,7 @@ class QueueSlice(InputPartition):
         self.is_open = False
         """Whether it goes on to the end of the set as it stands when the slice is read."""
         self.planned: frozenset[tuple[str, str]] | None = None
-        """Of one slice of a plan: the queues and states that have slices. Who reads it reads all others, too."""
+        """Of one slice of a plan: the queues and states that have slices. Its reader reads all others, too."""
 
     def up_to_the_end(self, broker: Broker, key: bytes) -> ScanRange:
         """Its range as it is to be read now."""
