@@ -118,18 +118,21 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
     return replace(_settled(options, options["history"], ("done",)), needs_queues=False)  # others may begin later
 
 
+def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """The word that an option names, in upper or lower case; the first without the option. Raises InvalidOption."""
+    given = options.get(name, words[0])
+    for word in words:
+        if word.lower() == given.lower():
+            return word
+    raise InvalidOption(f"{name}={given!r}: choose one of {', '.join(words)}")
+
+
 def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -> ReadOptions:
     where = client_settings(options.get("url"), options.get("prefix"))
     rows = options.get("maxRowsPerTrigger")
-    missing = options.get("missingQueues", _MISSING[0]).lower()
-    if missing not in _MISSING:
-        raise InvalidOption(f"missingQueues={options['missingQueues']!r}: choose one of {', '.join(_MISSING)}")
-    filters = options.get("filters", _FILTERS[0]).lower()
-    if filters not in _FILTERS:
-        raise InvalidOption(f"filters={options['filters']!r}: choose one of {', '.join(_FILTERS)}")
-    mode = options.get("mode", MODES[0]).upper()
-    if mode not in MODES:
-        raise InvalidOption(f"mode={options['mode']!r}: choose one of {', '.join(MODES)}")
+    missing = _choice(options, "missingQueues", _MISSING)
+    filters = _choice(options, "filters", _FILTERS)
+    mode = _choice(options, "mode", MODES)
     fields = options.get("payloadSchema")
     if fields is not None:
         _check_fields(fields)
