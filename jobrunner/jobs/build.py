@@ -204,15 +204,10 @@ def _no_call(job: str, is_class: bool, given: object, position: int) -> str:
 def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -> Task:
     """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
     options = definition.declared  # for all jobs there is no queue, partition or lock; the template has the rest
-    key, lock = None, None
-    if options.partition_by is None and options.unique is None:
-        payload = definition.parameters.write(values)
-    else:  # of two tasks whose jobs read the same
-        payload, read = definition.parameters.write_and_read(values)
-        if options.partition_by is not None:
-            key = key_of(getattr(read, options.partition_by))
-        if options.unique is not None:
-            lock = options.unique.lock(definition.name, read, options.partition_by)
+    payload, read = definition.parameters.write_and_read(values)
+    # Of what is read, so that they are the same for two tasks whose jobs read the same.
+    key = None if options.partition_by is None else key_of(getattr(read, options.partition_by))
+    lock = None if options.unique is None else options.unique.lock(definition.name, read, options.partition_by)
     template = definition.template
     if chosen is NOW:
         return replace(template, id=new_id(template.id), payload=payload, key=key, lock=lock)

@@ -32,14 +32,15 @@ def values_of(function: Callable[..., Any]) -> type[Job]:
     """A Job whose parameters are those of the function, and whose `run` calls it."""
     name = getattr(function, "__name__", "job")
     _refuse_generator(name, function)
-    if next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+    parameters = inspect.signature(function).parameters
+    if next(iter(parameters), "") in ("self", "cls"):
         raise UsageError(
             f"job {name!r} is a method, and a task has no object to call it on; declare a function that makes the "
             "object, or a class with Job as its base"
         )
     hints = _hints_of(name, function)
     body: dict[str, Any] = {"__annotations__": {}, "__module__": function.__module__, "run": run_of(function)}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UsageError(f"job {name!r}: parameter {parameter} cannot be stored; name each parameter")
         body["__annotations__"][parameter.name] = hints.get(parameter.name, Any)

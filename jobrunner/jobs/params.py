@@ -118,19 +118,11 @@ class JobParameters(Generic[P]):
         types = [hints.get(name) for name in self._struct.__struct_fields__]
         return hasattr(self._struct, "__post_init__") or not all(map(_is_plain, types))
 
-    def write(self, values: P) -> bytes:
-        """The payload. Raises ParameterError that names the field's path, its value and the type it should have."""
-        decode = self._decode or self._compile()
-        try:
-            payload = self._encode(values)
-            if decode(payload) == values:
-                return payload
-        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
-            pass
-        return self._write_slowly(values)
-
     def write_and_read(self, values: P) -> tuple[bytes, P]:
-        """The payload, and the parameters as the job will read them: 1 for a float is 1.0. Raises as `write`."""
+        """The payload, and the parameters as the job will read them: 1 for a float is 1.0.
+
+        Raises ParameterError that names the field's path, its value and the type it should have.
+        """
         decode = self._decode or self._compile()
         try:
             payload = self._encode(values)
@@ -138,8 +130,7 @@ class JobParameters(Generic[P]):
                 return payload, read
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
             pass
-        payload = self._write_slowly(values)
-        return payload, decode(payload)
+        return self._write_slowly(values)
 
     def read(self, payload: bytes) -> P:
         """The parameters in a payload. Raises ParameterError for one that does not fit."""
@@ -172,7 +163,7 @@ class JobParameters(Generic[P]):
                 return f", {name}"
         return ""
 
-    def _write_slowly(self, values: P) -> bytes:
+    def _write_slowly(self, values: P) -> tuple[bytes, P]:
         hints = get_type_hints(type(values), include_extras=True)
         for name in self._struct.__struct_fields__:
             self._check_field(name, getattr(values, name), hints.get(name, Any))
@@ -182,7 +173,7 @@ class JobParameters(Generic[P]):
         except ParameterError as error:  # it has a JSON form that is read as something else, as NaN has
             raise ParameterError(f"the parameters of job {self._job!r} do not survive JSON: {error}") from error
         self._check_kept(values, read)
-        return payload
+        return payload, read
 
     def _check_kept(self, values: P, read: P) -> None:
         fields = self._struct.__struct_fields__

@@ -53,7 +53,7 @@ def test_a_function_stays_callable_and_keeps_its_doc() -> None:
     assert declared(1, y=2) == 3
     assert declared.__doc__ == "Adds."
     parameters = registry.lookup("plain").parameters
-    assert parameters.read(parameters.write(declared.bind(1).values)).x == 1
+    assert parameters.read(parameters.write_and_read(declared.bind(1).values)[0]).x == 1
 
 
 def test_a_coroutine_function_is_known_as_one() -> None:
@@ -308,7 +308,7 @@ def test_the_type_of_a_result_may_be_imported_for_type_checkers_alone() -> None:
     declared = job(total)
     wrong: Any = "1"
     with pytest.raises(ParameterError, match="must be int"):
-        declared.definition.parameters.write(declared.bind(wrong).values)
+        declared.definition.parameters.write_and_read(declared.bind(wrong).values)
 
 
 def test_a_parameter_whose_type_is_not_there_is_named_with_the_remedy() -> None:
@@ -325,7 +325,7 @@ def test_a_parameter_whose_type_is_not_there_is_named_with_the_remedy() -> None:
         def run(self) -> None: ...
 
     with pytest.raises(ParameterError, match=f"job 'PayLater': the type of a parameter is not there: name {remedy}"):
-        PayLater.definition.parameters.write(PayLater(amount=1))
+        PayLater.definition.parameters.write_and_read(PayLater(amount=1))
 
 
 def test_a_generator_is_refused_as_a_worker_would_run_nothing_of_it() -> None:
