@@ -1,4 +1,4 @@
-"""Code around every enqueue and every run: the middleware of a client, and what observes a whole process.
+"""Code around every enqueue and every run: the middleware of a client.
 
 A middleware is an object with one or both of these methods (see docs/middleware.md):
 
@@ -10,20 +10,15 @@ A middleware is an object with one or both of these methods (see docs/middleware
         with tenant(run.headers["tenant"]):
             yield next(run)              # `yield`: for functions and coroutines; `return`: for functions only
 
-Observers are for this package's own instrumentation (jobrunner/tracing): they see what middleware cannot, the send of a
-whole batch and attempts from the worker's side, with their outcomes and also when a child process died.
-
-Invariants: without middleware and observers an enqueue and an attempt check once that there are none, and nothing is
-imported for them. No middleware can lose a task or a result: what the job returned or raised counts, unless the
-middleware itself raises.
+Invariants: without middleware an enqueue and an attempt check once that there is none. No middleware can lose a task or
+a result: what the job returned or raised counts, unless the middleware itself raises.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,74 +26,12 @@ from jobrunner.errors import InvalidOption, MiddlewareError, UsageError
 from jobrunner.formatting import describe
 from jobrunner.option_names import meant
 
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    from jobrunner.attempt import Attempt
-    from jobrunner.outcome import Outcome
-    from jobrunner.task import Task
-
-    T = TypeVar("T")
-
-    class Observer(Protocol):
-        """Sees tasks on their way. `traceparent` is the header of W3C Trace Context."""
-
-        def sending(self, tasks: Sequence[Task]) -> AbstractContextManager[Sequence[Task]]:
-            """Around sending tasks, which it may add headers to."""
-
-        def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
-            """Around an attempt in this thread."""
-
-        async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
-            """Around an attempt in this coroutine."""
-
-        def run_batch(self, queue: str, batch: str, size: int, headers: Callable[[], Sequence[bytes | None]],
-                      work: Callable[[], T]) -> T:  # fmt: skip
-            """Around a batch of so many items; `headers` reads those of some of them. It may return an error."""
-
-        def current(self) -> str:
-            """The traceparent of what runs here; empty when nothing does."""
-
-        def within(self, traceparent: str) -> AbstractContextManager[object]:
-            """Makes what another process runs the parent of what this one traces meanwhile."""
-
-
 __all__ = ["LogContext"]
 
-OBSERVERS: "list[Observer]" = []
-"""The observers of this process, outermost first."""
 _METHODS = ("on_enqueue", "around")
 _LOG_HEADER = "log."
 _RETURNS = "'return next(run)' cannot wait for a coroutine: write 'yield next(run)', which serves both kinds of job"
 _AWAITS = "'async def' serves coroutine jobs only: write 'def around' with 'yield next(run)', which serves both"
-
-
-def observed(run: "Callable[[Attempt], Outcome]") -> "Callable[[Attempt], Outcome]":
-    """Wraps the function that runs an attempt in all observers."""
-    for observer in reversed(OBSERVERS):
-        run = partial(observer.run, work=run)
-    return run
-
-
-def observed_async(run: "Callable[[Attempt], Awaitable[Outcome]]") -> "Callable[[Attempt], Awaitable[Outcome]]":
-    """The same for a coroutine."""
-    for observer in reversed(OBSERVERS):
-        run = partial(observer.run_async, work=run)
-    return run
-
-
-def observed_batch(
-    queue: str, batch: str, size: int, headers: "Callable[[], Sequence[bytes | None]]", work: "Callable[[], T]"
-) -> "T":
-    """Runs a batch within all observers."""
-    for observer in reversed(OBSERVERS):
-        work = partial(observer.run_batch, queue, batch, size, headers, work)
-    return work()
-
-
-def current_traceparent() -> str:
-    """The traceparent of what runs here, for a child process; empty when nothing is traced."""
-    return next((found for observer in OBSERVERS if (found := observer.current())), "")
 
 
 class _Member(msgspec.Struct, frozen=True):

@@ -30,7 +30,8 @@ from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown
-from jobrunner.middleware import OBSERVERS, MiddlewareStack, stack_of
+from jobrunner.middleware import MiddlewareStack, stack_of
+from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings

@@ -13,7 +13,8 @@ import msgspec
 
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item import read_headers, write_headers
-from jobrunner.middleware import OBSERVERS, MiddlewareStack
+from jobrunner.middleware import MiddlewareStack
+from jobrunner.observers import OBSERVERS
 from jobrunner.task import Task
 
 

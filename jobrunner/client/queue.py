@@ -18,7 +18,8 @@ from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import OutcomeUnknown
-from jobrunner.middleware import OBSERVERS, MiddlewareStack
+from jobrunner.middleware import MiddlewareStack
+from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import checks_methods
 from jobrunner.queue_settings import QueueSettings, SettingKeywords
 from jobrunner.settings import Duration

@@ -15,7 +15,6 @@ from jobrunner.jobs.build import FunctionJob
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import JobOptions, Unique, refuse_unknown, settle
 from jobrunner.jobs.params import IMPORT_IT, JobParameters, run_of
-from jobrunner.jobs.polling import poll_function, poll_options
 from jobrunner.jobs.registry import DEFAULTS, JobDefinition, register
 from jobrunner.retry import BackoffPolicy, RetryOn
 from jobrunner.settings import Duration, file_settings
@@ -121,6 +120,8 @@ class Declaration:
         return target
 
     def _poll_of(self, target: type[Job], definition: JobDefinition) -> "tuple[Declaration, Callable[[], Any]]":
+        from jobrunner.jobs.polling import poll_function, poll_options  # few programs have a job that polls
+
         if definition.periodic is not None:
             raise InvalidOption(f"job {definition.name!r}: poll_every with every or cron: give one of them")
         options = poll_options(definition.name, definition.declared.queue, self._poll_every)  # type: ignore[arg-type]

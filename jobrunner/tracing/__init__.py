@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jobrunner.errors import UsageError
 from jobrunner.formatting import install_command
-from jobrunner.middleware import OBSERVERS
+from jobrunner.observers import OBSERVERS
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

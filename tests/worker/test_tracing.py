@@ -24,7 +24,7 @@ from jobrunner.errors import ServerRefused, UsageError
 from jobrunner.etl import Pipeline, To
 from jobrunner.formatting import DISTRIBUTION
 from jobrunner.jobs.registry import forget
-from jobrunner.middleware import OBSERVERS
+from jobrunner.observers import OBSERVERS
 from jobrunner.tracing import instrument, is_instrumented, processing, uninstrument
 from tests.worker import traced_jobs as jobs
 

@@ -34,7 +34,7 @@ from jobrunner.broker.call import Call, command, texts
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import UsageError
-from jobrunner.middleware import OBSERVERS
+from jobrunner.observers import OBSERVERS
 from jobrunner.outcome import Outcome
 from jobrunner.soak.history.call_records import of_call, of_reply
 from jobrunner.task import Task

@@ -19,7 +19,8 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.jobs.registry import BatchEnd, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch
+from jobrunner.middleware import MiddlewareStack
+from jobrunner.observers import OBSERVERS, observed_batch
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures

@@ -29,7 +29,8 @@ from jobrunner.client.current import configure
 from jobrunner.errors import AttemptCrashed, JobrunnerError, UsageError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
-from jobrunner.middleware import OBSERVERS, MiddlewareStack
+from jobrunner.middleware import MiddlewareStack
+from jobrunner.observers import OBSERVERS
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
 from jobrunner.worker.process_guard import answer_signals

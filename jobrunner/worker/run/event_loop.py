@@ -20,7 +20,7 @@ from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptCrashed, AttemptTimeout
 from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import OBSERVERS, observed_async
+from jobrunner.observers import OBSERVERS, observed_async
 from jobrunner.outcome import Outcome
 from jobrunner.worker import process_guard
 from jobrunner.worker.run.error_outcome import OnCancel, cancelled_by_a_job, failed

@@ -18,7 +18,7 @@ from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptTimeout
 from jobrunner.jobs.registry import Definition, definition_for, timeout_of
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import OBSERVERS, observed
+from jobrunner.observers import OBSERVERS, observed
 from jobrunner.outcome import Outcome
 from jobrunner.worker.report.report_calls import Report
 from jobrunner.worker.run.error_outcome import failed, out_of_time

@@ -21,7 +21,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import current_traceparent
+from jobrunner.observers import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
 from jobrunner.worker.recycling import MIB, resident_bytes

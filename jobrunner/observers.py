@@ -1,0 +1,73 @@
+"""What observes a whole process: this package's own instrumentation (jobrunner/tracing, jobrunner/soak).
+
+Observers see what middleware cannot: the send of a whole batch, and attempts from the worker's side, with their
+outcomes and also when a child process died. Without any, an enqueue and an attempt check once that there are none.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from jobrunner.attempt import Attempt
+    from jobrunner.outcome import Outcome
+    from jobrunner.task import Task
+
+    T = TypeVar("T")
+
+    class Observer(Protocol):
+        """Sees tasks on their way. `traceparent` is the header of W3C Trace Context."""
+
+        def sending(self, tasks: Sequence[Task]) -> AbstractContextManager[Sequence[Task]]:
+            """Around sending tasks, which it may add headers to."""
+
+        def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
+            """Around an attempt in this thread."""
+
+        async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
+            """Around an attempt in this coroutine."""
+
+        def run_batch(self, queue: str, batch: str, size: int, headers: Callable[[], Sequence[bytes | None]],
+                      work: Callable[[], T]) -> T:  # fmt: skip
+            """Around a batch of so many items; `headers` reads those of some of them. It may return an error."""
+
+        def current(self) -> str:
+            """The traceparent of what runs here; empty when nothing does."""
+
+        def within(self, traceparent: str) -> AbstractContextManager[object]:
+            """Makes what another process runs the parent of what this one traces meanwhile."""
+
+
+OBSERVERS: "list[Observer]" = []
+"""The observers of this process, outermost first."""
+
+
+def observed(run: "Callable[[Attempt], Outcome]") -> "Callable[[Attempt], Outcome]":
+    """Wraps the function that runs an attempt in all observers."""
+    for observer in reversed(OBSERVERS):
+        run = partial(observer.run, work=run)
+    return run
+
+
+def observed_async(run: "Callable[[Attempt], Awaitable[Outcome]]") -> "Callable[[Attempt], Awaitable[Outcome]]":
+    """The same for a coroutine."""
+    for observer in reversed(OBSERVERS):
+        run = partial(observer.run_async, work=run)
+    return run
+
+
+def observed_batch(
+    queue: str, batch: str, size: int, headers: "Callable[[], Sequence[bytes | None]]", work: "Callable[[], T]"
+) -> "T":
+    """Runs a batch within all observers."""
+    for observer in reversed(OBSERVERS):
+        work = partial(observer.run_batch, queue, batch, size, headers, work)
+    return work()
+
+
+def current_traceparent() -> str:
+    """The traceparent of what runs here, for a child process; empty when nothing is traced."""
+    return next((found for observer in OBSERVERS if (found := observer.current())), "")
