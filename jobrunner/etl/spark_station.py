@@ -17,7 +17,7 @@ from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
 from jobrunner.etl.table_sink import TableAddress
-from jobrunner.jobs.registry import Driver, MakeDriver, Seen
+from jobrunner.jobs.batch_driver import Driver, MakeDriver, Seen
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_whole
 

@@ -1,26 +1,21 @@
 """The registry of this process: jobs by name, stations and drivers by queue.
 
-Also the interface of a driver, which serves a queue instead of the worker's loop (batch stations). Invariants: items
-that a driver holds are in `in_hand` and in `running` until they end; the end of a batch that it ran is reported once.
-
 A task names its job, or lies in the queue of a station; nothing in Redis can name code to import.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.keys import split_queue
 from jobrunner.broker.shards import whole_queue
-from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, UnknownJob
-from jobrunner.jobs.batch_record import BatchRecord
 from jobrunner.jobs.enqueue_options import own_result_ttl, own_timeout
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import JobParameters
@@ -29,6 +24,9 @@ from jobrunner.option_names import check_names
 from jobrunner.retry import whole_ms
 from jobrunner.settings import DEFAULT_RESULT_TTL_S, project_file
 from jobrunner.task import Task
+
+if TYPE_CHECKING:
+    from jobrunner.jobs.batch_driver import MakeDriver
 
 KEPT_S = 10.0
 """As long as lua/lib/enqueue_call.lua keeps its notes."""
@@ -113,82 +111,12 @@ class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return self.options
 
 
-class CurrentBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that a driver works for."""
-
-    id: str
-    attempt: int
-    items: int
-    began_ms: float
-    """Unix ms, by this machine's clock."""
-
-
-class RunningBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as middleware receives it, instead of the task of a job."""
-
-    id: str
-    queue: str
-    job: str
-    """The name of the station."""
-    attempt: int
-    items: int
-    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Always empty: each item has its own."""
-
-
-class BatchEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver's report on one attempt at a batch: its duration and the outcomes of its items, together or apart."""
-
-    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Items by what became of them, as figures name it: succeeded, moved, dropped, failed, dead."""
-    items: int = 0
-    """How many ran; 0: this is about counts alone."""
-    run_s: float = 0.0
-    """How long the whole batch ran; its items share that alike."""
-    waits_ms: Sequence[tuple[float, int]] = ()
-    """How long items were due before it ran, each with how many items it stands for."""
-    record: BatchRecord | None = None
-    """For the batch log: the attempt is over."""
-
-
-class Driver(Protocol):
-    """Serves a queue; made anew for each worker."""
-
-    def start(self) -> None:
-        """Begins, in threads or processes of its own."""
-
-    def be_quiet(self, quiet: bool) -> None:
-        """While quiet it takes nothing new, and ends what it has. Returns at once."""
-
-    def ask_to_stop(self) -> None:
-        """Takes nothing new from now on. Returns at once."""
-
-    def stop(self, grace_s: float) -> None:
-        """Ends within about so many seconds; unfinished batches are handed back."""
-
-    @property
-    def in_hand(self) -> int:
-        """Items it holds."""
-
-    @property
-    def running(self) -> Sequence[CurrentBatch]:
-        """The batches it works for."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why it cannot go on, which ends the worker's process with an error; None while it can."""
-
-
-Seen = Callable[[BatchEnd], None]
-"""Receives the outcomes of batches, for the statistics."""
-MakeDriver = Callable[[Client, Seen], Driver]
-
 Definition = JobDefinition | StationDefinition
 
 
 _definitions: dict[str, JobDefinition] = {}
 _stations: dict[str, StationDefinition] = {}
-_drivers: dict[str, tuple[str, MakeDriver, Callable[[str], MakeDriver] | None]] = {}
+_drivers: "dict[str, tuple[str, MakeDriver, Callable[[str], MakeDriver] | None]]" = {}
 
 
 def register(definition: JobDefinition) -> None:
@@ -268,7 +196,7 @@ def all_stations() -> list[StationDefinition]:
 
 
 def register_driver(
-    queue: str, factory: MakeDriver, *, origin: str = "", of_shard: Callable[[str], MakeDriver] | None = None
+    queue: str, factory: "MakeDriver", *, origin: str = "", of_shard: "Callable[[str], MakeDriver] | None" = None
 ) -> None:
     """Adds what drives a queue; `origin` is the module:qualified name of its function. `of_shard` returns the factory
     for another shard of the queue; without it the queue can have no partitions. Raises as register_station."""
@@ -276,7 +204,7 @@ def register_driver(
     _drivers[queue] = (origin, factory, of_shard)
 
 
-def driver_of(queue: str) -> MakeDriver | None:
+def driver_of(queue: str) -> "MakeDriver | None":
     """The factory of the driver of a queue or shard, or None."""
     if queue in _drivers:
         return _drivers[queue][1]

@@ -27,9 +27,10 @@ from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
+from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
 from jobrunner.jobs.declared_queues import publishing
-from jobrunner.jobs.registry import CurrentBatch, all_jobs
+from jobrunner.jobs.registry import all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
 from jobrunner.settings import MOST_RELEASE, check_release, file_settings

@@ -15,18 +15,9 @@ from jobrunner.client.settings_hash import settings_named, write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, JobrunnerError, ServerRefused
 from jobrunner.formatting import describe
+from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch, Driver
 from jobrunner.jobs.declared_queues import declared_names, declared_queues, publishing
-from jobrunner.jobs.registry import (
-    BatchEnd,
-    CurrentBatch,
-    Definition,
-    Driver,
-    all_jobs,
-    all_stations,
-    driven_queues,
-    driver_of,
-    station_of,
-)
+from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, driver_of, station_of
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.shards import ServedShards
 

@@ -12,15 +12,9 @@ from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.inspector.stats import by_queue
+from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch
 from jobrunner.jobs.options import JobOptions
-from jobrunner.jobs.registry import (
-    BatchEnd,
-    CurrentBatch,
-    StationDefinition,
-    forget_station,
-    register_driver,
-    register_station,
-)
+from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
 from jobrunner.worker.queues import default_queues
 from tests.support.waiting import wait_for
 

@@ -17,8 +17,8 @@ from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.inspector.batches import recent_batches
 from jobrunner.inspector.lag import read_lags, run_s_of
+from jobrunner.jobs.batch_driver import BatchEnd
 from jobrunner.jobs.batch_record import BatchRecord, read_record, write_record
-from jobrunner.jobs.registry import BatchEnd
 from jobrunner.metrics.exposition import render
 from jobrunner.worker.report.stats import StatsRecorder
 

@@ -17,7 +17,7 @@ from jobrunner.coordinator.records import StatsSampler
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.inspector.stats import by_job, by_queue, series
 from jobrunner.inspector.stats_types import Timings
-from jobrunner.jobs.registry import BatchEnd
+from jobrunner.jobs.batch_driver import BatchEnd
 from jobrunner.outcome import Cancel, Snooze, Succeeded
 from jobrunner.worker.report.stats import StatsRecorder
 from tests.support.waiting import wait_for

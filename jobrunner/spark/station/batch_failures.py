@@ -20,8 +20,8 @@ from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.batch_driver import BatchEnd, Seen
 from jobrunner.jobs.batch_record import BatchOutcome
-from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items

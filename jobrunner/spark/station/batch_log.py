@@ -11,8 +11,8 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.batch_driver import BatchEnd, Seen
 from jobrunner.jobs.batch_record import LONGEST_CAUSE, BatchOutcome, BatchRecord
-from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.lineage import lineage_of
 from jobrunner.spark.station.background import SparkJobs

@@ -25,7 +25,7 @@ from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.jobs.registry import CurrentBatch, Seen
+from jobrunner.jobs.batch_driver import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
 from jobrunner.spark.payloads import check_plain

@@ -16,8 +16,8 @@ from jobrunner.client.client import Client, middleware_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ServerError
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.batch_driver import BatchEnd, RunningBatch, Seen
 from jobrunner.jobs.batch_record import BatchOutcome
-from jobrunner.jobs.registry import BatchEnd, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS, observed_batch

@@ -18,8 +18,9 @@ from jobrunner.broker.calls.stats import BUCKETS, bucket, field_of, observe
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.clock import monotonic, perf_counter, unix_ms
+from jobrunner.jobs.batch_driver import BatchEnd
 from jobrunner.jobs.batch_record import BatchRecord, batch_figures, write_record
-from jobrunner.jobs.registry import BatchEnd, find
+from jobrunner.jobs.registry import find
 from jobrunner.outcome import (
     Acknowledged,
     Cancelled,
