@@ -5,10 +5,11 @@
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
-from jobrunner.client.current import async_client, configure
+from jobrunner.client.current import configure
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.item import Item
 from jobrunner.client.lease import AsyncLease, Lease
+from jobrunner.client.loop_clients import async_client
 from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.jobs.declared_queues import queue

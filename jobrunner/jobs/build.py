@@ -10,8 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from jobrunner.broker.keys import check_id, split_queue
-from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.current import current_client
 from jobrunner.client.item import LONGEST_KEY
+from jobrunner.client.loop_clients import current_async_client
 from jobrunner.client.outgoing import sending_of
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.current import current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
+from jobrunner.client.loop_clients import current_async_client
 from jobrunner.client.operations.flow import Flow
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe

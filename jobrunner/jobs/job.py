@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unp
 
 import msgspec
 
-from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.current import current_client
+from jobrunner.client.loop_clients import current_async_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import UsageError
 from jobrunner.jobs.build import BoundCall, build_task, definition_of, tasks_of

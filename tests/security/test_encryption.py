@@ -235,7 +235,7 @@ def test_replacing_works_for_many_locks_at_once_and_for_asyncio_and_after_a_plai
     handles = Balance.enqueue_many([Balance(to=str(n), amount=2) for n in range(40)])
 
     async def again() -> None:
-        from jobrunner.client.current import current_async_client
+        from jobrunner.client.loop_clients import current_async_client
 
         await Balance(to="7", amount=3).aenqueue()
         await current_async_client().close()

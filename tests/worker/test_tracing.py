@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from jobrunner import Backoff, Client, Item, Job, Snooze, chain, job
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.client.current import async_client, current_async_client
+from jobrunner.client.loop_clients import async_client, current_async_client
 from jobrunner.client.outgoing import sending
 from jobrunner.errors import ServerRefused, UsageError
 from jobrunner.etl import Pipeline, To

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from jobrunner.client.client import Client, broker_of
-from jobrunner.client.current import async_client, configure, current_async_client, current_client, forget, pinned, use
+from jobrunner.client.current import configure, current_client, forget, pinned, use
+from jobrunner.client.loop_clients import async_client, current_async_client
 from jobrunner.errors import ClientClosed
 
 

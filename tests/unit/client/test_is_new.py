@@ -7,8 +7,8 @@ import pytest
 
 from jobrunner import Job, chain, job
 from jobrunner.client.client import Client
-from jobrunner.client.current import current_async_client
 from jobrunner.client.item import Item
+from jobrunner.client.loop_clients import current_async_client
 from jobrunner.errors import DuplicateTask, InvalidOption
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget

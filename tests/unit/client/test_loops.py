@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.redis_py import _cancellable
-from jobrunner.client import current as current_clients
+from jobrunner.client import loop_clients
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of
-from jobrunner.client.current import async_client, configure, current_async_client, forget, pinned
+from jobrunner.client.current import configure, forget, pinned
+from jobrunner.client.loop_clients import async_client, current_async_client
 from jobrunner.errors import ClientClosed, UsageError
 from jobrunner.task import Task, TaskState
 from tests.support.server import Server
@@ -42,7 +43,7 @@ def test_a_program_that_makes_a_loop_for_each_call_keeps_no_connections(client: 
         for number in range(5):
             asyncio.run(push(number))
         assert open_files() == before
-    assert not current_clients._of_loops
+    assert not loop_clients._of_loops
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -59,7 +60,7 @@ def test_a_loop_that_is_closed_with_nothing_ended_before_is_forgotten_by_the_nex
             run()
         assert open_files() == before
         asyncio.run(push())
-    assert not current_clients._of_loops
+    assert not loop_clients._of_loops
 
 
 def test_clients_of_other_settings_are_closed_when_they_are_many(server: Server, keys: Any) -> None:
@@ -70,10 +71,10 @@ def test_clients_of_other_settings_are_closed_when_they_are_many(server: Server,
             configure(server.url, f"{keys.prefix}-{number}")
             ids.append(await push())
         await closed(first)
-        return len(set(ids)), len(current_clients._of_loops[asyncio.get_running_loop()])
+        return len(set(ids)), len(loop_clients._of_loops[asyncio.get_running_loop()])
 
     configure(server.url, keys.prefix)
-    assert asyncio.run(configured_again()) == (13, current_clients._MOST_OF_A_LOOP)
+    assert asyncio.run(configured_again()) == (13, loop_clients._MOST_OF_A_LOOP)
     forget()
 
 
