@@ -25,6 +25,8 @@ unknown_since       when a worker that did not know its job first handed it back
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 run_ms              in a queue that keeps history: how long the last attempt ran, as its worker measured it; only
                     of tasks that a worker ran and that did not die
+keep_ms             in a queue that keeps history: how long a finished task is to stay when its entry is trimmed before
+                    that; none: a minute for a job, and not at all for an item
 finished_at, outcome, result   of a finished task that is kept for a while, as its end of life tells; no outcome:
                     succeeded; no result: None; no time: that in the index of history, else, as `result_ttl` is a
                     minute, this long before the end of life

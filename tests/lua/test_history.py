@@ -242,3 +242,99 @@ def test_a_queue_without_history_notes_nothing(mail):
     mail.run(queues.purge(mail.keys, "waiting"))
     assert passed(mail) == (None, None)
     assert mail.raw.exists(mail.keys.settings) == 0
+
+
+def trims(here, clock):
+    clock.advance(10_000)
+    here.run(queues.upkeep(here.keys))
+
+
+def purges(here, clock):
+    here.run(queues.purge(here.keys, "done"))
+
+
+def archives(here, clock):
+    here.run(queues.delete_archived(here.keys, "done", before_ms=clock.ms + 1))
+
+
+def removes(here, clock):
+    here.run(tasks.remove(here.keys, ["daily", "a"]))
+
+
+def is_deleted(here, clock):
+    while here.run(queues.delete(here.keys, force=True, states=[])) != ["deleted"]:
+        pass
+
+
+@pytest.mark.parametrize("ends", [trims, purges, archives, removes, is_deleted])
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "pending", "dead"])
+def test_the_end_of_an_entry_leaves_a_live_task_of_its_id(line, clock, ends, state):
+    """The record of an entry may expire before the entry: then its id is free for another task of the tag."""
+    here, other = line("shop/orders"), line("shop/mail")
+    here.configure(history_ms=10_000)
+    here.commit(here.lease("daily"), here.lease("a"))
+    here.raw.delete(here.keys.task("daily"))
+    other.enqueue("daily", payload=b"new", delay_ms=5 if state == "scheduled" else None)
+    if state in ("pending", "dead"):
+        held = other.reserve()
+        if state == "dead":
+            other.fail(*held, fate="dead")
+
+    ends(here, clock)
+
+    assert (here.ids("done"), here.hash("a")) == ([], {})
+    assert other.hash("daily")["payload"] == b"new"
+    assert other.ids(state) == ["daily"]
+
+
+def test_a_task_that_waits_under_the_id_of_an_expired_entry_is_handed_out(kept, clock):
+    kept.commit(kept.lease("daily"))
+    kept.raw.delete(kept.keys.task("daily"))
+    kept.enqueue("daily", payload=b"new")
+    clock.advance(10_000)
+
+    assert [held.payload for held in kept.reserve(2)] == [b"new"]
+    assert kept.ids("done") == []
+    assert "orphaned" not in kept.totals()
+
+
+def test_a_finished_task_of_another_queue_keeps_its_result(line, clock):
+    here, other = line("shop/orders"), line("shop/mail")
+    here.configure(history_ms=10_000)
+    here.commit(here.lease("daily"))
+    here.raw.delete(here.keys.task("daily"))
+    other.commit(other.lease("daily"), keep_ms=60_000, result=b"2")
+
+    trims(here, clock)
+
+    assert other.hash("daily")["result"] == b"2"
+
+
+@pytest.mark.parametrize(("type_", "keep_ms"), [("", 3_600_000), ("Report", 3_600_000), ("Report", 60_000)])
+@pytest.mark.parametrize("limits", [{"history_max": 1}, {"history_ms": 1}, {"history_ms": 10_000, "history_max": 1}])
+def test_a_result_outlives_its_entry_as_long_as_its_job_says(mail, clock, limits, type_, keep_ms):
+    mail.configure(**limits)
+    first = mail.lease("first", type=type_)
+    said = (keep_ms, "succeeded", b"42", b"", type_, "")
+    mail.run(leases.commit_groups(mail.keys, [(said, [first.id, first.token])]))
+    clock.advance(5)
+    mail.commit(mail.lease("second"))
+    mail.run(queues.upkeep(mail.keys))
+
+    assert "first" not in mail.ids("done")
+    assert mail.hash("first")["result"] == b"42"
+    assert keep_ms - 30_000 < mail.raw.pttl(mail.keys.task("first")) <= keep_ms
+
+
+@pytest.mark.parametrize(("type_", "keep_ms"), [("", 0), ("Report", 0), ("Report", 4)])
+def test_a_record_that_no_result_ttl_keeps_ends_with_its_entry(mail, clock, type_, keep_ms):
+    """`history_max` bounds the memory that history takes."""
+    mail.configure(history_max=1)
+    first = mail.lease("first", type=type_)
+    said = (keep_ms, "succeeded", b"", b"", type_, "")
+    mail.run(leases.commit_groups(mail.keys, [(said, [first.id, first.token])]))
+    clock.advance(5)
+    mail.commit(mail.lease("second"))
+    mail.run(queues.upkeep(mail.keys))
+
+    assert (mail.ids("done"), mail.hash("first")) == (["second"], {})

@@ -28,7 +28,6 @@ while ARGV[at] do
   at = behind
 end
 local refused, live = check_leases(ids, numbers, now, queue)
-
 if #live > 0 then write_even_when_full() end
 local has_waiters = redis.call('EXISTS', waiters) == 1
 local set = redis.call('HMGET', settings, 'history_ms', 'history_max', 'max_inflight', 'key_inflight')
@@ -39,12 +38,14 @@ local doomed, totals, by_type, seen = {}, {}, {}, 0
 local function end_group(last, keep_ms, outcome, result, onward, type)
   -- A station that drops an item cancels it, as others see it; only the count tells the two apart.
   local first, shown = seen, outcome == 'dropped' and 'cancelled' or outcome
-  local is_usual = is_usual_end(keep_ms, shown, result, history)
+  local own_keep = own_keep_ms(keep_ms, type, history)
+  local is_usual = not own_keep and is_usual_end(keep_ms, shown, result, history)
   if history then keep_ms = ttl_for(keep_ms, history) end
   while seen < #live and live[seen + 1] <= last do
     seen = seen + 1
     local id = ids[live[seen]]
-    local is_doomed = end_task(id, keep_ms, shown, result, ended, has_waiters, is_usual, history and ran[live[seen]])
+    local run = history and ran[live[seen]]
+    local is_doomed = end_task(id, keep_ms, shown, result, ended, has_waiters, is_usual, run, own_keep)
     if is_doomed then doomed[#doomed + 1] = tasks .. id end
     if onward ~= '' then post(onward, shown, result) end
   end

@@ -15,17 +15,17 @@ local prefix, tag_prefix, NONCES = string.sub(counters, 1, -9), string.match(cou
 
 local function delete_tasks(set)
   local ids, left = redis.call('ZRANGE', set, 0, tonumber(count) - 1), {}
-  for n, id in ipairs(ids) do
-    left[n] = tasks .. id
-    local task = set ~= done and redis.pcall('HMGET', left[n], 'then', 'finished_at', 'died_at', 'lock')
+  for _, id in ipairs(ids) do
+    local key = tasks .. id
+    if set ~= done or is_record_in(done, id) then left[#left + 1] = key end
+    local task = set ~= done and redis.pcall('HMGET', key, 'then', 'finished_at', 'died_at', 'lock')
     if task and not task.err then
       if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
-      local lock = task[4] and tag_prefix .. 'unique:' .. task[4]
-      if lock and string.match(redis.call('GET', lock) or '', ' (.+)$') == id then redis.call('UNLINK', lock) end
+      drop_lock(id, task[4])
     end
   end
   if #ids == 0 then return 0 end
-  redis.call('UNLINK', unpack(left))
+  if left[1] then redis.call('UNLINK', unpack(left)) end
   redis.call('ZREM', leases, unpack(ids))
   redis.call('ZREM', set, unpack(ids))
   return #ids

@@ -18,7 +18,7 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 local now = read_clock(now_ms)
 local refused = check_leases({id}, {lease}, now, queue)
 if refused[1] then return refused[1] end
-local parent = redis.pcall('HMGET', tasks .. id, 'id', 'hops', 'priority', 'key')
+local parent = redis.pcall('HMGET', tasks .. id, 'id', 'hops', 'priority', 'key', 'type')
 if parent.err or not parent[1] then return 'gone' end
 local hops = (number(parent[2]) or 0) + 1
 if tonumber(max_hops) > 0 and hops > tonumber(max_hops) then return 'hops' end
@@ -54,8 +54,10 @@ end
 fill_targets(targets)
 
 local has_waiters, history = redis.call('EXISTS', waiters) == 1, read_history()
-local is_usual = is_usual_end(keep_ms, 'succeeded', '', history)
-if end_task(id, ttl_for(keep_ms, history), 'succeeded', '', exact(now), has_waiters, is_usual) then
+local own_keep = own_keep_ms(keep_ms, parent[5], history)
+local is_usual = not own_keep and is_usual_end(keep_ms, 'succeeded', '', history)
+local ttl_ms = ttl_for(keep_ms, history)
+if end_task(id, ttl_ms, 'succeeded', '', exact(now), has_waiters, is_usual, nil, own_keep) then
   unlink({tasks .. id})
 end
 post(onward, 'succeeded', '')

@@ -14,14 +14,15 @@ local is_history = string.sub(counter, 1, 7) == 'history'
 if is_history then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys, is_dead = {}, string.sub(set, -5) == ':dead'
-for i, id in ipairs(ids) do
-  keys[i] = tasks .. id
-  local task = not is_history and redis.pcall('HMGET', keys[i], 'then', 'finished_at', 'died_at', 'group')
+for _, id in ipairs(ids) do
+  local key = tasks .. id
+  if not is_history or is_record_in(set, id) then keys[#keys + 1] = key end
+  local task = not is_history and redis.pcall('HMGET', key, 'then', 'finished_at', 'died_at', 'group')
   if task and not task.err then
     if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
     if is_dead then leave_group(task[4]) end
   end
 end
-redis.call('UNLINK', unpack(keys))
+if keys[1] then redis.call('UNLINK', unpack(keys)) end
 redis.call('HINCRBY', counters, counter, #ids)
 return #ids

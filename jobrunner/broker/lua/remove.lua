@@ -12,13 +12,14 @@ local removed, finished = 0, 0
 local function remove_one(id)
   if redis.call('ZSCORE', pending, id) then return 'reserved' end
   local was_done = redis.call('ZREM', done, id)
+  local is_record = was_done == 1 and is_record_in(done, id)
   local was_dead = redis.call('ZREM', dead, id)
   local group = was_dead == 1 and redis.pcall('HGET', tasks .. id, 'group')
   if group and not group.err then leave_group(group) end
   local was_live = redis.call('ZREM', waiting, id) + redis.call('ZREM', scheduled, id)
   if was_done + was_dead + was_live == 0 then return 'gone' end
   local onward = was_live > 0 and redis.pcall('HGET', tasks .. id, 'then')
-  redis.call('UNLINK', tasks .. id)
+  if was_dead + was_live > 0 or is_record then redis.call('UNLINK', tasks .. id) end
   post(onward, 'cancelled', '')
   removed, finished = removed + was_dead + was_live, finished + was_done
   return 'ok'

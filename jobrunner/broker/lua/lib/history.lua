@@ -25,6 +25,27 @@ local function ttl_for(keep_ms, history)
   return exact(math.max(tonumber(keep_ms), history.age))
 end
 
+-- How long the hash of a finished task of this type stays as a rule.
+local function usual_keep_ms(type) return type and type ~= '' and DEFAULT_RESULT_TTL_MS or 0 end
+
+-- The value of the field `keep_ms`: how long the hash is to stay when its entry may be trimmed before, nil where that
+-- is as usual.
+local function own_keep_ms(keep_ms, type, history)
+  if not history or tonumber(keep_ms) == usual_keep_ms(type) then return end
+  if history.most > 0 or tonumber(keep_ms) > history.age then return keep_ms end
+end
+
+-- Returns the key of the hash of a trimmed entry when it is to be deleted now. One that is to stay longer, as its job
+-- says, expires then; that of another task stays (see is_record_in).
+local function trim_record(id, ended, now)
+  if not is_record_in(done, id) then return end
+  local key = tasks .. id
+  local task = redis.pcall('HMGET', key, 'keep_ms', 'type')
+  local left_ms = math.ceil(tonumber(ended) + (number(task[1]) or usual_keep_ms(task[2])) - now)
+  if left_ms <= 0 then return key end
+  if left_ms < redis.call('PTTL', key) then redis.call('PEXPIRE', key, exact(left_ms)) end
+end
+
 -- Reads how long tasks ran, in the order of their reports, behind the first `reports` of them. Workers measure it and
 -- report it for queues with a history: a task that was reserved ahead waits in the worker before it runs.
 local function read_runs(words, ran, reports)

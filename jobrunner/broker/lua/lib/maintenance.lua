@@ -24,39 +24,41 @@ local function promote(now, wanted, by_partition)
 end
 
 -- Deletes a bounded slice of the members of a set with scores up to `before`, and beyond those the oldest when there
--- are more than `most` (0 = any number), index and hash together. `before_each` is called with the id of each, if it is
--- passed. Returns how many, and the score of the newest.
-local function trim(set, before, most, before_each)
+-- are more than `most` (0 = any number), index and hash together. `hash_of` is called with id and score of each, and
+-- returns the key of the hash that is to go with it, if any. Returns how many, and the score of the newest.
+local function trim(set, before, most, hash_of)
   local all = redis.call('ZCARD', set)
   if all == 0 then return 0 end
-  local old = redis.call('ZRANGEBYSCORE', set, '-inf', exact(before), 'LIMIT', 0, SLICE)
-  local excess = all - #old - most
-  if most > 0 and excess > 0 then old = redis.call('ZRANGE', set, 0, math.min(#old + excess, SLICE) - 1) end
-  if #old == 0 then return 0 end
-  local newest = redis.call('ZSCORE', set, old[#old])
-  redis.call('ZREMRANGEBYRANK', set, 0, #old - 1)
-  for n, id in ipairs(old) do
-    if before_each then before_each(id) end
-    old[n] = tasks .. id
+  local old = redis.call('ZRANGEBYSCORE', set, '-inf', exact(before), 'WITHSCORES', 'LIMIT', 0, SLICE)
+  local excess = all - #old / 2 - most
+  if most > 0 and excess > 0 then
+    old = redis.call('ZRANGE', set, 0, math.min(#old / 2 + excess, SLICE) - 1, 'WITHSCORES')
   end
-  redis.call('UNLINK', unpack(old))
-  return #old, newest
+  if #old == 0 then return 0 end
+  redis.call('ZREMRANGEBYRANK', set, 0, #old / 2 - 1)
+  local doomed = {}
+  for n = 1, #old, 2 do doomed[#doomed + 1] = hash_of(old[n], old[n + 1]) end
+  unlink(doomed)
+  return #old / 2, old[#old]
 end
 
-local function leave_group_of(id)
+local function hash_of_dead(id)
   local group = redis.pcall('HGET', tasks .. id, 'group')
   if group and not group.err then leave_group(group) end
+  return tasks .. id
 end
 
 local function trim_dead(now, config)
-  local gone = trim(dead, now - config.dead_ttl, config.dead_max, leave_group_of)
+  local gone = trim(dead, now - config.dead_ttl, config.dead_max, hash_of_dead)
   if gone > 0 then redis.call('HINCRBY', counters, 'trimmed', gone) end
   return gone
 end
 
 local function trim_done(now, history)
   if not history then return 0 end
-  local gone, newest = trim(done, now - history.age, history.most)
+  local gone, newest = trim(done, now - history.age, history.most, function(id, ended)
+    return trim_record(id, ended, now)
+  end)
   if gone > 0 then note_trimmed(settings, newest) end
   return gone
 end

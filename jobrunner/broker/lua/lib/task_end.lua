@@ -6,6 +6,12 @@ local function post(onward, outcome, result)
   return true
 end
 
+-- Deletes the lock of a unique task if this task has it. `digest`: the task's field `lock`.
+local function drop_lock(id, digest)
+  local lock = digest and string.sub(tasks, 1, -6) .. 'unique:' .. digest
+  if lock and string.match(redis.call('GET', lock) or '', ' (.+)$') == id then redis.call('UNLINK', lock) end
+end
+
 -- Totals by type, in addition to those of the queue; tasks without a type count only in the latter.
 local types = string.sub(counters, 1, -9) .. 'types'
 
@@ -33,6 +39,14 @@ end
 -- their report, and the TTL gives it to the millisecond.
 local function is_finished(key)
   return redis.call('PTTL', key) >= 0
+end
+
+-- Whether the hash of an entry in `done` is still that of the entry: of a finished task of this queue. It may have
+-- expired before the entry, and another task have its id by now, in this queue or in another one of the tag.
+local function is_record_in(done, id)
+  if not is_finished(tasks .. id) then return false end
+  local queue = redis.pcall('HGET', tasks .. id, 'queue')
+  return queue and not queue.err and string.match(queue, '[^/]*$') == string.sub(done, #tasks - 4, -6)
 end
 
 -- Whether the end of a task needs no field. The index of history has the time, as long as the hash does not outlive it;
@@ -63,12 +77,14 @@ end
 local WAITERS_KEEP_MS = '5000'
 
 -- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller is to delete it instead.
-local function end_task(id, keep_ms, outcome, result, ended, has_waiters, is_usual, run)
+-- `run`, `own_keep_ms`: values of fields that only history has, nil for none.
+local function end_task(id, keep_ms, outcome, result, ended, has_waiters, is_usual, run, own_keep_ms)
   if has_waiters and notify_waiters(id, outcome) and keep_ms == '0' then keep_ms = WAITERS_KEEP_MS end
   if keep_ms == '0' then return true end
   local key = tasks .. id
   if redis.call('PEXPIRE', key, keep_ms) == 0 then return false end
   if run then redis.pcall('HSET', key, 'run_ms', run) end
+  if own_keep_ms then redis.pcall('HSET', key, 'keep_ms', own_keep_ms) end
   if is_usual then return false end
   if outcome == 'succeeded' and result == '' then
     redis.pcall('HSET', key, 'finished_at', ended)
