@@ -113,11 +113,11 @@ def test_ctrl_c_reaches_every_process_and_running_tasks_finish(
 
 
 def test_what_does_not_finish_in_time_is_handed_back_without_an_attempt(
-    fleet: Fleet, ledger: Ledger, tmp_path: Path, audit: Audit
+    fleet: Fleet, ledger: Ledger, tmp_path: Path, audit: Audit, raw: redis.Redis, keys: Keys
 ) -> None:
     """MOAB-32, MOSQ-11"""
     worker = fleet.start_one(concurrency=2, grace=0.3)
-    tasks = [Hold(path=str(tmp_path / "go")).enqueue() for _ in range(3)]
+    tasks = [Hold(path=str(tmp_path / "go")).using(expires_in=600).enqueue() for _ in range(3)]
     wait_for(lambda: len(ledger.times("start")) == 2)
     worker.stop()
     asked_at = time.monotonic()
@@ -125,6 +125,8 @@ def test_what_does_not_finish_in_time_is_handed_back_without_an_attempt(
     assert time.monotonic() - asked_at < 20, "the jobs go on for ever"
     assert audit("t") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
     assert [task.record().retry_count for task in tasks] == [0, 0, 0]
+    limits = {task.id: raw.hget(keys.queue("t").task(task.id), "expires_in_ms") for task in tasks}
+    assert limits == {task.id: b"never" if task.id in ledger.times("start") else b"600000" for task in tasks}
     (tmp_path / "go").touch()
     fleet.start_one(burst=True).summary()
     assert {entry.attempt for entry in ledger.entries("end")} == {1}

@@ -24,6 +24,19 @@ def advance(source, count=100):
     return source.run(batches.advance(source.keys, "b", count=count))
 
 
+@pytest.mark.parametrize("to", ["a", "b"])
+def test_an_item_that_began_in_a_batch_has_no_time_to_start_by_any_more(line, clock, to):
+    source = line("o/a")
+    source.configure(expires_in_ms=60_000)
+    source.enqueue("u", expires_in_ms=60_000)
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
+    decide(source, [("u", to, b"1", "")])
+    advance(source)
+    clock.advance(60_000)
+
+    assert [held.id for held in line(f"o/{to}").reserve()] == ["u"]
+
+
 @pytest.mark.parametrize("size", ["7", "1e9", "inf"])
 def test_a_batch_whose_size_is_damaged_comes_to_its_end(ends, size):
     """It was swept for ever, in thousands of calls a second."""

@@ -335,3 +335,34 @@ def test_moves_that_are_due_at_one_instant_keep_their_order(ends):
     for one in "ba":
         moved(raw, clean, raw.lease(one), delay_ms=700)
     assert clean.ids("scheduled") == ["b", "a"]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 500])
+def test_the_time_to_start_by_of_an_item_that_began_stays_behind(ends, clock, delay_ms):
+    raw, clean = ends
+    attempt = raw.lease("a", expires_in_ms=60_000)
+    clock.advance(29_000)
+    assert moved(raw, clean, attempt, delay_ms=delay_ms) == "ok"
+    clock.advance(60_000)
+
+    assert [one.id for one in clean.reserve()] == ["a"]
+
+
+@pytest.mark.parametrize("own", [{}, {"expires_in_ms": 60_000}])
+def test_an_item_that_moves_within_its_queue_has_begun_there(ends, clock, own):
+    raw, _ = ends
+    raw.configure(expires_in_ms=60_000)
+    assert moved(raw, raw, raw.lease("a", **own)) == "ok"
+    clock.advance(60_000)
+
+    assert [one.id for one in raw.reserve()] == ["a"]
+
+
+def test_the_limit_of_the_next_queue_holds_there(ends, clock):
+    raw, clean = ends
+    clean.configure(expires_in_ms=60_000)
+    moved(raw, clean, raw.lease("a"))
+    clock.advance(60_000)
+
+    assert clean.reserve() == []
+    assert clean.ids("dead") == ["a"]

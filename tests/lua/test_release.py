@@ -144,3 +144,26 @@ def test_what_did_not_begin_is_due_later_and_keeps_its_time_to_start_by(mail, cl
     clock.advance(60_000)
     assert mail.reserve() == []
     assert mail.ids("dead") == ["a"]
+
+
+@pytest.mark.parametrize(("delay_ms", "state"), [("!", "waiting"), (0, "scheduled"), (500, "scheduled")])
+def test_what_had_begun_has_no_time_to_start_by_any_more(mail, clock, delay_ms, state):
+    held = mail.lease("a", expires_in_ms=60_000)
+    place = float(mail.hash("a")["place"])
+
+    assert mail.release(held, delay_ms=delay_ms) == [state]
+    if delay_ms == "!":
+        assert mail.scores("waiting") == {"a": place}
+    clock.advance(60_000)
+
+    assert [again.id for again in mail.reserve()] == ["a"]
+
+
+@pytest.mark.parametrize(("delay_ms", "goes_on"), [("!", True), ("", False)])
+def test_the_limit_of_the_queue_ends_only_what_did_not_begin(mail, clock, delay_ms, goes_on):
+    mail.configure(expires_in_ms=60_000)
+    mail.release(mail.lease("a"), delay_ms=delay_ms)
+    clock.advance(60_000)
+
+    assert [again.id for again in mail.reserve()] == ["a"] * goes_on
+    assert mail.ids("dead") == ["a"] * (not goes_on)

@@ -22,14 +22,15 @@ local verdicts, live = check_leases(ids, numbers, now, queue)
 local capacity = over == '1' and math.huge or capacity_left(to_settings, to_waiting, to_scheduled)
 local most_hops = tonumber(max_hops) > 0 and tonumber(max_hops) or math.huge
 local last = tonumber(redis.call('GET', to_arrival)) or 0
-local words = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'place', 0, 'priority', 0, 'hops', 0,
-  'total_attempts', 0}
+local words, ENDING = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'place', 0, 'priority', 0,
+  'hops', 0, 'total_attempts', 0}, {'error', 'expiries', 'expires_in_ms'}
+if to_queue == queue then words[17], words[18] = 'expires_in_ms', 'never' end  -- it has begun here
 local fixed, moved, ready = #words, {}, {}
 
 local function move_one(id, at)
   if #moved >= capacity then return 'full' end
   local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'error', 'expiries')
+  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', unpack(ENDING))
   if task.err or not task[1] then return 'gone' end
   local hops = (number(task[4]) or 0) + 1
   if hops > most_hops then return 'hops' end
@@ -41,14 +42,14 @@ local function move_one(id, at)
   if due > now then
     due = slot_at(to_scheduled, due)
     words[10] = place_of(priority, due)
+    redis.call('ZADD', to_scheduled, due, id)
   else
     last = arrival_after(last, now)
     words[10] = place_of(priority, last)
     ready[#ready + 1], ready[#ready + 2] = words[10], id
   end
+  if task[6] or task[7] or task[8] then redis.call('HDEL', key, 'suspect', unpack(ENDING)) end
   redis.call(unpack(words, 1, fixed + own))
-  if due > now then redis.call('ZADD', to_scheduled, due, id) end
-  if task[6] or task[7] then redis.call('HDEL', key, 'error', 'expiries', 'suspect') end
   return 'ok'
 end
 

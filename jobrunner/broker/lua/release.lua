@@ -3,8 +3,9 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- release: pending → waiting at the original position, or after a delay (snooze) → scheduled. No attempt is spent.
 -- KEYS  waiting, scheduled, pending, leases: zsets · counters: hash · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name
---       then for each report: id, number of its lease, delay_ms ('' = to its position; 0 = to the end of the queue;
---       '~N' = due in N ms, but it did not begin: the worker does not know its job)
+--       then for each report: id, number of its lease, delay_ms ('' = to its position, it did not begin; '!' = to its
+--       position, it had begun; 0 = to the end of the queue; '~N' = due in N ms, but it did not begin: the worker does
+--       not know its job)
 -- reply a list, for each report: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set task_end task_leases
@@ -16,6 +17,7 @@ local ids, numbers, starts = read_reports(4, 3)
 local verdicts, live = check_leases(ids, numbers, now, queue)
 if #live > 0 then write_even_when_full() end
 
+-- No time to start by holds any more for a task that had begun.
 local function release_one(id, delay)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'place', 'priority')
@@ -23,7 +25,8 @@ local function release_one(id, delay)
     drop_damaged(id)
     return 'gone'
   end
-  if delay == '' then
+  if delay == '' or delay == '!' then
+    if delay == '!' then redis.call('HSET', key, 'expires_in_ms', 'never', 'more', 1) end
     add_waiting(waiting, {number(task[2]) or now, id})
     return 'waiting'
   end
@@ -32,7 +35,7 @@ local function release_one(id, delay)
   if unbegun_delay then
     redis.call('HSETNX', key, 'unknown_since', exact(now))
     redis.call('HSET', key, 'place', place, 'more', 1)
-  else -- it has begun, so no time to start by holds for it any more
+  else
     redis.call('HSET', key, 'place', place, 'expires_in_ms', 'never', 'more', 1)
   end
   insert(set, score, id)

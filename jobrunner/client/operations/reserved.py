@@ -93,7 +93,7 @@ def fail(ref: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float],
 
 def release(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
     """Back to their places."""
-    return leases.release(ref.keys, [(one.id, one.token, "") for one in held])
+    return leases.release(ref.keys, [(one.id, one.token, "!") for one in held])  # whoever reserved it has begun
 
 
 def extend(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:

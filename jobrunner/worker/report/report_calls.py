@@ -191,7 +191,7 @@ def _fields_of(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
         return attempt.id, attempt.token, round(outcome.delay_s * 1000)
     if isinstance(outcome, Deferred):
         return attempt.id, attempt.token, f"~{round(outcome.delay_s * 1000)}"
-    return attempt.id, attempt.token, ""
+    return attempt.id, attempt.token, "!" if attempt.began_s else ""
 
 
 def _group(attempt: Attempt, outcome: Outcome, release: str) -> ErrorGroup:
