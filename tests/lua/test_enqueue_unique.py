@@ -39,6 +39,33 @@ def test_the_same_call_again_is_no_clash(mail, add):
     assert mail.totals() == {"enqueued": 1}
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(("on_clash", "word"), [("replace", "replaced"), ("reschedule", "rescheduled")])
+def test_a_change_that_is_sent_again_after_the_task_ran_changes_nothing(mail, add, clock, on_clash, word, is_kept):
+    add("a", delay_ms=3_600_000)
+    assert add("b", on_clash=on_clash, sending="1", is_kept=is_kept) == (word, "a")
+    (held,) = mail.reserve()
+    mail.commit(held)
+    before = mail.snapshot()
+
+    assert add("b", on_clash=on_clash, sending="1", is_kept=is_kept) == (word, "a")
+    assert mail.snapshot() == before
+    assert add("b", on_clash=on_clash, sending="2", is_kept=is_kept) == ("new", "b")
+
+
+def test_a_call_that_is_sent_again_says_again_that_the_queue_is_new(mail):
+    """The client adds it to the registry then; the queue may have been deleted."""
+    lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="existing")
+    call = tasks.enqueue_unique(mail.keys, Task(id="a", queue=mail.name, payload=b"", lock=lock))
+    assert [mail.run(call).is_first, mail.run(call).is_first] == [True, True]
+
+
+def test_a_note_of_an_earlier_version_is_understood(mail, add):
+    mail.raw.set(mail.keys.base + b"sent:a1", "")
+    assert add("a", sending="1") == ("new", "a")
+    assert mail.ids("waiting") == []
+
+
 def test_a_call_whose_task_stays_known_leaves_no_note(mail, add):
     assert add("a", is_kept=True) == ("new", "a")
     assert not mail.raw.keys(mail.keys.base + b"sent:*")

@@ -92,16 +92,17 @@ def _name_of_call(sent: Sequence[Task]) -> str:
     stay known after they finish.
     """
     if len(sent) == 1:
-        (task,) = sent
-        if task.is_kept:
-            return ""
-        return task.id + task.sending if _tells_when_sent(task) else os.urandom(16).hex()
+        return "" if sent[0].is_kept else _name_of_one(sent[0])
     if all([task.is_kept for task in sent]):  # noqa: C419
         return ""
     if not all(map(_tells_when_sent, sent)):
         return os.urandom(16).hex()
     told = "".join([task.id for task in sent]), "".join([task.sending for task in sent])
     return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def _name_of_one(task: Task) -> str:
+    return task.id + task.sending if _tells_when_sent(task) else os.urandom(16).hex()
 
 
 def _tells_when_sent(task: Task) -> bool:
@@ -135,6 +136,7 @@ def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | N
     """
     lock = task.lock
     assert lock is not None, "a unique task has a lock"
+    changes_another = lock.on_clash in ("replace", "reschedule")
     call = _unique.with_keys(
         (keys.waiting, keys.scheduled, keys.settings, keys.counters, keys.arrival, keys.wake, keys.unique(lock.digest)),
         rest=["payload", task.payload, "lock", lock.digest, *task_fields(task)],
@@ -142,13 +144,13 @@ def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | N
         base=keys.base,
         tag=keys.tag,
         queue=keys.name,
-        call=_name_of_call([task]),
+        call=_name_of_one(task) if changes_another else _name_of_call([task]),
         id=task.id,
         priority="" if task.priority is None else task.priority,
         due=due_word(task),
         lasts=lock.lasts,
         ttl_ms=lock.ttl_ms,
-        on_clash=lock.on_clash if lock.on_clash in ("replace", "reschedule") else "",
+        on_clash=lock.on_clash if changes_another else "",
         bound_to="" if bound_to is None else " ".join(bound_to),
     )
     return replace(call, read=partial(_placed, keys.name))

@@ -15,7 +15,15 @@ local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, o
 -- include numbers commands queue_position queue_settings waiting_set enqueue_call
 
 local note = string.sub(tasks, 1, -6) .. 'sent:' .. call
-if call ~= '' and redis.call('EXISTS', note) == 1 then return {'new', id} end
+local earlier = call ~= '' and redis.call('GET', note)
+if earlier then  -- what it replaced may be finished by now
+  local word, is_first, there = string.match(earlier, '^(%S+) (%S+) (.*)$')
+  return is_first == '1' and {'new', id, queue, 'first'} or {word or 'new', there or id}
+end
+local function applied(word, there, is_first)
+  if call ~= '' then redis.call('SET', note, word .. ' ' .. is_first .. ' ' .. there, 'PX', SENT_KEEP_MS) end
+  return is_first == 1 and {word, there, queue, 'first'} or {word, there}
+end
 local now = read_clock(now_ms)
 local when = read_due(due, now)
 
@@ -42,7 +50,7 @@ local function put_instead(holder, prefix, state, task)
   if prefix .. state ~= set then redis.call('ZREM', prefix .. state, holder) end
   take_lock(holder)
   notify_worker(prefix .. 'wake')
-  return {on_clash == 'replace' and 'replaced' or 'rescheduled', holder}
+  return applied(on_clash == 'replace' and 'replaced' or 'rescheduled', holder, 0)
 end
 
 local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
@@ -56,8 +64,7 @@ end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 if is_for_another(id, queue) then return {'encrypt_for', id, queue} end
 if exceeds_capacity(settings, waiting, scheduled, 1) then return full_reply(settings) end
-local is_first = redis.call('SETNX', arrival, '0') == 1
-if call ~= '' then redis.call('SET', note, '', 'PX', SENT_KEEP_MS) end
+local is_first = redis.call('SETNX', arrival, '0')
 create_task(id, priority, when, now, {'queue', queue, unpack(ARGV, 14)})
 take_lock(id)
-return is_first and {'new', id, queue, 'first'} or {'new', id}
+return applied('new', id, is_first)
