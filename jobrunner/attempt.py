@@ -80,6 +80,7 @@ def add_rare(
     priority: bytes | None = None,
     unknown_since: bytes | None = None,
     suspect: bytes | None = None,
+    _cancel_requested: bytes | None = None,
 ) -> None:
     """Adds the fields that few tasks have, as lua/reserve.lua replies them.
 

@@ -187,7 +187,8 @@ def publish_declared(client: Client, heartbeat_s: float) -> None:
     if not (declared := declared_queues()):
         return
     keys = keys_of(client)
-    broker_of(client).run(queues.register_queues(keys, [one.name for one in declared]))
+    known = [name for one in declared for name in (one.name, one.settings.get("dead_letter_queue")) if name]
+    broker_of(client).run(queues.register_queues(keys, known))
     replies = broker_of(client).run_each(publishing(keys, heartbeat_s))
     for one, changed in zip(declared, replies, strict=True):
         if isinstance(changed, JobrunnerError):

@@ -371,3 +371,37 @@ def test_its_note_has_the_name_of_the_call_and_lasts_for_ten_seconds(mail, add):
 def test_its_lock_names_its_end_and_its_task(mail, add, clock):
     add("a", ttl_ms=5000, delay_ms=2000)
     assert mail.raw.get(mail.keys.unique("d")).split() == [b"%d" % (clock.ms + 7000), b"a"]
+
+
+@pytest.mark.parametrize("on_clash", ["existing", "replace", "reschedule"])
+def test_a_task_that_goes_to_the_dead_letter_queue_holds_its_lock_no_more(line, on_clash):
+    main, dlq = line("p/main"), line("p/dlq")
+    main.configure(dead_letter_queue="p/dlq")
+
+    def add(task_id):
+        lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash=on_clash)
+        task = Task(id=task_id, queue=main.name, lock=lock, payload=task_id.encode())
+        return main.run(tasks.enqueue_unique(main.keys, task))[:2]
+
+    add("a")
+    main.fail(*main.reserve(), fate="dead")
+    assert dlq.ids("waiting") == ["a"]
+
+    assert add("b") == ("new", "b")
+    assert (main.ids("waiting"), dlq.ids("waiting")) == (["b"], ["a"])
+    main.fail(*main.reserve(), fate="dead")
+    assert dlq.ids("waiting") == ["a", "b"], "and its own lock is free as well"
+    assert add("c") == ("new", "c")
+
+
+def test_the_lock_of_another_task_stays_when_an_earlier_holder_dies(line):
+    main = line("p/main")
+    main.configure(dead_letter_queue="p/dlq")
+    lock = Lock(digest="d", lasts="started", ttl_ms=HOUR_MS, on_clash="existing")
+    main.run(tasks.enqueue_unique(main.keys, Task(id="a", queue=main.name, lock=lock, payload=b"")))
+    (held,) = main.reserve()
+    main.run(tasks.enqueue_unique(main.keys, Task(id="b", queue=main.name, lock=lock, payload=b"")))
+    main.fail(held, fate="dead")
+
+    again = main.run(tasks.enqueue_unique(main.keys, Task(id="c", queue=main.name, lock=lock, payload=b"")))
+    assert again[:2] == ("clash", "b")

@@ -10,6 +10,7 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
 from jobrunner.broker.calls.leader import ScanReply
+from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.coordinator.recovery import FlowRecovery
@@ -404,7 +405,9 @@ def test_a_member_that_expires_in_line_is_told_of_by_the_leader(client: Client) 
 
     name = new_name()
     group(expiring.bind(), on_dead=Note(name=name)).enqueue()
-    wait_for(lambda: not [lease.release() for lease in client.queue("unserved2").reserve(1)])
+    late = broker_of(client).run(server_time()) + 50
+    wait_for(lambda: broker_of(client).run(server_time()) > late)
+    assert client.queue("unserved2").reserve(1) == []
     assert name not in seen
     outboxes = FlowRecovery(broker_of(client), keys_of(client))
     outboxes.take(ScanReply(posted=["unserved2"]))

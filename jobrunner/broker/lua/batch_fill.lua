@@ -36,8 +36,9 @@ local function hand_out(ids)
   local ends, numbers, taken = {}, {}, {}
   for n = 1, #ids do
     local one = ids[n]
-    local task = redis.pcall('HMGET', tasks .. one, 'id', 'expires_in_ms', 'enqueue_time', 'retry_count')
-    if not is_unfit(one, task.err or not task[1], task[2], task[3], task[4], now, config) then
+    local task = redis.pcall('HMGET', tasks .. one, 'id', 'expires_in_ms', 'enqueue_time', 'retry_count',
+      'cancel_requested')
+    if not is_unfit(one, task.err or not task[1], task[2], task[3], task[4], task[5], now, config) then
       local at = 2 * #taken
       ends[at + 1], ends[at + 2], numbers[at + 1], numbers[at + 2] = member_lease_end, one, lease, one
       taken[#taken + 1] = one

@@ -15,7 +15,7 @@ local exists = not task.err and task[1]
 local lease_end = redis.call('ZSCORE', pending, id)
 write_even_when_full()
 if exists and lease_end and tonumber(lease_end) > now then
-  redis.call('HSET', key, 'cancel_requested', 1)
+  redis.call('HSET', key, 'cancel_requested', 1, 'more', 1)
   return 'reserved'
 end
 
@@ -29,9 +29,6 @@ if not exists then
   drop_damaged(id)
   return 'gone'
 end
-redis.call('PEXPIRE', key, keep_ms)
-redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'attempts',
-  (number(task[2]) or 0) + (lease_end and 1 or 0))
-count_one(task[4], 'cancelled')
+local is_posted = end_cancelled(id, task[4], task[3], (number(task[2]) or 0) + (lease_end and 1 or 0), keep_ms, now)
 notify_waiters(id, 'cancelled')
-return post(task[3], 'cancelled', '') and 'posted' or 'ok'
+return is_posted and 'posted' or 'ok'

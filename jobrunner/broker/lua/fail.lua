@@ -41,7 +41,8 @@ local function fail_one(id, at, task)
     notify_waiters(id, 'dead')
     return 'dead'
   end
-  local set, score, place = position_for(waiting, scheduled, arrival, task[4], now + ARGV[at + 2], now)
+  local due = task[8] and now or now + ARGV[at + 2]  -- the next reserve cancels what is to be cancelled
+  local set, score, place = position_for(waiting, scheduled, arrival, task[4], due, now)
   redis.call('HSET', key, 'retry_count', attempts, 'more', 1, 'error', error_text, 'place', place)
   insert(set, score, id, config.is_partitioned)
   return 'scheduled'
@@ -49,7 +50,7 @@ end
 
 for _, n in ipairs(live) do
   local task = redis.pcall('HMGET', tasks .. ids[n], 'id', 'retry_count', 'max_attempts', 'priority', 'failures',
-    'type', 'suspect')
+    'type', 'suspect', 'cancel_requested')
   if task.err or not task[1] then
     drop_damaged(ids[n])
     verdicts[n] = 'gone'

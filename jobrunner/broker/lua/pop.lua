@@ -22,9 +22,9 @@ local function take_out(ids)
   local taken, doomed = {}, {}
   for _, id in ipairs(ids) do
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
-      'expires_in_ms', 'then', 'retry_count')
+      'expires_in_ms', 'then', 'retry_count', 'cancel_requested')
     local is_damaged = task.err or not (task[1] or task[2] or task[5])
-    if not is_unfit(id, is_damaged, task[6], task[5], task[8], now, config) then
+    if not is_unfit(id, is_damaged, task[6], task[5], task[8], task[9], now, config) then
       post(task[7], 'succeeded', '')
       reply[#reply + 1] = {id, task[1], task[2], task[3], task[4], task[7], task[8]}
       taken[#taken + 1], doomed[#doomed + 1] = id, tasks .. id

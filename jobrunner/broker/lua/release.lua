@@ -20,12 +20,12 @@ if #live > 0 then write_even_when_full() end
 -- No time to start by holds any more for a task that had begun.
 local function release_one(id, delay)
   local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'place', 'priority')
+  local task = redis.pcall('HMGET', key, 'id', 'place', 'priority', 'cancel_requested')
   if task.err or not task[1] then
     drop_damaged(id)
     return 'gone'
   end
-  if delay == '' or delay == '!' then
+  if delay == '' or delay == '!' or task[4] then  -- the next reserve cancels what is to be cancelled
     if delay == '!' then redis.call('HSET', key, 'expires_in_ms', 'never', 'more', 1) end
     add_waiting(waiting, {number(task[2]) or now, id})
     return 'waiting'

@@ -9,7 +9,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       1 if the queue keeps history, else 0, then for each lease: id, type, payload, enqueue_time, more}; more is nil
 --       for a task that never failed and has no options, else {retry_count, max_attempts, keepalive_ms, headers,
---       encoding, expires_in_ms, then, place, priority, unknown_since, suspect}
+--       encoding, expires_in_ms, then, place, priority, unknown_since, suspect, cancel_requested (nil)}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit allows fewer. (`rarely`: see scripts.py)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
 -- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
@@ -34,11 +34,11 @@ local function hand_out(ids, may_stop)
     local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4]
     if more then
       more = redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
-        'expires_in_ms', 'then', 'place', 'priority', 'unknown_since', 'suspect')
+        'expires_in_ms', 'then', 'place', 'priority', 'unknown_since', 'suspect', 'cancel_requested')
     end
-    local is_damaged = not (type or payload)
-    local in_doubt = is_damaged or more or config.expires_in
-    if in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, more and more[1], now, config) then
+    local is_damaged, rare = not (type or payload), more or {}
+    if (is_damaged or more or config.expires_in)
+      and is_unfit(id, is_damaged, rare[6], enqueue_time, rare[1], rare[12], now, config) then
       config.foreseen = nil
     else
       local own_end = more and more[3] and now + (lease_length(more[3]) or keepalive)

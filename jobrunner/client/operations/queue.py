@@ -213,6 +213,7 @@ def configure(
     wanted = queues.configure(ref.keys, write_settings(options, ref.name), by=who, changed=changed)
     if options.get("dead_letter_queue"):
         allow_forward(ref.name, options["dead_letter_queue"])
+        yield queues.register_if_room(ref.all_keys, [options["dead_letter_queue"]])  # a death adds it to no registry
     said = {f"set_{name}": str(value) for name, value in options.items()}
     event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=who, **said)
     yield from _switched(ref, wanted, event)

@@ -33,16 +33,18 @@ local function record_death(id, reason, type, attempts, fate)
   if redis.call('RPUSH', deaths, table.concat(fields, '\t')) == 1 then redis.call('PEXPIRE', deaths, DEATHS_KEEP_MS) end
 end
 
--- Moves a dead task to the dead letter queue, of the same tag: to the end of it, with its counts at zero.
+-- Moves a dead task to the dead letter queue, of the same tag: to the end of it, with its counts at zero. It has died:
+-- its lock is free, and no one waits for it to be cancelled.
 local function dead_letter(id, now, reason, to, hops)
   local prefix = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
-  local priority = redis.call('HGET', tasks .. id, 'priority') or ''
+  local task = redis.call('HMGET', tasks .. id, 'priority', 'lock')
+  drop_lock(id, task[2])
   local set, score, place =
-    position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, now, now)
+    position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', task[1] or '', now, now)
   insert(set, score, id)
   redis.call('HSET', tasks .. id, 'queue', to, 'place', place, 'error', reason, 'retry_count', 0, 'hops', hops + 1,
     'more', 1)
-  redis.call('HDEL', tasks .. id, 'expiries', 'suspect', 'expires_in_ms')
+  redis.call('HDEL', tasks .. id, 'expiries', 'suspect', 'expires_in_ms', 'lock', 'cancel_requested', 'unknown_since')
   redis.call('HINCRBY', prefix .. 'counters', 'moved_in', 1)
   redis.call('HINCRBY', counters, 'moved_out', 1)
   notify_worker(prefix .. 'wake')
@@ -78,11 +80,18 @@ end
 
 local unfit = {}
 
--- Whether a waiting task cannot be handed out: one that is damaged is deleted, one that did not start in time dies.
--- Time to start no longer matters for a task that was tried.
-local function is_unfit(id, is_damaged, expires_in, enqueue_time, attempts, now, config)
+-- Whether a waiting task cannot be handed out: one that is damaged is deleted, one that was to be cancelled while an
+-- attempt ran is (`cancel_requested`), and one that did not start in time dies. Time to start no longer matters for a
+-- task that was tried.
+local function is_unfit(id, is_damaged, expires_in, enqueue_time, attempts, cancel_requested, now, config)
   if is_damaged then
     drop_damaged(id)
+    unfit[id] = true
+    return true
+  end
+  if cancel_requested then
+    local task = redis.call('HMGET', tasks .. id, 'type', 'then')
+    end_cancelled(id, task[1], task[2], number(attempts) or 0, DEFAULT_RESULT_TTL_MS, now)
     unfit[id] = true
     return true
   end

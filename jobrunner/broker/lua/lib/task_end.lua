@@ -74,6 +74,16 @@ local function notify_waiters(id, outcome)
   return true
 end
 
+-- Ends a task that is cancelled and under no lease, after so many attempts. The caller takes it out of its set. Returns
+-- whether the outbox has an entry.
+local function end_cancelled(id, type, onward, attempts, keep_ms, now)
+  local key = tasks .. id
+  redis.call('PEXPIRE', key, keep_ms)
+  redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'attempts', attempts)
+  count_one(type, 'cancelled')
+  return post(onward, 'cancelled', '')
+end
+
 local WAITERS_KEEP_MS = '5000'
 
 -- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller is to delete it instead.
