@@ -30,7 +30,7 @@ from jobrunner.broker.confirmed_writes import (
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
-from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
+from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed
 
@@ -46,11 +46,12 @@ def server_clock() -> bytes:
 
 
 def raise_if_loading(replies: Sequence[object]) -> None:
-    """Raises BusyLoadingError when the server did nothing at all because it is loading its data."""
+    """Raises BusyLoadingError when the server did nothing at all because it is loading its data, or runs a script."""
     if not replies or not isinstance(replies[0], BusyLoadingError):
         return
     if all(isinstance(reply, BusyLoadingError) for reply in replies):
-        raise BusyLoadingError(f"it is loading its data ({replies[0]})")
+        does = "has run a script for long" if isinstance(replies[0], BusyScriptError) else "is loading its data"
+        raise BusyLoadingError(f"it {does} ({replies[0]})")
 
 
 class Idle:

@@ -33,6 +33,10 @@ class BusyLoadingError(RedisConnectionError):
     """The server loads its data and does nothing else."""
 
 
+class BusyScriptError(BusyLoadingError):
+    """The server runs a script that takes long, and does nothing else."""
+
+
 class ResponseError(RedisError):
     """A server's error reply."""
 
@@ -76,6 +80,7 @@ class MovedError(AskError):
 
 _BY_CODE: dict[str, type[RedisError]] = {
     "ASK": AskError,
+    "BUSY": BusyScriptError,
     "CLUSTERDOWN": ClusterDownError,
     "LOADING": BusyLoadingError,
     "MASTERDOWN": ClusterDownError,

@@ -40,6 +40,7 @@ _OWN = {"protocol": 2, "decode_responses": False, "health_check_interval": 0, "r
 """Options that a URL cannot change: replies are read as bytes in RESP 2, and only calls know what may be sent again."""
 _FILE_ERRORS = ("PEM", "X509")
 """Parts of OpenSSL that complain about the content of a file."""
+_BUSY = "BUSY "
 AsyncCheck = Callable[[Any], Awaitable[None]]
 T = TypeVar("T")
 
@@ -88,6 +89,8 @@ def translated(error: theirs.RedisError) -> ours.RedisError:
     if isinstance(cause, SSLError) and cause.library in _FILE_ERRORS:
         return ours.TlsError(f"{cause}; see the files that the URL names")
     _forget_arguments(error)
+    if type(error) is theirs.ResponseError and str(error).startswith(_BUSY):  # redis-py has no class of its own for it
+        return ours.error_of_reply(str(error))
     kind = next(kind for kind in type(error).__mro__ if kind in _OURS)
     return _OURS[kind](str(error))
 

@@ -18,6 +18,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
+    BusyScriptError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -136,3 +137,5 @@ def test_loading_counts_when_nothing_at_all_was_done():
     raise_if_loading([b"1", BusyLoadingError("x")])
     with pytest.raises(BusyLoadingError, match="it is loading its data"):
         raise_if_loading([BusyLoadingError("x"), BusyLoadingError("y")])
+    with pytest.raises(BusyLoadingError, match="it has run a script for long"):
+        raise_if_loading([BusyScriptError("x"), BusyScriptError("y")])

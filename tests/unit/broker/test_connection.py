@@ -20,6 +20,7 @@ from jobrunner.broker.redis_errors import (
     AskError,
     AuthenticationError,
     BusyLoadingError,
+    BusyScriptError,
     InvalidResponse,
     MovedError,
     NoPermissionError,
@@ -233,7 +234,7 @@ REPLIES = (
     "NOSCRIPT No matching script", "LOADING Redis is loading", "READONLY You can't write", "NOAUTH required",
     "WRONGPASS invalid", "NOPERM no permissions", "OOM command not allowed", "TRYAGAIN Multiple keys",
     "CLUSTERDOWN Hash slot not served", "MASTERDOWN Link with MASTER is down", "ASK 3999 127.0.0.1:6381",
-    "MOVED 3999 ::1:6381", "ERR Error running script",
+    "MOVED 3999 ::1:6381", "ERR Error running script", "BUSYGROUP Consumer Group name already exists",
     (
         "ERR AUTH <password> called without any password configured for the default user. "
         "Are you sure your configuration is correct?"
@@ -249,6 +250,14 @@ def test_an_error_reply_is_the_error_that_it_is_by_redis_py(reply: str) -> None:
 
     assert (type(own), str(own)) == (type(translated(by_them)), str(by_them))
     assert isinstance(own, RedisConnectionError) == isinstance(by_them, theirs.ConnectionError)
+
+
+def test_a_server_that_runs_a_script_for_long_has_an_error_of_its_own() -> None:
+    reply = "BUSY Redis is busy running a script. You can only call SCRIPT KILL"
+
+    for error in (error_of_reply(reply), translated(BaseParser.parse_error(reply))):
+        assert type(error) is BusyScriptError
+        assert str(error) == "Redis is busy running a script. You can only call SCRIPT KILL"
 
 
 def test_a_redirection_names_a_node() -> None:

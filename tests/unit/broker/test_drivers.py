@@ -6,10 +6,12 @@ import os
 import re
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import redis
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
@@ -346,6 +348,28 @@ def test_a_server_that_is_loading_is_waited_for_even_by_what_may_not_be_repeated
 def test_a_server_that_loads_for_longer_than_patience_is_unavailable(connect, loading, keys):
     with pytest.raises(ServerUnavailable, match="it is loading its data"):
         connect(loading(10**9).url, retry_timeout_s=0.1).run(leader_calls.metadata_increment(keys, "job", "n", 1))
+
+
+def test_a_server_that_is_busy_with_a_script_is_waited_for(connect, start_server, keys):
+    own = start_server(lua_time_limit="1")
+    increment = leader_calls.metadata_increment(keys, "job", "n", 1)
+    with own.connect() as raw, own.connect() as other, ThreadPoolExecutor(1) as beside:
+        endless = beside.submit(lambda: raw.eval("while true do end", 0))
+
+        def is_busy() -> bool:
+            try:
+                return not other.ping()
+            except redis.ResponseError as error:
+                return str(error).startswith("BUSY")
+
+        wait_for(is_busy)
+        with pytest.raises(ServerUnavailable, match="it has run a script for long"):
+            connect(own.url, retry_timeout_s=0.1).run(increment)
+        other.script_kill()
+        with pytest.raises(redis.ResponseError, match="killed"):
+            endless.result()
+
+    assert connect(own.url).run(increment) == 1
 
 
 def test_calls_of_one_round_trip_leave_in_one_piece(connect, server, mail, monkeypatch):
