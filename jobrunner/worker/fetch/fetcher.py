@@ -12,9 +12,10 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter, sleep
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import JobrunnerError, OutcomeUnknown
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, ReserveAhead, TaskParts
+from jobrunner.worker.fetch.lost_replies import LostReplies
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
@@ -53,6 +54,7 @@ class Fetcher:
         self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
         self._ahead = ReserveAhead(parts.keys, self._numbers)
         self._unread = UnreadReservations()
+        self._lost = LostReplies(parts.broker, parts.keys)
         self._max_tasks = max_tasks
         self._shards = shards
         if shards is not None:
@@ -89,6 +91,8 @@ class Fetcher:
         """Called by the thread of the notifier, which does the turn itself: the fetch thread would have to be woken for
         it, and the slot after that."""
         if queue is None:
+            for lost in self._ahead.take_planned():
+                self._lost.note(*lost)
             self.fetch_now()
         else:
             self.woken(queue, brought)
@@ -120,6 +124,7 @@ class Fetcher:
             self._plan(turn)
         self._exchange(turn)
         self._take_replies(turn)
+        self._lost.hand_back()
         self.quiet = not turn.may_reserve
         pause_s = self._pause()
         if turn.refused is not None or pause_s > 0 or not turn.may_reserve:
@@ -181,8 +186,8 @@ class Fetcher:
         keys = self._parts.keys
         calls: list[Call[Any]] = [report.call for report in turn.reports]
         for queue, share in turn.plan.shares.items():
-            turn.reserves += [(queue, count, self._reserve(queue, count)) for count in self._parts_of(share)]
-        calls += [replace(reserve, read=_as_sent) for _, _, reserve in turn.reserves]
+            turn.reserves += [self._reserve(queue, count) for count in self._parts_of(share)]
+        calls += [replace(reserve, read=_as_sent) for *_, reserve in turn.reserves]
         calls += [probe(keys.queue(queue)) for queue in turn.plan.probed]
         try:
             if calls:
@@ -190,6 +195,10 @@ class Fetcher:
                 turn.asked_at, began = monotonic(), perf_counter()
                 turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._catch_up, turn))
                 self._parts.stats.round_trip(perf_counter() - began)
+        except OutcomeUnknown:
+            for queue, count, first, _ in turn.reserves:
+                self._lost.note(queue, count, first)
+            raise
         finally:
             self._take_unread(turn)
 
@@ -198,9 +207,10 @@ class Fetcher:
         most = self._prefetch.batch_max
         return [min(most, share - first) for first in range(0, share, most)]
 
-    def _reserve(self, queue: str, count: int) -> Call[Reservation]:
+    def _reserve(self, queue: str, count: int) -> tuple[str, int, int, Call[Reservation]]:
         first = self._numbers.first_of(count)
-        return leases.reserve(self._parts.keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
+        keys = self._parts.keys.queue(queue)
+        return queue, count, first, leases.reserve(keys, count, token=first, most_bytes=leases.REPLY_BYTES)
 
     def _catch_up(self, turn: FetchTurn) -> None:
         """Takes in what the exchange before brought. A busy worker does this while the server handles the next one."""
@@ -218,6 +228,8 @@ class Fetcher:
     def _take_reservation(self, turn: FetchTurn, one: UnreadReservation) -> None:
         reply = one.read()
         if isinstance(reply, JobrunnerError):
+            if isinstance(reply, OutcomeUnknown):  # of one node of a cluster, while others answered
+                self._lost.note(one.queue, one.count, one.first)
             self._rotation.refused(one.queue)
             turn.refused = reply
         else:
@@ -274,7 +286,7 @@ class Fetcher:
             pause_s = min(pause_s, self._quarantine.pause_s(self._prefetch.in_hand))
         if self._capped is not None:
             pause_s = min(pause_s, self._capped.until_hint())
-        return self.reporting.pause_s(pause_s)
+        return self._lost.until_next(self.reporting.pause_s(pause_s))
 
     def _pause_for_work_s(self) -> float:
         backlog, finished = self._executor.backlog, self._parts.finished

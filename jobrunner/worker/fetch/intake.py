@@ -280,7 +280,7 @@ class ReserveAhead:
     def __init__(self, keys: Keys, numbers: LeaseNumbers) -> None:
         self._keys = keys
         self._numbers = numbers
-        self._planned: list[tuple[str, int]] = []
+        self._planned: list[tuple[str, int, int]] = []
         self._brought: deque[tuple[str, int, Reservation]] = deque()
 
     def __len__(self) -> int:
@@ -289,18 +289,23 @@ class ReserveAhead:
     def plan(self, queues: Sequence[str], wanted: int) -> list[Call[Reservation]]:
         """Reserves from these queues, together at most `wanted`; nothing where they are too many."""
         count = min(wanted // max(len(queues), 1), _MOST)
-        self._planned = [(queue, count) for queue in queues] if count > 0 and len(queues) <= _QUEUES else []
+        asks = count > 0 and len(queues) <= _QUEUES
+        self._planned = [(queue, count, self._numbers.first_of(count)) for queue in queues] if asks else []
         return [
-            leases.reserve(
-                self._keys.queue(queue), count, token=self._numbers.first_of(count), most_bytes=leases.REPLY_BYTES
-            )
-            for queue, count in self._planned
+            leases.reserve(self._keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
+            for queue, count, first in self._planned
         ]
+
+    def take_planned(self) -> list[tuple[str, int, int]]:
+        """The calls that were planned last and are not replied to: the queue, how many were asked for, and the number
+        of the first lease."""
+        planned, self._planned = self._planned, []
+        return planned
 
     def take_replies(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
         """Takes in the replies to the calls; returns the queues that need no poll now."""
         polled = set()
-        for (queue, count), one in zip(self._planned, brought, strict=False):
+        for (queue, count, _), one in zip(self.take_planned(), brought, strict=False):
             if isinstance(one, Reservation):
                 self._brought.append((queue, count, one))
                 polled.add(queue)

@@ -27,8 +27,8 @@ class FetchTurn:
     plan: ReservePlan = field(default_factory=ReservePlan)
     asked_at: float = 0.0
     """When the exchange began (monotonic clock): leases count from here, as the server may have begun them then."""
-    reserves: list[tuple[str, int, Call[Reservation]]] = field(default_factory=list)
-    """For the shares of `plan`: the queue, how many are asked for, and the call."""
+    reserves: list[tuple[str, int, int, Call[Reservation]]] = field(default_factory=list)
+    """For the shares of `plan`: the queue, how many are asked for, the number of the first lease, and the call."""
     replies: list[Any] = field(default_factory=list)
     """In the order of `reports`, of `reserves`, as the server sent them, and of the probes of `plan`."""
     refused: JobrunnerError | None = None
@@ -41,6 +41,8 @@ class UnreadReservation:
 
     queue: str
     count: int
+    first: int
+    """Number of its first lease."""
     call: Call[Reservation]
     reply: Any
     asked_at: float

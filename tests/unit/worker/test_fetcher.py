@@ -136,7 +136,7 @@ class Unreachable:
     def run(self, call: Any) -> Any:
         return self._broker.run(call)
 
-    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+    def run_each(self, calls: Any, meanwhile: Any = None) -> list[Any]:
         replies = self._broker.run_each(calls, meanwhile)
         if self.losing:
             raise OutcomeUnknown("the connection broke")
@@ -894,7 +894,7 @@ def test_what_a_hint_brought_and_no_slot_is_free_for_is_handed_back(
 ) -> None:
     bench.step()
     push(client, 3)
-    bench.fetcher.woken("q", [])
+    bench.turns.wake("q")
     running = bench.begun()
     assert len(running) == 3
     push(client, 2)
