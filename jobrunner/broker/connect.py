@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from jobrunner.broker.topology import Address, Sentinels, Topology
 
 _PLAIN = ("redis", "rediss", "unix")
-_FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"}
 FOLDER = ".jobrunner"
 
 
@@ -180,16 +179,17 @@ def _check_url(url: str) -> None:
         raise InvalidOption(
             f"URL {describe(safe_url(url), 80)}: the database behind the host is no number; write redis://host:port/0"
         )
-    query = parse_qs(parts.query)
-    for option in sorted(_FILES & query.keys()):
-        if not os.access(query[option][0], os.R_OK):
-            raise InvalidOption(f"{option} of the server's URL names no file that can be read: {query[option][0]!r}")
+    if parts.query:
+        from jobrunner.broker.tls_files import check_tls_files  # most have no options
+
+        check_tls_files(parse_qs(parts.query))
 
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 _FULL = "max number of clients"
-_HUNG_UP = ("closed by server", "reset by peer")
+_HUNG_UP = ("closed by server", "reset by peer", "EOF occurred")
+_NO_TLS = ("Timeout connecting", "WRONG_VERSION_NUMBER")
 
 
 class Demoted(RedisConnectionError):
@@ -210,10 +210,21 @@ def _unavailable(server: object, error: Exception) -> str:
         return f"the server at {server} takes no more connections: {told}; raise its maxclients, or end some clients"
     if isinstance(error, BusyLoadingError):
         return f"the server at {server} does not answer yet: {told}; wait until it has ended that"
-    tls, plain = "", re.match(r"redis(\+\w+)?://", str(server))
-    if plain and any(words in told for words in _HUNG_UP):
-        tls = f"; if it expects TLS, its URL begins with rediss{plain[1] or ''}://"
-    return f"no server at {server}: {told}; start it, or name another with --url or JOBRUNNER_URL{tls}"
+    return f"no server at {server}: {told}; start it, or name another with --url or JOBRUNNER_URL{_tls(server, told)}"
+
+
+def _tls(server: object, told: str) -> str:
+    """What may be wrong with TLS, when a server broke the connection off or was silent."""
+    scheme = re.match(r"redis(s?)(\+\w+)?://", str(server))
+    if scheme is None:
+        return ""
+    if any(words in told for words in _HUNG_UP):
+        if scheme[1]:
+            return "; if it asks for a certificate of the client, its URL has ssl_certfile and ssl_keyfile"
+        return f"; if it expects TLS, its URL begins with rediss{scheme[2] or ''}://"
+    if scheme[1] and any(words in told for words in _NO_TLS):
+        return f"; if it does not expect TLS, its URL begins with redis{scheme[2] or ''}://"
+    return ""
 
 
 class ReconnectPolicy(msgspec.Struct):

@@ -5,6 +5,7 @@ Its errors become those of `redis_errors.py`, which the drivers distinguish.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,6 +41,8 @@ _OWN = {"protocol": 2, "decode_responses": False, "health_check_interval": 0, "r
 """Options that a URL cannot change: replies are read as bytes in RESP 2, and only calls know what may be sent again."""
 _FILE_ERRORS = ("PEM", "X509")
 """Parts of OpenSSL that complain about the content of a file."""
+_CERTIFICATE_REFUSED = re.compile("_ALERT_.*(UNKNOWN_CA|CERTIFICATE)")
+"""Alerts of a server about the certificate of its client."""
 _BUSY = "BUSY "
 AsyncCheck = Callable[[Any], Awaitable[None]]
 T = TypeVar("T")
@@ -88,6 +91,8 @@ def translated(error: theirs.RedisError) -> ours.RedisError:
         return ours.TlsError(f"{told}; mend the server's certificate, or see ssl_ca_certs of the URL")
     if isinstance(cause, SSLError) and cause.library in _FILE_ERRORS:
         return ours.TlsError(f"{cause}; see the files that the URL names")
+    if isinstance(cause, SSLError) and _CERTIFICATE_REFUSED.search(cause.reason or ""):
+        return ours.TlsError(f"it takes no certificate of this client: {cause}; see ssl_certfile of the URL")
     _forget_arguments(error)
     if type(error) is theirs.ResponseError and str(error).startswith(_BUSY):  # redis-py has no class of its own for it
         return ours.error_of_reply(str(error))

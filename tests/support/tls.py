@@ -58,12 +58,18 @@ class Authority:
 
 
 class TlsProxy(FaultProxy):
-    """Ends TLS in front of a server without it. `takes_plain`: also passes on connections that begin without TLS."""
+    """Ends TLS in front of a server without it. `takes_plain`: also passes on connections that begin without TLS.
+    `clients`: the file of the authority that signs the certificates of clients, which have to have one then."""
 
-    def __init__(self, target: Target, certificate: Path, *, takes_plain: bool = False) -> None:
+    def __init__(
+        self, target: Target, certificate: Path, *, takes_plain: bool = False, clients: Path | None = None
+    ) -> None:
         self._takes_plain = takes_plain
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate)
+        if clients is not None:
+            self._context.verify_mode = ssl.CERT_REQUIRED
+            self._context.load_verify_locations(clients)
         super().__init__(target)
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:

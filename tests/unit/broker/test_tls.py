@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
-from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.connect import Endpoint, ReconnectPolicy
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.notifier import WakeListener
+from jobrunner.broker.redis_errors import RedisTimeoutError
 from jobrunner.broker.resp import pack
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.clock import monotonic
-from jobrunner.errors import ServerUnavailable
+from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.soak.fault_proxy import FaultProxy
 from tests.support.server import Server
 from tests.support.tls import Authority, TlsProxy
@@ -33,12 +35,12 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def tls(server: Server) -> Iterator[Callable[[Path], str]]:
+def tls(server: Server) -> Iterator[Callable[..., str]]:
     """tls(certificate): where the server is behind TLS with this certificate."""
     made: list[FaultProxy] = []
 
-    def lay(certificate: Path) -> str:
-        made.append(TlsProxy(server.socket, certificate))
+    def lay(certificate: Path, **options: Any) -> str:
+        made.append(TlsProxy(server.socket, certificate, **options))
         return f"rediss://127.0.0.1:{made[-1].port}/0"
 
     yield lay
@@ -104,6 +106,59 @@ def test_a_file_of_certificates_that_has_none_is_told_at_once(
 
     with pytest.raises(ServerUnavailable, match=r"no TLS with .*NO_CERTIFICATE.*; see the files that the URL names"):
         driver.run(queues.counts(mail))
+
+
+def test_a_server_that_asks_for_a_certificate_of_the_client_is_used_with_one(
+    connect: Connect, tls: Any, authority: Authority, keys: Keys
+) -> None:
+    url = f"{tls(authority.issue(), clients=authority.file)}?ssl_ca_certs={authority.file}"
+    driver = connect(f"{url}&ssl_certfile={authority.issue('127.0.0.3')}")
+
+    assert driver.run(queues.is_registered(keys, "mail")) is False
+
+
+def test_a_certificate_of_the_client_that_the_server_does_not_take_is_told_at_once(
+    connect: Connect, tls: Any, authority: Authority, mail: Any
+) -> None:
+    url = f"{tls(authority.issue(), clients=authority.file)}?ssl_ca_certs={authority.file}"
+    other = Authority(authority.file.parent, "other").issue("127.0.0.4")
+
+    with pytest.raises(ServerUnavailable, match=r"no TLS .*takes no certificate of this client: .*see ssl_certfile"):
+        connect(f"{url}&ssl_certfile={other}", retry_timeout_s=60).run(queues.counts(mail))
+
+
+def test_a_server_that_asks_for_a_certificate_of_a_client_without_one_is_told(
+    connect: Connect, tls: Any, authority: Authority, mail: Any
+) -> None:
+    url = f"{tls(authority.issue(), clients=authority.file)}?ssl_ca_certs={authority.file}"
+
+    with pytest.raises(ServerUnavailable, match=r"certificate of (this|the) client.*ssl_certfile"):
+        connect(url, retry_timeout_s=0.1).run(queues.counts(mail))
+
+
+def test_files_that_cannot_be_the_certificate_of_a_client_are_refused(authority: Authority, tmp_path: Path) -> None:
+    both, encrypted = authority.issue(), tmp_path / "encrypted.pem"
+    key = serialization.load_pem_private_key(both.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    encrypted.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    url = "rediss://127.0.0.1:6380/0?"
+    for options, told in (
+        (f"ssl_certfile={authority.file}", "ssl_certfile .* without a private key: '.*ca.pem'; see ssl_keyfile"),
+        (f"ssl_certfile={both}&ssl_keyfile={authority.file}", "ssl_keyfile .* without a private key"),
+        (f"ssl_keyfile={both}", "ssl_keyfile of the server's URL needs ssl_certfile"),
+        (f"ssl_certfile={both}&ssl_keyfile={encrypted}", f"an encrypted key: '{encrypted}'; add its ssl_password"),
+        (f"ssl_certfile={tmp_path}/none.pem", "ssl_certfile of the server's URL names no file that can be read"),
+    ):
+        with pytest.raises(InvalidOption, match=told):
+            Endpoint(url + options)
+
+    Endpoint(f"{url}ssl_certfile={both}&ssl_keyfile={encrypted}&ssl_password=secret")
+
+
+def test_a_server_that_is_silent_over_tls_may_expect_none() -> None:
+    silent = ReconnectPolicy(0, "rediss://h:6380/0")
+    with pytest.raises(ServerUnavailable, match=r"if it does not expect TLS, its URL begins with redis://$"):
+        silent.pause_to_connect(RedisTimeoutError("Timeout connecting to server"))
 
 
 def test_a_server_that_expects_tls_is_told_as_such(connect: Connect, tls: Any, authority: Authority, mail: Any) -> None:
