@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
@@ -74,6 +74,26 @@ class ClientSettings:
     redact: tuple[str, ...] = ()
     """Names of parameters that pages, commands and errors hide, beside `password`, `token` and the like; regular
     expressions that match a whole name. Those of JOBRUNNER_REDACT, with commas between, and of the file count too."""
+
+
+class ClientOptions(TypedDict, total=False):
+    """What `configure(…)` and `Client(…)` take beside the URL and the prefix."""
+
+    payload_limit: int
+    result_limit: int
+    retry_timeout: Duration
+    durability: str
+    durability_timeout: Duration
+    buffer_tasks: int
+    buffer_bytes: int
+    buffer_flush: Duration
+    payload_keys: list[str] | tuple[str, ...] | None
+    payload_encryption: str
+    require_encryption: bool
+    payload_store: str | None
+    payload_store_above: int | None
+    middleware: list[Any] | tuple[Any, ...] | None
+    redact: list[str] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

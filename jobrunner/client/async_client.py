@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Never, Self
+from typing import Any, Never, Self, Unpack
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import server_clock
@@ -39,7 +39,7 @@ from jobrunner.events import Event
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
-from jobrunner.settings import ClientSettings, Duration, client_settings
+from jobrunner.settings import ClientOptions, ClientSettings, Duration, client_settings
 from jobrunner.task import Task
 
 
@@ -53,7 +53,7 @@ class AsyncClient:
         prefix: str | None = None,
         *,
         now_ms: Callable[[], bytes] = server_clock,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
         self._middleware = stack_of(self.settings.middleware)

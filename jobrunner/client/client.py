@@ -2,7 +2,7 @@
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.calls import server as server_calls
@@ -34,7 +34,7 @@ from jobrunner.middleware import MiddlewareStack, stack_of
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
-from jobrunner.settings import Duration, client_settings
+from jobrunner.settings import ClientOptions, Duration, client_settings
 from jobrunner.task import Task, check_size
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Client:
         prefix: str | None = None,
         *,
         now_ms: Callable[[], bytes] = server_clock,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
         self._middleware = stack_of(self.settings.middleware)

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from jobrunner.client.client import Client
+from jobrunner.settings import ClientOptions
 
 if TYPE_CHECKING:
     from jobrunner.client.async_client import AsyncClient
@@ -18,7 +19,7 @@ _listeners: "list[Callable[[], None]]" = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
 
 
-def configure(url: str | None = None, prefix: str | None = None, **options: Any) -> Client:
+def configure(url: str | None = None, prefix: str | None = None, **options: Unpack[ClientOptions]) -> Client:
     """Sets the client of this process and returns it. Nothing is connected yet. Options are those of Client."""
     return use(Client(url, prefix, **options))
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.retry import seconds
-from jobrunner.settings import check_release, check_whole
+from jobrunner.settings import Duration, check_release, check_whole
 
 EVENTS = ("lifecycle", "all")
 _LENGTHS_OF_WORKERS = {
@@ -89,3 +89,25 @@ class WorkerSettings:
         if self.executor not in ("threads", "processes", "async"):
             raise InvalidOption(f"executor {describe(self.executor)}: choose threads, processes or async")
         check_release(self.release, "release")
+
+
+class WorkerOptions(TypedDict, total=False):
+    """What `Worker(…)` takes of them by name."""
+
+    min_concurrency: int
+    max_per_queue: Mapping[str, int]
+    executor: str
+    gates: list[Any] | tuple[Any, ...]
+    grace: Duration
+    max_tasks: int
+    max_memory: int
+    poll: Duration
+    prefetch_time: Duration
+    batch_max: int
+    leader_ttl: Duration
+    sweep: Duration
+    forget_queues: Duration
+    heartbeat: Duration
+    unknown_grace: Duration
+    events: str
+    release: str | None

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
@@ -42,7 +42,7 @@ from jobrunner.worker.queues import (
     warn_of_unknown,
 )
 from jobrunner.worker.recycling import Recycling
-from jobrunner.worker.settings import WorkerSettings
+from jobrunner.worker.settings import WorkerOptions, WorkerSettings
 
 _DRIVERS_PAUSE_S = 0.2
 _PAUSE_S = 1.0
@@ -86,14 +86,15 @@ class Worker:
         *,
         allow_eviction: bool = False,
         report: Callable[[str], object] | None = None,
-        **options: Any,
+        **options: Unpack[WorkerOptions],
     ) -> None:
         check_options(options, (*WorkerSettings.__slots__, "modules", "queues", "client"), "worker option")
         refuse_text(modules, "modules")
         refuse_text(queues, "queues")
-        if options.get("release") is None:
-            options["release"] = configured_release()
-        self.settings = WorkerSettings(concurrency=concurrency, **options)
+        given: dict[str, Any] = dict(options)
+        if given.get("release") is None:
+            given["release"] = configured_release()
+        self.settings = WorkerSettings(concurrency=concurrency, **given)
         self.modules = tuple(modules or ())
         self.client = client or current_client()
         self.id = new_worker_id()

@@ -13,10 +13,11 @@ import pytest
 GOOD = '''
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from jobrunner import (
-    AsyncQueue, AsyncTaskHandle, Backoff, Job, PeriodicJob, Queue, RateLimit, TaskHandle, chain, group, job,
+    AsyncClient, AsyncQueue, AsyncTaskHandle, Backoff, Client, Job, PeriodicJob, Queue, RateLimit, TaskHandle, Worker,
+    chain, configure, group, job,
 )
 
 
@@ -134,6 +135,14 @@ def use_queue(orders: Queue) -> None:
     orders.configure(max_inflight=10, rate=RateLimit(15, per=3600), max_size=None, history=timedelta(days=1))
 
 
+def use_clients(file: dict[str, Any]) -> None:
+    configure("redis://h", "shop", durability="fsync", durability_timeout=timedelta(seconds=1), redact=["iban"])
+    assert_type(Client(buffer_tasks=10, payload_keys=("k",), middleware=[print], payload_store=None), Client)
+    AsyncClient(retry_timeout=5, payload_encryption="sign", require_encryption=True)
+    configure(**file)
+    Worker(["tasks"], concurrency=4, executor="processes", grace=timedelta(minutes=1), gates=["memory=90%"])
+
+
 async def use_async_queue(orders: AsyncQueue) -> None:
     assert_type(await orders.push(b"x", id="mine", expires_in=60, wait=5), str)
     await orders.configure(fair=True, backoff=Backoff(base=3), partitions=4)
@@ -170,6 +179,11 @@ WRONG = {
     "an unknown option of push": 'Client().queue("mail").push(1, soon=True)',
     "a wrong setting of a queue": 'Client().queue("mail").configure(max_inflight="many")',
     "an unknown setting of a queue": 'Client().queue("mail").configure(max_inflght=3)',
+    "an unknown option of a client": 'configure(durabilty="fsync")',
+    "a wrong option of a client": 'Client(durability=1)',
+    "a wrong option of an asyncio client": 'AsyncClient(buffer_tasks="many")',
+    "an unknown option of a worker": 'Worker(concurency=3)',
+    "a wrong option of a worker": 'Worker(grace="long")',
     "an unknown option of @job": "job(quue='mail')",
     "a wrong option of @job": "job(max_attempts='many')",
 }
@@ -181,8 +195,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("typing")
     (place / "good.py").write_text(GOOD)
     for number, line in enumerate(WRONG.values()):
-        imports = "from good import SendWelcomeEmail, add\nfrom jobrunner import Client, job\n"
-        (place / f"wrong_{number}.py").write_text(f"{imports}\n{line}\n")
+        ours = "from jobrunner import AsyncClient, Client, Worker, configure, job"
+        (place / f"wrong_{number}.py").write_text(f"from good import SendWelcomeEmail, add\n{ours}\n\n{line}\n")
     root = Path(__file__).parents[2]
     (place / "pyrightconfig.json").write_text(
         f'{{"typeCheckingMode": "standard", "extraPaths": ["{root}"], "pythonVersion": "3.11"}}'

@@ -10,9 +10,9 @@ import pytest
 from jobrunner.client.client import Client, endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.queue_settings import RateLimit
-from jobrunner.settings import client_settings, file_settings
+from jobrunner.settings import ClientOptions, ClientSettings, client_settings, file_settings
 from jobrunner.worker.heartbeat import RELEASE_VARIABLES, configured_release
-from jobrunner.worker.settings import WorkerSettings
+from jobrunner.worker.settings import WorkerOptions, WorkerSettings
 
 
 @pytest.fixture
@@ -164,3 +164,9 @@ def test_a_release_with_odd_characters_is_refused_and_of_the_host_cleaned(
 def test_a_release_that_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidOption, match="release=14"):
         WorkerSettings(release=14)  # type: ignore[arg-type]
+
+
+def test_type_checkers_know_every_option() -> None:
+    """Also editors, which complete them."""
+    assert ("url", "prefix", *ClientOptions.__annotations__) == ClientSettings.__slots__
+    assert ("concurrency", *WorkerOptions.__annotations__) == WorkerSettings.__slots__
