@@ -59,7 +59,7 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
     tasks that are due at once, when they are handed out for the first time."""
     queues, unsure = defaultdict(list), {lost.queue for lost, _ in history.lost_reserves}
     for task, ops in history.tasks.items():
-        entered, first, *_ = [*sorted(ops, key=lambda op: op.began), *ops]
+        entered, first, *_ = [*sorted(with_lost_reserves(history, task), key=lambda op: op.began), *ops]
         is_reserved = first.do == "reserve" and first.attempt == 1 and first.queue == entered.queue
         is_left = first.do == "snapshot" and first.said == [(entered.queue, "waiting")] and entered.queue not in unsure
         if entered.do == "enqueue" and entered.said == "new" and not entered.is_later and (is_reserved or is_left):

@@ -111,6 +111,17 @@ def test_tasks_of_one_priority_are_handed_out_in_the_order_in_which_they_came(tm
     assert kinds(made.left(pending=["x", "y"]), tmp_path) == {"wrong order"}
 
 
+def test_a_task_of_a_lost_reply_that_was_put_back_is_not_handed_out_for_the_first_time(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.enqueue("y")
+    made.reserve({}, first=20, is_lost=True)
+    made.reserve({"y": 1}, at=10)
+    made.reserve({"x": 2}, at=11, took=0.5)
+    made.report("release", "x", 20, "waiting", at=11.1)  # before that reserve, which began before
+    assert kinds(made.left(pending=["x", "y"]), tmp_path) == set()
+
+
 def test_one_call_hands_out_in_that_order_as_well(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("x")
