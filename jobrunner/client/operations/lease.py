@@ -5,12 +5,11 @@ reserved is cancelled; and a refused report of a batch never hides what became o
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from jobrunner.attempt import Attempt
+from jobrunner.attempt import Attempt, number_from
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
@@ -19,7 +18,7 @@ from jobrunner.client.encryption import decrypted_payload, encrypted_payload
 from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint, ask
+from jobrunner.client.operations.operation import Calls, Operation, Step, Uninterrupted, WorkHint, ask
 from jobrunner.client.operations.reserved import ReservedItem, Words
 from jobrunner.client.outgoing import new_token
 from jobrunner.client.settings_hash import read_settings
@@ -46,16 +45,16 @@ def reserve(
     ends = monotonic() + seconds(wait, option="wait")
     held = reports.own(ref, committing)
     commits: Calls = [*reports.commit(ref, held, [None] * len(held))]
-    *said, found = yield _taking(ref, n, keepalive_ms, commits)
+    *said, found = yield taking([(ref, n)], keepalive_ms, commits)
     try:
         reports.verdicts(held, said)
     except ReportsRefused:
-        yield Uninterrupted(_give_back(ref, [found]), undo=lambda _: [])
+        yield Uninterrupted(_released([(ref, n)], [found]), undo=lambda _: [])
         raise
     while not found.attempts and (left := ends - monotonic()) > 0:
         foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
         yield WorkHint([ref.keys], min(left, foretold, _RECHECK_S))
-        (found,) = yield _taking(ref, n, keepalive_ms, [])
+        (found,) = yield taking([(ref, n)], keepalive_ms)
     return found.attempts  # type: ignore[no-any-return]
 
 
@@ -235,14 +234,32 @@ def extend_many(ref: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[
     return reports.verdicts(held, answers, _note_deadline)
 
 
-def _taking(ref: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> Uninterrupted:
-    call = leases.reserve(ref.keys, n, token=new_token(), keepalive_ms=keepalive_ms)
-    return Uninterrupted([*commits, call], undo=partial(_give_back, ref))
+def taking(wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, commits: Sequence[Call[Any]] = ()) -> Step:
+    """Reserves so many items from each queue, behind the commits. What was taken goes back when nobody hears of it."""
+    reserves, looks = [], []
+    for ref, count in wanted:
+        first = number_from(new_token())
+        reserves.append(leases.reserve(ref.keys, count, token=first, keepalive_ms=keepalive_ms))
+        looks.append(leases.taken_in(ref.keys, first, first + count - 1))
+    return Uninterrupted(
+        [*commits, *reserves],
+        undo=lambda answers: _released(wanted, answers[len(commits) :]),
+        find=[*looks],
+        undo_found=lambda found: _put_back(wanted, found),
+    )
 
 
-def _give_back(ref: QueueRef, answers: list[Any]) -> Calls:
-    taken: list[Attempt] = answers[-1].attempts
-    return [leases.release(ref.keys, [(one.id, one.token, "") for one in taken])] if taken else []
+def _released(wanted: Sequence[tuple[QueueRef, int]], answers: list[Any]) -> Calls:
+    taken = [[(one.id, one.token) for one in answer.attempts] for answer in answers]
+    return _put_back(wanted, taken)
+
+
+def _put_back(wanted: Sequence[tuple[QueueRef, int]], taken: Sequence[Sequence[tuple[str, str | int]]]) -> Calls:
+    return [
+        leases.release(ref.keys, [(task_id, str(number), "") for task_id, number in held])
+        for (ref, _), held in zip(wanted, taken, strict=True)
+        if held
+    ]
 
 
 def _report(held: ReservedItem, call: Call[Words]) -> Operation[str]:

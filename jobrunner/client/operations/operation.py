@@ -17,7 +17,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.clock import sleep
-from jobrunner.errors import JobrunnerError, QueueFull, ServerUnavailable
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, QueueFull, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
@@ -47,11 +47,14 @@ class Uninterrupted(msgspec.Struct, frozen=True):
     """One round trip that is brought to its end even when the coroutine that asked for it is cancelled.
 
     Then nobody is left to receive the answer, so the calls that `undo` makes of it are sent before the cancellation
-    goes on. A thread is not cancelled, so there it is a round trip like any other.
+    goes on. A thread is not cancelled. When the reply is lost, `find` asks what the calls have done, and the calls that
+    `undo_found` makes of these answers are sent before OutcomeUnknown is raised.
     """
 
     calls: Calls
     undo: Callable[[list[Any]], Calls]
+    find: Calls = []
+    undo_found: Callable[[list[Any]], Calls] = list
 
 
 class InThread(msgspec.Struct, frozen=True):
@@ -111,7 +114,7 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                 elif isinstance(step, Durable):
                     answer = broker.write(step.calls)
                 elif isinstance(step, Uninterrupted):
-                    answer = broker.run_many(step.calls)
+                    answer = _answered(broker, step)
                 elif isinstance(step, EachReply):
                     answer = broker.run_each(step.calls)
                 elif isinstance(step, InThread):
@@ -124,6 +127,16 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
     finally:
         if listener is not None:
             listener.close()
+
+
+def _answered(broker: Broker, step: Uninterrupted) -> list[Any]:
+    try:
+        return broker.run_many(step.calls)
+    except OutcomeUnknown:
+        with suppress(JobrunnerError):  # the server is away: the leases end by themselves
+            if step.find and (calls := step.undo_found(broker.run_many(step.find))):
+                broker.run_many(calls)
+        raise
 
 
 def _waited(listener: Listener, at_most_s: float) -> object:
@@ -187,12 +200,22 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 async def _unbroken(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
     import asyncio
 
-    exchange = asyncio.ensure_future(broker.run_many(step.calls))
+    exchange = asyncio.ensure_future(_answered_async(broker, step))
     try:
         return await asyncio.shield(exchange)
     except asyncio.CancelledError:
         # A second cancellation does not wait; the undo continues in the background.
         await asyncio.shield(asyncio.ensure_future(_undo(broker, exchange, step)))
+        raise
+
+
+async def _answered_async(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
+    try:
+        return await broker.run_many(step.calls)
+    except OutcomeUnknown:
+        with suppress(JobrunnerError):
+            if step.find and (calls := step.undo_found(await broker.run_many(step.find))):
+                await broker.run_many(calls)
         raise
 
 

@@ -5,12 +5,11 @@ minute (`Routes.counting`), so that no reserve asks for it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.calls import leases, queues
+from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import Probe
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item_record import Popped
@@ -18,10 +17,9 @@ from jobrunner.client.operations import lease as one
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint
+from jobrunner.client.operations.operation import Calls, Operation, WorkHint
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.client.operations.slice_balancer import SliceBalancer
-from jobrunner.client.outgoing import new_token
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, LeaseError, ReportsRefused
 from jobrunner.retry import milliseconds, seconds
@@ -71,23 +69,11 @@ def _taken(
         return []
     share, more = divmod(n, len(chosen))
     wanted = [share + (place < more) for place in range(len(chosen))]
-    calls: Calls = [
-        leases.reserve(shard.keys, count, token=new_token(), keepalive_ms=keepalive_ms)
-        for shard, count in zip(chosen, wanted, strict=True)
-    ]
-    found = yield Uninterrupted(calls, undo=partial(_give_back, chosen))
+    found = yield one.taking([*zip(chosen, wanted, strict=True)], keepalive_ms)
     ready[:] = ready[len(chosen) :] + [
         shard for shard, count, some in zip(chosen, wanted, found, strict=True) if len(some.attempts) == count
     ]
     return [attempt for some in found for attempt in some.attempts]
-
-
-def _give_back(chosen: Sequence[QueueRef], answers: list[Any]) -> Calls:
-    return [
-        leases.release(shard.keys, [(attempt.id, attempt.token, "") for attempt in some.attempts])
-        for shard, some in zip(chosen, answers, strict=True)
-        if some.attempts
-    ]
 
 
 def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:

@@ -16,12 +16,11 @@ from tests.reliability.jobs import Step, single, taken_job
 from tests.reliability.recording import judge_history
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
-from tests.reliability.stage import QUEUE, Stage
+from tests.reliability.stage import Stage
 from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 from tests.support.waiting import wait_for
 
 _KEEPALIVE_S = 120.0
-_LONGEST_OPERATION_S = 0.05
 _IN_VAIN_S = 20.0
 _LONG_TASK_S = 2.5
 
@@ -110,11 +109,9 @@ def _taken(losing: Losing, findings: Findings) -> None:
 
 def _reserve(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("reserve", losing.times)
-    keepalive = 1 + losing.times * _LONGEST_OPERATION_S  # no lease ends before the last one begins
-    said = losing.each("reserve", (lambda: way.reserve(1, keepalive=keepalive) for _ in range(losing.times)))
+    said = losing.each("reserve", (lambda: way.reserve(1, keepalive=_KEEPALIVE_S) for _ in range(losing.times)))
     findings.equals("reserve: said", set(said), {OutcomeUnknown.__name__})
-    time.sleep(keepalive)  # until the leases have ended that nothing renews
-    findings.equals("reserve: back after the lease, as second attempts", _attempts(direct, losing), {2: losing.times})
+    findings.equals("reserve: back at once, as first attempts", _attempts(direct, losing), {1: losing.times})
 
 
 def _pop(losing: Losing, findings: Findings) -> None:
@@ -197,8 +194,9 @@ _OPERATIONS: tuple[Lost, ...] = (
 def operations(stage: Stage, findings: Findings, times: int) -> None:
     """The reply to an operation is lost after it was applied, for each of eleven operations.
 
-    A push makes one task, also when that is finished before the push is repeated. Reserved tasks come back after their
-    lease. A report counts once, and its repetition returns that. Extending twice is harmless.
+    A push makes one task, also when that is finished before the push is repeated. Reserved tasks go back to their
+    places at once, with no attempt spent. A report counts once, and its repetition returns that. Extending twice is
+    harmless.
     """
     each = Findings()
     losing = Losing(stage, each, times)
@@ -223,7 +221,6 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
         proxy.lose_replies(script, times=times, every=3)
     quick = {"leader_ttl": 1.0, "sweep": 0.5, "heartbeat": 0.5}
     options = {"modules": [JOBS, "tests.reliability.jobs", declare_ticks(stage, 2)], "concurrency": SLOTS, **quick}
-    stage.client.queue(QUEUE).configure(max_attempts=0)  # what a lost reply to a reserve had taken has spent one
     stage.fleet.start(2, url=proxy.url, **options)
     stage.enqueue(tasks, seconds=0.01)
     stage.enqueue(SLOTS * 2, seconds=_LONG_TASK_S)
