@@ -251,7 +251,7 @@ class QueueFull(JobrunnerError):
     """The queue has reached its max_size; nothing was added to it.
 
     `queue` is its name, `max_size` the most that it may hold (of a queue with partitions: the part of one of them),
-    and `wanted` how many tasks the call has. Of a move (TargetFull) `queue` is '' and `max_size` None.
+    and `wanted` how many tasks the call has. Of a move (TargetFull) `max_size` is None.
     """
 
     def __init__(self, message: str, wanted: int = 1, *, queue: str = "", max_size: int | None = None) -> None:

@@ -105,15 +105,15 @@ def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
     return raw, encoding
 
 
-def check_verdict(word: str, task_id: str, *, max_hops: int = 0) -> str:
+def check_verdict(word: str, task_id: str, *, to: str = "", max_hops: int = 0) -> str:
     """Returns what a report was answered. Raises NotReserved or LeaseLost for one that came too late, TargetFull and
-    TooManyHops for a move that cannot be."""
+    TooManyHops for a move to the queue `to` that cannot be."""
     if word == "not_reserved":
         raise NotReserved(f"nobody holds task {task_id}: its lease ended or never was; its report changed nothing")
     if word == "lost":
         raise LeaseLost(f"task {task_id} is held by another attempt, or was moved; this report changed nothing")
     if word == "full":
-        raise TargetFull(f"task {task_id} stays where it is: the queue it should move to has reached its max_size")
+        raise TargetFull(f"task {task_id} stays where it is: queue {to!r} has reached its max_size", queue=to)
     if word == "hops":
         most = f"{max_hops} hops, the most allowed" if max_hops else "as many hops as max_hops allows"
         raise TooManyHops(f"task {task_id} made {most}; look for a loop without an end")

@@ -97,7 +97,8 @@ def move(
     """Returns False when the item is gone. Raises PipelineError for a target that a published pipeline has not."""
     payloads = None if payload is msgspec.UNSET else [payload]
     (call,) = yield from moves(ref, [held], queue, payloads, headers, delay, priority, max_hops)
-    return check_verdict((yield from ask(call))[0], held.id, max_hops=max_hops) != "gone"
+    to = whole_queue(ref.neighbour(queue).name)
+    return check_verdict((yield from ask(call))[0], held.id, to=to, max_hops=max_hops) != "gone"
 
 
 def move_many(
@@ -113,7 +114,8 @@ def move_many(
     """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(ref, given)
     calls = yield from moves(ref, held, queue, payloads_for(held, payloads), headers, delay, priority, max_hops)
-    return reports.verdicts(held, (yield calls))
+    to = whole_queue(ref.neighbour(queue).name) if held else ""
+    return reports.verdicts(held, (yield calls), to=to)
 
 
 def payloads_for(held: Sequence[object], payloads: Iterable[Any] | None) -> list[Any] | None:

@@ -102,23 +102,28 @@ def extend(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
 
 
 def verdicts(
-    held: Sequence[ReservedItem], answers: Iterable[Words], note: Callable[[ReservedItem, str], None] | None = None
+    held: Sequence[ReservedItem],
+    answers: Iterable[Words],
+    note: Callable[[ReservedItem, str], None] | None = None,
+    to: str = "",
 ) -> list[bool]:
-    """Returns, for each lease, whether its item still existed; calls `note` for each that did.
+    """Returns, for each lease, whether its item still existed; calls `note` for each that did. `to`: where moves lead.
 
     Raises ReportsRefused when some reports were refused.
     """
     words = (word for answer in answers for word in answer)
-    found = [_verdict(one, word, note) for one, word in zip(held, words, strict=True)]
+    found = [_verdict(one, word, note, to) for one, word in zip(held, words, strict=True)]
     taken = [one for one in found if not isinstance(one, LeaseError)]
     if len(taken) < len(found):
         raise ReportsRefused(found)
     return taken
 
 
-def _verdict(held: ReservedItem, word: str, note: Callable[[ReservedItem, str], None] | None) -> bool | LeaseError:
+def _verdict(
+    held: ReservedItem, word: str, note: Callable[[ReservedItem, str], None] | None, to: str
+) -> bool | LeaseError:
     try:
-        is_there = check_verdict(word, held.id) != "gone"
+        is_there = check_verdict(word, held.id, to=to) != "gone"
     except LeaseError as error:
         return error
     if is_there and note is not None:

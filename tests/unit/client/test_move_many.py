@@ -86,6 +86,10 @@ def test_refused_moves_do_not_hide_the_others(raw_orders: Any, clean: Any, clock
     said = [verdict if isinstance(verdict, bool) else type(verdict) for verdict in caught.value.verdicts]
     assert said == [LeaseLost, False, NotReserved, True, TargetFull]
     assert [record.payload for record in clean.tasks("waiting")] == [3]
+    assert caught.value.verdicts[-1].queue == "orders/clean"
+    with pytest.raises(TargetFull, match="queue 'orders/clean' has reached its max_size") as alone:
+        full.move("clean")
+    assert alone.value.queue == "orders/clean"
     assert full.commit(), "it is still under its lease"
 
 
