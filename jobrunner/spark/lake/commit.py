@@ -22,7 +22,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.spark.lake.file_names import prefix_of
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, remove_others, remove_own
 from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written
-from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of, latest_rows
+from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of, check_years, latest_rows
 from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_partitions, fit
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason, without_panic
 
@@ -143,6 +143,7 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
         return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
     name, unique = str(ready.table.address), unique.cast(ready.plan.files)
     check_nulls(name, ready.plan.files, unique)
+    check_years(name, unique)
     check_partitions_of(name, ready.partition_by, unique, in_files=ready.table.keeps_partitions)
     done = _transact(ready, lambda: ready.table.merge(unique, ready.merge_on, ready.attempt))
     if done is None:

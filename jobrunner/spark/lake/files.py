@@ -23,7 +23,7 @@ from pyarrow import fs
 from jobrunner.errors import TableError
 from jobrunner.spark.lake.file_names import folder_of, owner_of
 from jobrunner.spark.lake.identity import WriteAttempt
-from jobrunner.spark.lake.row_values import check_nulls, partition_text
+from jobrunner.spark.lake.row_values import check_nulls, check_years, partition_text
 
 ROWS_PER_FILE = 1_000_000
 _LONGEST_BOUND = 64
@@ -205,6 +205,7 @@ def _runs(
     for batch in batches:
         check_nulls(target.table, target.schema, batch)
         typed = pa.record_batch([batch.column(one.name).cast(one.type) for one in target.schema], schema=target.schema)
+        check_years(target.table, typed)
         kept = typed.select(target.in_files.names).cast(target.in_files)
         for start, end in _borders(typed, target.partition_by):
             first_row = {name: typed.column(name)[start].as_py() for name in target.partition_by}

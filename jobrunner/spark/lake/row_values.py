@@ -1,6 +1,6 @@
 """Values that a table cannot have, each the fault of its item and not of the table, and which row of a key counts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,10 @@ from jobrunner.errors import PipelineError
 _LONGEST_PARTITION = 255
 """Bytes of `column=value`, quoted: compactions and merges have a folder of this name."""
 
+_DAYS = -719_162, 2_932_896
+_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last of the years 1 to 9999, counted from 1970."""
+
 
 def check_nulls(table: str, schema: pa.Schema, rows: Any) -> None:
     """Raises PipelineError that names a column in which the table allows no null, and rows have one."""
@@ -21,6 +25,41 @@ def check_nulls(table: str, schema: pa.Schema, rows: Any) -> None:
         if not one.nullable and (nulls := rows.column(one.name).null_count):
             raise PipelineError(f"{nulls} rows have no value for column {one.name!r}, in which table {table} allows no "
                                 "null")  # fmt: skip
+
+
+def check_years(table: str, rows: pa.Table | pa.RecordBatch) -> None:
+    """Raises PipelineError that names a column with a date or a point in time outside the years 1 to 9999 (UTC).
+
+    Spark has such values, but `pyiceberg` fails to commit them and Python's readers to read them.
+    """
+    for name in rows.schema.names:
+        for times in _times_in(rows.column(name)):
+            is_date = pa.types.is_date(times.type)
+            least, most = (_DAYS if is_date else _MICROSECONDS)
+            numbers = times.cast(pa.int32() if is_date else pa.int64())
+            is_outside = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
+            if pc.any(is_outside).as_py():
+                found = times.filter(is_outside)[0].cast(pa.date32() if is_date else pa.timestamp("us"))
+                raise PipelineError(f"a value of column {name!r} for table {table} is {found.cast(pa.string())}: dates "
+                                    "and points in time (UTC) must be in the years 1 to 9999")  # fmt: skip
+
+
+def _times_in(values: Any) -> Iterator[Any]:
+    """Each array of dates or points in time within an array, at any depth."""
+    kind = values.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        yield values
+    elif isinstance(values, pa.ChunkedArray):
+        for chunk in values.chunks if pa.types.is_nested(kind) else ():
+            yield from _times_in(chunk)
+    elif pa.types.is_map(kind):
+        yield from _times_in(values.keys)
+        yield from _times_in(values.items)
+    elif pa.types.is_struct(kind):
+        for one in values.flatten():
+            yield from _times_in(one)
+    elif pa.types.is_nested(kind):
+        yield from _times_in(values.flatten())
 
 
 def check_partitions_of(table: str, columns: Sequence[str], rows: pa.Table, *, in_files: bool) -> None:
@@ -37,7 +76,9 @@ def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> st
     """
     if value is None or isinstance(value, bool):
         return None if value is None else str(value).lower()
-    text = value.strftime("%Y-%m-%d %H:%M:%S.%f") if isinstance(value, datetime) else str(value)
+    text = str(value)
+    if isinstance(value, datetime):
+        text = value.replace(tzinfo=None).isoformat(" ", "microseconds")
     if len(f"{quote(column, safe='')}={quote(text, safe='')}") > _LONGEST_PARTITION:
         reason = f"is longer than a name of {_LONGEST_PARTITION} bytes"
     elif isinstance(value, Decimal) and value < 0 and not in_files:

@@ -100,6 +100,47 @@ def test_a_column_without_nulls(lake, numbers):
     assert len(lake.data_files()) == 1
 
 
+NESTED = pa.list_(pa.struct([("t", pa.timestamp("us", "UTC"))]))
+
+
+@pytest.mark.parametrize("how", [{}, {"merge_on": ["n"]}], ids=["appended", "merged"])
+@pytest.mark.parametrize(
+    ("kind", "first", "last", "shown"),
+    [
+        (pa.timestamp("us", "UTC"), -62_135_596_800_000_000, 253_402_300_799_999_999, "0000-12-31 23:59:59.999999"),
+        (pa.timestamp("us"), -62_135_596_800_000_000, 253_402_300_799_999_999, "0000-12-31 23:59:59.999999"),
+        (pa.date32(), -719_162, 2_932_896, "0000-12-31"),
+    ],
+    ids=["timestamp", "timestamp_ntz", "date"],
+)
+def test_times_beyond_the_years_1_to_9999_are_the_fault_of_their_item(lake, numbers, how, kind, first, last, shown):
+    """The table would take the file, and then not be committed, or not be read."""
+
+    def of(*numbers):
+        return pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+
+    lake.write(part("a"), numbers(1, 2, v=of(first, last)), **how)
+    for batch, value in (("b", first - 1), ("c", last + 1)):
+        words = rf"a value of column 'v' for table {lake.table} is {shown if batch == 'b' else '10000-01-01'}"
+        with pytest.raises(PipelineError, match=words) as error:
+            lake.write(part(batch), numbers(3, v=of(value)), **how)
+        assert not isinstance(error.value, TableError)
+    assert lake.column("v") == of(first, last).to_pylist()
+
+
+@pytest.mark.parametrize("how", [{}, {"merge_on": ["n"]}], ids=["appended", "merged"])
+@pytest.mark.parametrize("kind", [NESTED, pa.map_(pa.int32(), NESTED)], ids=["a list", "a map"])
+def test_times_beyond_the_years_1_to_9999_are_found_in_nested_columns(lake, numbers, how, kind):
+    def of(time):
+        times = [None, {"t": time}]
+        return pa.array([None, [(1, times)] if pa.types.is_map(kind) else times], kind)
+
+    lake.write(part("a"), numbers(1, 2, v=of(253_402_300_799_999_999)), **how)
+    with pytest.raises(PipelineError, match=r"a value of column 'v' for table .* is 10000-01-01"):
+        lake.write(part("b"), numbers(3, 4, v=of(253_402_300_800_000_000)), **how)
+    assert lake.column() == [1, 2]
+
+
 def test_partitions_of_a_table_and_of_a_sink(lake, numbers):
     day = {"day": ["mon"]}
     lake.write(part("a"), numbers(1, **day), partition_by=["day"])
