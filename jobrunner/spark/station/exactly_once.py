@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.types import StringType
 
 from jobrunner.errors import InvalidOption, JobrunnerError, PipelineError, StationError
 from jobrunner.formatting import describe
@@ -32,6 +33,7 @@ _Save = Callable[[DataFrame, str], None]
 _NO_FOLDER = "Mkdirs failed to create"
 _FOLDER_OF_VALUE = re.compile(rf"{_NO_FOLDER} (?P<folder>.*?) \(exists=", re.DOTALL)
 _LONGEST_NAME = 255
+_FOLDER_OF_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 40
 _FAULTS = re.compile(
     "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)), _NO_FOLDER])
@@ -67,7 +69,7 @@ def write_batch(
             f"the rows for {path} have a column {hidden[0]!r}: readers would see the id of the batch instead, which "
             f"its folder {FOLDER_COLUMN}=<id> has under this name; rename it"
         )
-    df = batch.quarantine(df)
+    df = _without_name_of_null(batch.quarantine(df), path, partition_by)
 
     def save(rows: DataFrame, name: str) -> None:
         # A session may be set to overwrite only partitions it writes to: then those of an earlier attempt stayed.
@@ -79,6 +81,17 @@ def write_batch(
         _write_in_place(df, batch, save)
         return
     write_folder(folders, batch, path, partial(save, df))
+
+
+def _without_name_of_null(df: DataFrame, path: str, partition_by: Sequence[str]) -> DataFrame:
+    """The rows, of which one fails that would be in the folder of null, and be read as null."""
+    texts = {one.name for one in df.schema.fields if isinstance(one.dataType, StringType)}
+    for name in [one for one in partition_by if one in texts]:
+        told = (f"rows for {path} are partitioned by column {name!r}, and have a value {_FOLDER_OF_NULL!r}, which "
+                "readers take for null")  # fmt: skip
+        fails = F.raise_error(F.lit(told)).cast("boolean")
+        df = df.where(F.when(F.col(quoted(name)) == _FOLDER_OF_NULL, fails).otherwise(True))
+    return df
 
 
 def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], files: int | None) -> DataFrame:
