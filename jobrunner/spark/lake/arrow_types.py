@@ -34,6 +34,7 @@ def _kind(table: str, column: str, kind: spark.DataType) -> pa.DataType:
     if isinstance(kind, spark.MapType):
         return pa.map_(_kind(table, column, kind.keyType), _kind(table, column, kind.valueType))
     if isinstance(kind, spark.StructType):
+        _check_struct(table, column, kind)
         return pa.struct([pa.field(one.name, _kind(table, column, one.dataType)) for one in kind.fields])
     for known, made in _KINDS.items():
         if isinstance(kind, known):
@@ -42,3 +43,16 @@ def _kind(table: str, column: str, kind: spark.DataType) -> pa.DataType:
         f"column {column!r} for table {table} is of type {kind.simpleString()}, which no table has: cast it, "
         "to a string say"
     )
+
+
+def _check_struct(table: str, column: str, kind: spark.StructType) -> None:
+    """Raises TableError for a struct that no data file can hold, or that Spark could not read back."""
+    if not kind.fields:
+        raise TableError(f"column {column!r} for table {table} has a struct without fields, which no "
+                         "table has: drop it")  # fmt: skip
+    names: dict[str, str] = {}
+    for name in kind.names:
+        if name.lower() in names:
+            raise TableError(f"column {column!r} for table {table} has a struct with the fields "
+                             f"{names[name.lower()]!r} and {name!r}: rename one of them")  # fmt: skip
+        names[name.lower()] = name

@@ -232,6 +232,22 @@ def test_types_of_spark():
         arrow_schema("T", spark.StructType([spark.StructField("v", spark.ArrayType(spark.VariantType()))]))
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ((), "a struct without fields, which no table has"),
+        (("a", "A"), "a struct with the fields 'a' and 'A': rename one of them"),
+        (("a", "b", "a"), "a struct with the fields 'a' and 'a': rename one of them"),
+    ],
+)
+def test_structs_that_no_file_can_hold_or_spark_could_not_read_back(names, words):
+    from pyspark.sql import types as spark
+
+    of = spark.StructType([spark.StructField(name, spark.IntegerType()) for name in names])
+    with pytest.raises(TableError, match=f"column 'v' for table T has {words}"):
+        arrow_schema("T", spark.StructType([spark.StructField("v", spark.ArrayType(of))]))
+
+
 def test_a_delta_table_that_asks_more_of_a_writer_is_refused(tmp_path, numbers):
     from deltalake import DeltaTable
 
