@@ -17,7 +17,8 @@
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   │   └── StationError            what a station's function returned is wrong, whatever its items are
-    │   │       └── TableError          a table of a lakehouse is away, was changed, or has other columns
+    │   │       ├── TableError          a table of a lakehouse is away, was changed, or has other columns
+    │   │       └── FolderError         the folder of a sink cannot be written to: a full or read-only disk, no rights
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
@@ -151,6 +152,13 @@ class TableError(StationError):
     """A table of a lakehouse cannot take the rows: its columns do not fit, or it or its catalog cannot be reached.
 
     Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is mended.
+    """
+
+
+class FolderError(StationError):
+    """The folder of a sink cannot be written to: a full or read-only disk, or no rights.
+
+    Nothing was written, and no failure is counted: the station pauses, and continues once the cause is mended.
     """
 
 

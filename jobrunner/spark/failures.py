@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from jobrunner.errors import (
     BatchLost,
+    FolderError,
     OutcomeUnknown,
     PipelineError,
     ServerError,
@@ -72,7 +73,8 @@ _PASSING = re.compile(
 _SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
 _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
 """Of a format that is misspelt or not installed, in an error of Java that PySpark does not convert."""
-_MODULES = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}")
+_NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
+"""Begins of errors, also of a Spark task: executors write the files of a table, and meet a disk that is full."""
 _OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull))
 
 
@@ -137,8 +139,9 @@ def is_of_spark(error: BaseException | None) -> bool:
 
 
 def is_never_of_items(error: BaseException) -> bool:
-    """Whether Spark found no session or no data source, an executor lacks a module, or a table does not take rows."""
-    if isinstance(error, TableError) or error_line(error).startswith(_MODULES):
+    """Whether Spark found no session or no data source, an executor lacks a module, or a table or folder takes no rows.
+    """
+    if isinstance(error, (TableError, FolderError)) or error_line(error).startswith(_NEVER_OF_ITEMS):
         return True
     if is_of_spark(error) and _NO_SOURCE in text_of(error):
         return True

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import StringType
 
-from jobrunner.errors import InvalidOption, JobrunnerError, PipelineError, StationError
+from jobrunner.errors import FolderError, InvalidOption, JobrunnerError, PipelineError, StationError
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
@@ -111,7 +111,7 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
 def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
     """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`.
 
-    Raises StationError for a disk that takes no file: no item is to blame for it. Raises PipelineError for a value that
+    Raises FolderError for a disk that takes no file: no item is to blame for it. Raises PipelineError for a value that
     no folder can be named after: only its item is.
     """
     try:
@@ -120,7 +120,7 @@ def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[
         if told := _nameless_value(error):
             raise PipelineError(f"rows for {root} are partitioned by {told}") from error
         if fault := _fault_of_disk(error):
-            raise StationError(f"{root} cannot be written: {fault}") from error
+            raise FolderError(f"{root} cannot be written: {fault}") from error
         raise
 
 

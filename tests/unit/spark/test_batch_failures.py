@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
-from jobrunner.errors import PipelineError, ServerFull, StationError
+from jobrunner.errors import FolderError, PipelineError, ServerFull, StationError, TableError
 from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
@@ -330,6 +330,34 @@ def test_an_engine_that_is_gone_is_named_and_not_the_call_that_met_it(station, c
     assert client.queue(QUEUE).counts()["dead"] == 0
 
 
+FULL = "/data/late cannot be written: No space left on device"
+
+
+@pytest.mark.parametrize(
+    "error", [FolderError(FULL), TableError(FULL), of_python(f"jobrunner.errors.TableError: {FULL}")],
+    ids=["a folder", "a table", "a table, written by an executor"],
+)  # fmt: skip
+def test_a_disk_that_is_almost_full_and_takes_small_batches_kills_no_item(station, client, error):
+    """That parts of a batch fit says nothing about those that come when nothing fits any more."""
+    served = station(max_attempts=1)
+    client.queue(QUEUE).configure(max_attempts=1)
+    client.queue(QUEUE).push_many(range(40))
+    written = []
+
+    def full(members):
+        if len(members) > 5 or len(written) == 3:
+            return error
+        written.append(members)
+        return None
+
+    served.step(full, n=5)
+    for _ in range(60):
+        served.step(full, n=20)
+    assert client.queue(QUEUE).counts()["dead"] == 0
+    served.run(raises_for([]))
+    assert client.queue("flights/late").counts()["waiting"] == 40
+
+
 def test_a_batch_that_is_cancelled_at_a_stop_says_so(station, client, monkeypatch):
     served = station()
     client.queue(QUEUE).push_many(range(3))
@@ -359,7 +387,7 @@ def test_a_folder_that_cannot_be_made_is_the_same_error_for_each_batch(tmp_path,
     def save(_own):
         raise PythonException(f"Job aborted.\njava.io.IOException: Mkdirs failed to create file:{where} (exists=false)")
 
-    with pytest.raises(StationError) as told:
+    with pytest.raises(FolderError) as told:
         write_folder(LocalFolders(tmp_path), SinkBatch(id="a", supersedes=(), epoch=1, size=1), "/data/late", save)
     assert str(told.value) == (
         "/data/late cannot be written: no folder can be made in it, which may be for lack of rights"
