@@ -154,6 +154,9 @@ class TableError(StationError):
     Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is mended.
     """
 
+    may_be_of_rows = False
+    """Whether rows might be the cause, as of a commit that a library refused: then batches are split to find others."""
+
 
 class FolderError(StationError):
     """The folder of a sink cannot be written to: a full or read-only disk, or no rights.

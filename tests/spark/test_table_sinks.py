@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_or_read_only_blames_no_item(
     def full(self, name, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{tmp_path}/late/{name}")
 
-    flights.push_many("late", [Item({"n": n}, max_attempts=1) for n in range(3, 6)])
+    flights.push_many("late", [Item({"n": n}, max_attempts=1) for n in range(3, 12)])
     with monkeypatch.context() as fault:
         fault.setattr(LocalFolders, "write", full)
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_a_disk_that_is_full_or_read_only_blames_no_item(
     wait_for(is_empty)
     driver.stop(20)
     rows = read(f"delta:{tmp_path}/late") if of == "table" else spark.read.parquet(f"{tmp_path}/late").collect()
-    assert sorted(row["n"] for row in rows) == list(range(6))
+    assert sorted(row["n"] for row in rows) == list(range(12))
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["appended", "merged"])

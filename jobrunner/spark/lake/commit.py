@@ -202,7 +202,9 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
         except Exception as error:
             if _is_settled(ready):  # it failed behind the commit, or because another one removed its files
                 continue
-            raise TableError(f"table {address}: the commit failed: {reason(error)}") from error
+            failed = TableError(f"table {address}: the commit failed: {reason(error)}")
+            failed.may_be_of_rows = True
+            raise failed from error
         sleep(random.uniform(0.5, 1.0) * min(_FIRST_S * 2**tries, _LONGEST_S))
     raise AssertionError
 

@@ -237,14 +237,16 @@ class BatchFailures:
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float, ended: Ended
     ) -> None:
         are_last = cause is Cause.ROWS and lease.size == 1 and self.report(self._few_are_left)
+        is_never = is_never_of_items(error)
+        may_pass = is_never or cause is Cause.ITEMS  # what works elsewhere, or at another time, proves nothing
         with self._lock:
             has_worked = self._history.successes > 0
-            found = self._history.failed(lease.id, lease.root, line, may_pass=cause is Cause.ITEMS)
-            if lease.others_worked and cause is not Cause.ITEMS and found.in_a_row <= _PROVEN_IN_A_ROW:
+            found = self._history.failed(lease.id, lease.root, line, may_pass=may_pass)
+            if lease.others_worked and not may_pass and found.in_a_row <= _PROVEN_IN_A_ROW:
                 found = replace(found, others_worked=True)  # in another process, which may be dead
             is_last_part = cause is Cause.ROWS and lease.size == 1 and lease.root != lease.id and not are_last
             is_everything = found.is_one_error and (found.in_a_row > _PATIENT_WITH or is_last_part)
-            is_code = cause is Cause.CODE and (not found.others_worked or is_never_of_items(error))
+            is_code = cause is Cause.CODE and (is_never or not found.others_worked)
             pause_s = 0.0
             is_lone = has_worked and found.in_a_row <= 1  # it comes back later and later, and others go on meanwhile
             if not found.others_worked and (found.in_a_row > 1 or is_code):
@@ -252,8 +254,9 @@ class BatchFailures:
                 pause_s = self._breaker.failed() if is_lone else self._pause(monotonic() - run_s, self._breaker)
         told = with_user_frame(line, error)
         if is_code or (is_everything and not found.others_worked):
-            # A part that succeeds proves that some items work. A function that never worked is mended first.
-            divides = has_worked or not is_code
+            # A part that succeeds proves that some items work. A function that never worked is mended first, and so is
+            # a table or folder.
+            divides = (has_worked or not is_code) and (not is_never or getattr(error, "may_be_of_rows", False))
             divides = divides and found.in_a_row <= _SEARCHED
             ended(self._hand_back(lease, told, pause_s, divides=divides, stops=not is_lone), told)
         else:

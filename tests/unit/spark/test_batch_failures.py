@@ -337,25 +337,47 @@ FULL = "/data/late cannot be written: No space left on device"
     "error", [FolderError(FULL), TableError(FULL), of_python(f"jobrunner.errors.TableError: {FULL}")],
     ids=["a folder", "a table", "a table, written by an executor"],
 )  # fmt: skip
-def test_a_disk_that_is_almost_full_and_takes_small_batches_kills_no_item(station, client, error):
-    """That parts of a batch fit says nothing about those that come when nothing fits any more."""
+def test_a_disk_that_is_almost_full_and_takes_small_rows_kills_no_item(station, client, error):
+    """That others fit says nothing about those that do not."""
     served = station(max_attempts=1)
     client.queue(QUEUE).configure(max_attempts=1)
-    client.queue(QUEUE).push_many(range(40))
-    written = []
-
-    def full(members):
-        if len(members) > 5 or len(written) == 3:
-            return error
-        written.append(members)
-        return None
-
-    served.step(full, n=5)
-    for _ in range(60):
-        served.step(full, n=20)
+    large = client.queue(QUEUE).push_many(range(41))[1::2]
+    for _ in range(41):
+        served.step(raises_for(large, error), n=1)
+        served.clock.advance(500)
     assert client.queue(QUEUE).counts()["dead"] == 0
+    assert client.queue("flights/late").counts()["waiting"] > 2
+    served.run(raises_for([]), n=1)
+    assert client.queue("flights/late").counts()["waiting"] == 41
+
+
+def test_a_table_that_does_not_take_the_rows_of_one_worker_stops_it_and_splits_no_batch(station, client):
+    """Beside one with a newer version of the pipeline, which would process the parts, item by item."""
+    old, new = station(), station()
+    client.queue(QUEUE).push_many(range(400))
+    works, misfits = raises_for([]), lambda members: TableError("table late has a column 'c' and the rows have not")
+    old.step(works, n=20)
+    for _ in range(9):
+        old.step(misfits, n=20)
+        new.step(works, n=20)
+    assert set(old.runs + new.runs) == {20}
+    assert sum(old.stopping.paused) > 1
+    assert old.failures.reason == "TableError: table late has a column 'c' and the rows have not"
+
+
+def test_a_commit_that_fails_for_some_rows_holds_up_no_others(station, client):
+    """Libraries of tables do not say which value they refuse."""
+    served = station()
     served.run(raises_for([]))
-    assert client.queue("flights/late").counts()["waiting"] == 40
+    ids = client.queue(QUEUE).push_many(range(100))
+    refused = TableError("table late: the commit failed: OverflowError: date value out of range")
+    refused.may_be_of_rows = True
+    served.step(raises_for([]), n=1)
+    for _ in range(60):
+        if not served.step(raises_for([ids[50]], refused), n=99):
+            served.clock.advance(60_000)
+    assert client.queue("flights/late").counts()["waiting"] == 99
+    assert client.queue(QUEUE).counts()["dead"] == 0
 
 
 def test_a_batch_that_is_cancelled_at_a_stop_says_so(station, client, monkeypatch):
