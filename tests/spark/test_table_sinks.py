@@ -246,3 +246,25 @@ def test_items_of_a_batch_that_the_server_forgot_are_not_written_twice(flights, 
     drive("late")
     assert sorted(row["item"] for row in read(table)) == sorted(ids)
     assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
+
+
+def test_items_that_the_server_forgot_of_a_batch_that_it_knows_are_not_written_twice(
+    flights, drive, take, table, raw, keys, audit
+):
+    """It lost the last slice of a batch that is in the table. That comes again without it, and has nothing to write."""
+    flights.spark_sink("late", table=table, schema="n long", id_column="item", batch=3, **SOON)
+    ids = flights.push_many("late", [{"n": n} for n in range(5)])
+    lost = take("late", n=2)
+    before = {key: raw.dump(key) for key in raw.keys("*")}
+    lost.lease.batches.top_up(lost.lease, 2)
+    lost.stage()
+    assert len(read(table)) == 4
+    raw.delete(*raw.keys("*"))
+    for key, value in before.items():
+        raw.restore(key, 0, value)
+    queue = keys.queue("flights/late")
+    raw.zadd(queue.batches, {lost.lease.id: 0})
+    raw.hset(queue.batch + lost.lease.id.encode(), "ends", 1)
+    drive("late")
+    assert sorted(row["item"] for row in read(table)) == sorted(ids)
+    assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0

@@ -151,9 +151,9 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
     return TableCommit(table=str(ready.table.address), rows=len(unique), files=0, version=done)
 
 
-def settle(ready: Prepared, batch_id: str) -> bool:
+def settle(table: LakeTable, batch_id: str) -> bool:
     """Whether the rows of a batch are in the table. If not, no attempt at it that has begun will be committed."""
-    table, address = ready.table, ready.table.address
+    address = table.address
     for tries in range(1, _FENCES + 1):
         guarded(address, "opening it", table.load)
         if guarded(address, "reading its marks", partial(is_written, batch_id, table.mark_of)):

@@ -23,9 +23,19 @@ from jobrunner.settings import check_whole
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.lake.arrow_types import arrow_schema
-from jobrunner.spark.lake.commit import Prepared, TableCommit, commit, commit_merge, discard, prepare, settle
+from jobrunner.spark.lake.commit import (
+    Prepared,
+    TableCommit,
+    commit,
+    commit_merge,
+    discard,
+    open_table,
+    prepare,
+    settle,
+)
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
 from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
+from jobrunner.spark.lake.tables import LakeTable, guarded
 from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.records import NOTES, SinkRecords
@@ -140,6 +150,7 @@ def _write(
             raise TableError(f"latest_by={one!r} for table {address}: the rows have no such column")
     ready = prepare(address, attempt_of(batch, name), schema, partition_by=partition_by, merge_on=merge_on)
     if isinstance(ready, TableCommit):
+        _compare_notes(address, batch, name)
         _check_single_call(address, name, batch)
         return ready
     fenced = _against_failover(ready, batch, name)
@@ -157,21 +168,11 @@ def _write(
 
 def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepared | None:
     """The same with a check before the commit that the server did not forget the batch; None when rows of its items are
-    in the table, so that these rows are not those to write. Notes need a folder that renames files at once."""
-    if not isinstance(batch, SinkBatch) or batch.lease is None or not ready.table.storage.is_local:
+    in the table, so that these rows are not those to write."""
+    records = _records(ready.table, batch, name)
+    if records is None or not isinstance(batch, SinkBatch):
         return ready
-    root = Path(local_path(ready.table.storage.root), f"_{as_name(name)}" if name else "")
-    prefix = f"{name}/" if name else ""
-    records = SinkRecords(
-        LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(ready, f"{prefix}{batch.named(batch_id)}"),
-        sink=batch.sink, members=batch.members,
-    )  # fmt: skip
-    try:
-        there = records.note()
-    except OSError as error:  # a disk that is full, a folder without rights: no item is to blame
-        raise TableError(f"table {ready.table.address}: {root}/{NOTES}, where it notes its batches, cannot be written: "
-                         f"{error.strerror or error}") from error  # fmt: skip
-    if not batch.lacks_rows(str(root), there):
+    if not batch.lacks_rows(records.root, _note(ready.table, records)):
         return None
 
     def renew() -> None:
@@ -179,6 +180,34 @@ def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepa
         records.check()
 
     return replace(ready, attempt=replace(ready.attempt, renew=renew))
+
+
+def _compare_notes(address: TableAddress, batch: BatchIdentity, name: str) -> None:
+    """For a batch that is in the table: the server may have forgotten some members of the attempt that wrote it, and
+    knows a batch that is done by its id alone. So this is the last chance to see which items are there."""
+    table = open_table(address)
+    if guarded(address, "opening it", table.load) and (records := _records(table, batch, name)) is not None:
+        _note(table, records)
+
+
+def _records(table: LakeTable, batch: BatchIdentity, name: str) -> SinkRecords | None:
+    """The notes of the batch below the table. They need a server, and a folder that renames files at once."""
+    if not isinstance(batch, SinkBatch) or batch.lease is None or not table.storage.is_local:
+        return None
+    root = Path(local_path(table.storage.root), f"_{as_name(name)}" if name else "")
+    prefix = f"{name}/" if name else ""
+    return SinkRecords(
+        LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(table, f"{prefix}{batch.named(batch_id)}"),
+        sink=batch.sink, members=batch.members,
+    )  # fmt: skip
+
+
+def _note(table: LakeTable, records: SinkRecords) -> frozenset[str]:
+    try:
+        return records.note()
+    except OSError as error:  # a disk that is full, a folder without rights: no item is to blame
+        raise TableError(f"table {table.address}: {records.root}/{NOTES}, where it notes its batches, cannot be "
+                         f"written: {error.strerror or error}") from error  # fmt: skip
 
 
 def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int, *, gathers: bool) -> list[DataFile]:

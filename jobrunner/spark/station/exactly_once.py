@@ -148,13 +148,14 @@ def _fault_of_disk(error: Exception) -> str:
 
 def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
     records = _records(folders, batch, root)
+    # Also for rows that are merged: the server may have forgotten some of their items, and knows a batch that is done
+    # by its id alone.
+    there = None if records is None else records.note()
     came_before = batch.epoch > 1 or bool(batch.supersedes) or batch.may_repeat
     if came_before and Merges(folders).has((batch.id, *batch.supersedes)):
         return  # the rows of this batch, or of the whole, are in a merged folder for good
-    if records is not None:
-        there = records.note()
-        if not batch.lacks_rows(root, there):
-            return
+    if there is not None and not batch.lacks_rows(root, there):
+        return
     # A failover may forget that a batch was handed out, and the next holder gets the same epoch.
     own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"
     try:

@@ -100,6 +100,7 @@ class SinkRecords:
         self, folders: Folders, root: str, lease: BatchLease, settle: Callable[[str], bool], *, sink: str = "",
         members: BatchMembers | None = None,
     ) -> None:  # fmt: skip
+        self.root = root
         self._folders = folders
         self._lease = lease
         self._members = members or BatchMembers(lease)

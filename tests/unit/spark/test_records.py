@@ -9,6 +9,7 @@ import pytest
 from jobrunner.client.client import keys_of
 from jobrunner.errors import BatchLost, PipelineError
 from jobrunner.spark.station import exactly_once, records
+from jobrunner.spark.station.merges import Merge, Merges
 from jobrunner.spark.station.records import NOTES
 from jobrunner.spark.station.sink_folders import LocalFolders
 from tests.support.plain_sink import QUEUE, PlainSink, left_of, rows_in
@@ -122,6 +123,25 @@ def test_a_batch_that_lost_some_of_its_members(sink, forgetful, tmp_path, rest_f
         sink.end(rest)
     expire(sink, forgetful.connect())
     sink.drain(10)
+    assert rows_in(tmp_path / "late") == Counter(ids)
+    assert left_of(sink) == 0
+
+
+def test_a_batch_that_lost_some_of_its_members_after_its_folder_was_merged(sink, forgetful, tmp_path):
+    """The attempt that finds its rows merged writes nothing, and is the last that can tell which items they are of."""
+    ids = sink.queue.push_many(range(7))
+    lease = sink.take(4)
+    forgetful.save()
+    sink.batches.top_up(lease, 2)
+    sink.write(lease)
+    folders = LocalFolders(tmp_path / "late")
+    merge = Merge("merged-1", (f"batch={lease.id}",), (lease.id,))
+    Merges(folders).propose(merge)
+    Merges(folders).decide(merge)
+    folders.rename(f"batch={lease.id}", "batch=merged-1")
+    forgetful.go_back()
+    expire(sink, forgetful.connect())
+    sink.drain(4)
     assert rows_in(tmp_path / "late") == Counter(ids)
     assert left_of(sink) == 0
 

@@ -272,7 +272,8 @@ def test_a_batch_that_the_server_lost_is_in_the_table_or_will_never_be(lake, num
     lake.write(part("whole"), numbers(2))
     lake.write(part("split.1"), numbers(3))
     ready = lake.prepare(part("new"), numbers(1))
-    found = {batch: settle(ready, batch) for batch in ("lost", "whole", "whole.1.2", "split", "split.1", "split.2")}
+    table = ready.table
+    found = {batch: settle(table, batch) for batch in ("lost", "whole", "whole.1.2", "split", "split.1", "split.2")}
     assert found == {"lost": False, "whole": True, "whole.1.2": True, "split": False, "split.1": True, "split.2": False}
     with pytest.raises(BatchLost, match="or it was fenced"):
         commit(zombie, files)
