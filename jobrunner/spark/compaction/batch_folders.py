@@ -24,12 +24,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing, UsageError
 from jobrunner.formatting import install_command
 from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges
 from jobrunner.spark.station.sink_folders import LocalFolders, folder_of
+
+if TYPE_CHECKING:
+    from jobrunner.spark.compaction.parquet_files import UnreadableFile
 
 MERGING = "_jobrunner/merging"
 _MERGED = "batch=merged-"
@@ -181,19 +185,18 @@ class _Compaction:
 
     def _groups(self) -> list[list[_Source]]:
         """Folders to merge with each other, oldest first, each group of about `size` bytes for each partition value."""
-        groups: list[list[_Source]] = []
-        group: list[_Source] = []
+        groups: list[list[_Source]] = [[]]
+        size = partitions = 0  # of the last group: its bytes, and the most values that one of its folders has
         self._skipped.clear()
         for name in self._batch_folders():
             source = self._source(name)
             if source is None:
                 continue
-            largest = max(1, max(one.partitions for one in (*group, source))) * self._size
-            if group and sum(one.size for one in (*group, source)) > largest:
-                groups.append(group)
-                group = []
-            group.append(source)
-        groups.append(group)
+            size, partitions = size + source.size, max(partitions, source.partitions)
+            if groups[-1] and size > partitions * self._size:
+                groups.append([])
+                size, partitions = source.size, source.partitions
+            groups[-1].append(source)
         return [one for one in groups if len(one) > 1 or (one and one[0].has_small_files)]
 
     def _source(self, name: str) -> _Source | None:
@@ -213,9 +216,14 @@ class _Compaction:
     def _merge(self, group: Sequence[_Source], seen: Callable[[int], None]) -> tuple[Sequence[_Source], int]:
         """Returns the folders that became one, and how many files that has: none when a station wrote to them
         meanwhile. A folder with a file that cannot be read stays as it is."""
-        from jobrunner.spark.compaction.parquet_files import UnreadableFile
+        from jobrunner.spark.compaction.parquet_files import UnreadableFile, unreadable_files
 
+        # All at once, as a power cut damages many: a merge would meet one, begin anew, and meet the next.
+        damaged = unreadable_files(self._path / one.name / path for one in group for path, *_ in one.files)
         while True:
+            group = self._without(group, damaged)
+            if damaged and len(group) < 2:
+                return (), 0
             name = f"{_MERGED.removeprefix('batch=')}{unix_ms() << 16:016x}{secrets.token_hex(6)}"
             self._folders.remove(f"{MERGING}/{name}")
             try:
@@ -225,12 +233,7 @@ class _Compaction:
                 return self._give_up(group, name), 0
             except UnreadableFile as error:
                 self._folders.remove(f"{MERGING}/{name}")
-                left = error.path.relative_to(self._path).parts[0]
-                where = error.path.relative_to(self._path / left)
-                self._skipped.append(f"{left}: {where} {error}")
-                group = [one for one in group if one.name != left]
-                if len(group) < 2:
-                    return (), 0
+                damaged = [error]
         merge = Merge(name, tuple(one.name for one in group), self._batches(group))
         self._merges.propose(merge)
         with self._folders.locked(SWITCH_LOCK):
@@ -242,6 +245,13 @@ class _Compaction:
             return group, written
         self._folders.remove(merge.path(PROPOSED))
         return self._give_up(group, name), 0
+
+    def _without(self, group: Sequence[_Source], damaged: "Sequence[UnreadableFile]") -> Sequence[_Source]:
+        """The group without the folders of files that cannot be read, each of which is told with its first one."""
+        first = {one.path.relative_to(self._path).parts[0]: one for one in reversed(damaged)}
+        for left, error in sorted(first.items()):
+            self._skipped.append(f"{left}: {error.path.relative_to(self._path / left)} {error}")
+        return [one for one in group if one.name not in first]
 
     def _give_up(self, group: Sequence[_Source], name: str) -> tuple[_Source, ...]:
         self._folders.remove(f"{MERGING}/{name}")

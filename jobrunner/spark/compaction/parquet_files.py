@@ -4,8 +4,8 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ def merge_files(sources: Sequence[Path], folder: Path, name: str, tell: Callable
     called with the size of each source that is done. Raises UnreadableFile, FileNotFoundError."""
     by_schema: dict[Any, list[Path]] = {}
     for source in sources:
-        with _naming(source, (OSError, pa.ArrowException)):
-            by_schema.setdefault(_schema_of(source), []).append(source)
+        by_schema.setdefault(_schema_of(source), []).append(source)
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     for number, alike in enumerate(by_schema.values()):
@@ -58,6 +57,18 @@ def merge_files(sources: Sequence[Path], folder: Path, name: str, tell: Callable
             tell(source.stat().st_size)
         written += len(alike)
     return written
+
+
+def unreadable_files(sources: Iterable[Path]) -> list[UnreadableFile]:
+    """The errors of those files whose footer cannot be read. Passes over files that are gone."""
+    found = []
+    for source in sources:
+        with suppress(FileNotFoundError):
+            try:
+                _schema_of(source)
+            except UnreadableFile as error:
+                found.append(error)
+    return found
 
 
 @contextmanager
@@ -74,8 +85,8 @@ def _naming(source: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> It
 
 
 def _schema_of(path: Path) -> tuple[str, bytes | None]:
-    """Physical and logical types, and Spark's own description of them."""
-    with pq.ParquetFile(path) as file:
+    """Physical and logical types, and Spark's own description of them. Raises UnreadableFile, FileNotFoundError."""
+    with _naming(path, (OSError, pa.ArrowException)), pq.ParquetFile(path) as file:
         return _types_of(file), (file.metadata.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
 
 

@@ -366,6 +366,24 @@ def test_a_folder_with_a_damaged_file_stays_and_the_others_become_one(batches, d
     assert run(root).folders_after == 2, "the next run does as well"
 
 
+def test_many_damaged_files_are_found_at_once(tmp_path, monkeypatch):
+    """A merge that begins anew behind each of them reads the others again for each of them."""
+    opened = []
+    real = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda at, **options: (opened.append(at), real(at, **options))[1])
+    for n in range(20):
+        (tmp_path / f"batch=b{n:02}").mkdir()
+        pq.write_table(pa.table({"n": [n]}), tmp_path / f"batch=b{n:02}" / "part.parquet")
+        if n % 2:
+            (tmp_path / f"batch=b{n:02}" / "part.parquet").write_bytes(b"PAR1")
+    done = run(tmp_path)
+    assert [line.partition(":")[0] for line in done.skipped] == [f"batch=b{n:02}" for n in range(1, 20, 2)]
+    assert done.folders_after == 11
+    times = Counter(opened)
+    assert {times[tmp_path / f"batch=b{n:02}" / "part.parquet"] for n in range(1, 20, 2)} == {1}
+    assert max(times.values()) <= 4, "its footer, twice; that of the first one for its types; its rows"
+
+
 @pytest.mark.parametrize("kind", ["Undefined", "Variant"])
 def test_variants_that_an_old_pyarrow_cannot_read_are_no_damage(batches, monkeypatch, cli, kind):
     """The words are those of pyarrow 20 and 21."""
