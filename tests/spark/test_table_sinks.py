@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
@@ -268,3 +269,39 @@ def test_items_that_the_server_forgot_of_a_batch_that_it_knows_are_not_written_t
     drive("late")
     assert sorted(row["item"] for row in read(table)) == sorted(ids)
     assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
+
+
+def test_parts_of_a_split_that_the_server_forgot_are_written_when_it_is_split_again(
+    flights, drive, take, table, raw, keys, client
+):
+    """The whole comes again first, and finds the notes of parts that were not written."""
+    flights.spark_sink("late", table=table, schema="n long", id_column="item", batch=4, quarantine=True, **SOON)
+    ids = flights.push_many("late", [{"n": n} for n in range(4)])
+    whole = take("late", n=4)
+    before = {key: raw.dump(key) for key in raw.keys("*")}
+    whole.lease.fail("one is bad", delay_s=0, fate="blamed")
+    for _ in range(4):
+        stage_and_die(take("late"))
+    raw.delete(*raw.keys("*"))
+    for key, value in before.items():
+        raw.restore(key, 0, value)
+
+    queue = keys.queue("flights/late")
+    raw.zadd(queue.batches, {whole.lease.id: 0})
+    raw.hset(queue.batch + whole.lease.id.encode(), "ends", 1)
+    again = take("late")
+    stage_and_die(again)
+    again.lease.fail("one is bad", delay_s=0, fate="blamed")
+    drive("late")
+    assert sorted(row["item"] for row in read(table)) == sorted(ids)
+    assert client.queue("flights/late").counts()["pending"] == 0
+
+
+def stage_and_die(attempt):
+    """The driver ends before its commit."""
+    died = Mock(side_effect=KeyboardInterrupt)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lake_commit, "_transact", died)
+        with pytest.raises(KeyboardInterrupt):
+            attempt.stage()
+    died.assert_called_once()

@@ -151,14 +151,18 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
     return TableCommit(table=str(ready.table.address), rows=len(unique), files=0, version=done)
 
 
-def settle(table: LakeTable, batch_id: str) -> bool:
-    """Whether the rows of a batch are in the table. If not, no attempt at it that has begun will be committed."""
+def settle(table: LakeTable, batch_id: str, *, root: str = "") -> bool:
+    """Whether the rows of a batch are in the table. If not, no attempt at it that has begun will be committed.
+
+    `root`: that of the batch that asks. Batches of one root are not fenced: their commits conflict by its mark, and a
+    part comes again under its id, also when the server forgot the split, where a fence would refuse it for ever.
+    """
     address = table.address
     for tries in range(1, _FENCES + 1):
         guarded(address, "opening it", table.load)
         if guarded(address, "reading its marks", partial(is_written, batch_id, table.mark_of)):
             return True
-        if table.mark_of(batch_id) is not None:
+        if table.mark_of(batch_id) is not None or f"{batch_id}.".startswith(f"{root}."):
             return False
         with suppress(CommitConflict):
             guarded(address, f"fencing batch {batch_id}", partial(table.fence, batch_id))

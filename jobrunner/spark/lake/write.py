@@ -195,10 +195,13 @@ def _records(table: LakeTable, batch: BatchIdentity, name: str) -> SinkRecords |
     if not isinstance(batch, SinkBatch) or batch.lease is None or not table.storage.is_local:
         return None
     root = Path(local_path(table.storage.root), f"_{as_name(name)}" if name else "")
-    prefix = f"{name}/" if name else ""
+    prefix, whole = f"{name}/" if name else "", attempt_of(batch, name).root
+
+    def is_there(batch_id: str) -> bool:
+        return settle(table, f"{prefix}{batch.named(batch_id)}", root=whole)
+
     return SinkRecords(
-        LocalFolders(root), str(root), batch.lease, lambda batch_id: settle(table, f"{prefix}{batch.named(batch_id)}"),
-        sink=batch.sink, members=batch.members,
+        LocalFolders(root), str(root), batch.lease, is_there, sink=batch.sink, members=batch.members
     )  # fmt: skip
 
 

@@ -275,7 +275,11 @@ def test_a_batch_that_the_server_lost_is_in_the_table_or_will_never_be(lake, num
     table = ready.table
     found = {batch: settle(table, batch) for batch in ("lost", "whole", "whole.1.2", "split", "split.1", "split.2")}
     assert found == {"lost": False, "whole": True, "whole.1.2": True, "split": False, "split.1": True, "split.2": False}
+    assert not any(settle(table, batch, root="other") for batch in ("other.p1of4", "others"))
     with pytest.raises(BatchLost, match="or it was fenced"):
         commit(zombie, files)
+    with pytest.raises(BatchLost, match="or it was fenced"):
+        lake.write(part("others"), numbers(4))
+    lake.write(part("other.p1of4"), numbers(5))
     commit(ready, lake.files(ready, numbers(1)))
-    assert lake.column() == [1, 2, 3]
+    assert lake.column() == [1, 2, 3, 5]
