@@ -36,7 +36,7 @@ class Words:
     def __init__(self, server: PrivateServer) -> None:
         with Client(url=server.url) as client:
             keys = keys_of(client).queue(QUEUE)
-        model = Task(id="", queue=QUEUE, payload=b"", type=TYPE, is_kept=True)
+        model = Task(id="", queue=QUEUE, payload=b"", type=TYPE, kept_s=60)
         self._enqueue = resp_args(tasks.enqueue(keys, [model]), b"")[:-3]
         self._reserve = resp_args(leases.reserve(keys, 0, token=0), b"")[:-4]
         self._commit = resp_args(leases.commit_groups(keys, []), b"")

@@ -7,10 +7,13 @@ a task is due is decided by the server's clock alone.
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from jobrunner.errors import InvalidOption
 
 monotonic = time.monotonic
+since_boot = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Seconds on a clock that also runs while the machine sleeps, which `monotonic` of Linux does not."""
 perf_counter = time.perf_counter
 process_time = time.process_time
 thread_time = time.thread_time

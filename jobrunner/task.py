@@ -110,8 +110,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     then: bytes | None = None
     """The joins to notify of its end (see join.py)."""
     lock: Lock | None = None
-    is_kept: bool = False
-    """Whether its id stays known for a while when it is finished, so that the enqueue needs no note of its own."""
+    kept_s: float = 0.0
+    """How long its id stays known when it is finished, if that is so long that the enqueue needs no note of its own."""
     sending: str = ""
     """Of a task with an id of the user's own: tells this sending from others of that id."""
 

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from jobrunner.broker.async_cluster_nodes import AsyncClusterNodes
 from jobrunner.broker.broker import Idle, raise_if_loading, server_clock
 from jobrunner.broker.call import (
     BROKEN,
+    NOTED_S,
     Call,
     attempt_to_interpret,
     interpret,
     is_demoted,
-    may_repeat,
+    needs_live_connection,
     pack_calls,
     pack_unknown,
     read_reply_async,
@@ -61,6 +63,8 @@ class AsyncBroker:
         self._greeting = greeting
         self.now_ms = now_ms
         self._retry_timeout_s = retry_timeout_s
+        self._is_patient = retry_timeout_s > NOTED_S
+        """Then it must know what is lost in a connection that is dead already, as nothing was sent on that one."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle = Idle()
         self._exchanges = ExchangeQueue(self._carried_out)
@@ -116,7 +120,9 @@ class AsyncBroker:
         await asyncio.gather(*(connection.disconnect() for connection in self._idle.take_all()))
 
     def _node(self, endpoint: Endpoint) -> "AsyncBroker":
-        return AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
+        node = AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
+        node._is_patient = self._is_patient
+        return node
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         self._serve(asyncio.get_running_loop())
@@ -153,7 +159,7 @@ class AsyncBroker:
             try:
                 if fresh:
                     connection = await self._connect()
-                elif not may_repeat(calls) and await has_died_async(connection):
+                elif needs_live_connection(calls, is_patient=self._is_patient) and await has_died_async(connection):
                     await connection.disconnect()
                     continue
             except BROKEN as error:
@@ -162,7 +168,8 @@ class AsyncBroker:
             except RedisError as error:
                 raise server_error(error, server=self.endpoint) from error
             try:
-                return await self._exchange(connection, calls)
+                exchange = self._exchange if policy.lost is None else partial(self._exchange_again, policy)
+                return await exchange(connection, calls)
             except (BusyLoadingError, Demoted) as error:
                 await connection.disconnect()
                 await asyncio.sleep(policy.pause_to_connect(error))
@@ -206,6 +213,10 @@ class AsyncBroker:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
+
+    async def _exchange_again(self, policy: ReconnectPolicy, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        policy.check_age(calls)
+        return await self._exchange(connection, calls)
 
     async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()

@@ -6,15 +6,17 @@ Invariant: a call that may not be repeated is sent once; a connection with an un
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jobrunner.broker.call import (
     BROKEN,
+    NOTED_S,
     Call,
     attempt_to_interpret,
     interpret,
     is_demoted,
-    may_repeat,
+    needs_live_connection,
     pack_calls,
     pack_unknown,
     read_reply,
@@ -113,6 +115,8 @@ class Broker:
         self._greeting = greeting
         self.now_ms = now_ms
         self._retry_timeout_s = retry_timeout_s
+        self._is_patient = retry_timeout_s > NOTED_S
+        """Then it must know what is lost in a connection that is dead already, as nothing was sent on that one."""
         self._idle = Idle()
         self._has_sentinels = endpoint.sentinels is not None
         self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
@@ -207,7 +211,9 @@ class Broker:
             connection.disconnect()
 
     def _node(self, endpoint: Endpoint) -> "Broker":
-        return Broker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
+        node = Broker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
+        node._is_patient = self._is_patient
+        return node
 
     def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         try:
@@ -225,7 +231,7 @@ class Broker:
             try:
                 if fresh:
                     connection = self._connect()
-                elif not may_repeat(calls) and has_died(connection):
+                elif needs_live_connection(calls, is_patient=self._is_patient) and has_died(connection):
                     connection.disconnect()
                     continue
             except BROKEN as error:
@@ -234,7 +240,8 @@ class Broker:
             except RedisError as error:
                 raise server_error(error, server=self.endpoint) from error
             try:
-                return self._exchange(connection, calls, meanwhile)
+                exchange = self._exchange if policy.lost is None else partial(self._exchange_again, policy)
+                return exchange(connection, calls, meanwhile)
             except (BusyLoadingError, Demoted) as error:
                 connection.disconnect()
                 policy.wait_to_connect(error)
@@ -272,6 +279,13 @@ class Broker:
         except BaseException:
             connection.disconnect()
             raise
+
+    def _exchange_again(
+        self, policy: ReconnectPolicy, connection: Any, calls: Sequence[Call[Any]],
+        meanwhile: Callable[[], object] | None,
+    ) -> list[Any]:  # fmt: skip
+        policy.check_age(calls)
+        return self._exchange(connection, calls, meanwhile)
 
     def _exchange(
         self, connection: Any, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None

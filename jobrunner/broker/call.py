@@ -10,6 +10,7 @@ slices: it blocks the server, which also copies every payload.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +32,8 @@ from jobrunner.broker.resp import Arg, PackedHead, pack, pack_behind
 from jobrunner.broker.scripts import Script, load, readable_error
 from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused
 
+NOTED_S = 9.0
+"""For how long the server surely has the note of an enqueue: a second less than SENT_KEEP_MS of its scripts."""
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
@@ -57,6 +60,9 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     script: Script | None = None
     keys: tuple[bytes, ...] = ()
     repeatable: bool = True
+    repeat_s: float = inf
+    """For how many seconds since it was first sent a `repeatable` call may be sent again: after that, the server may
+    have forgotten that it was applied."""
     may_fail: bool = False
     """Whether a refusal by the server is ignored: the reader gets None then."""
     everywhere: bool = False
@@ -71,11 +77,13 @@ class ScriptCommand(Generic[T]):
     """A script as a function from keys and named arguments to a Call. The file is read at the first use."""
 
     def __init__(
-        self, name: str, read: Callable[[Any], T], *, repeatable: bool = True, divisible: bool = False
-    ) -> None:
+        self, name: str, read: Callable[[Any], T], *, repeatable: bool = True, repeat_s: float = inf,
+        divisible: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self._read = read
         self._repeatable = repeatable
+        self._repeat_s = repeat_s
         self._divisible = divisible
 
     @cached_property
@@ -116,6 +124,7 @@ class ScriptCommand(Generic[T]):
             script=script,
             keys=keys,
             repeatable=self._repeatable,
+            repeat_s=self._repeat_s,
             divisible=self._divisible,
         )
 
@@ -204,6 +213,12 @@ def may_repeat(calls: Sequence[Call[Any]]) -> bool:
         if not call.repeatable:
             return False
     return True
+
+
+def needs_live_connection(calls: Sequence[Call[Any]], *, is_patient: bool) -> bool:
+    """Whether a connection that rested is to be looked at before these are sent: those that may not be repeated, and,
+    for a driver that tries for longer than that, those that may be repeated for some time."""
+    return not may_repeat(calls) or (is_patient and any(call.repeat_s < inf for call in calls))
 
 
 def interpret(call: Call[T], reply: object) -> T:

@@ -11,9 +11,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from jobrunner.broker.broker import Broker, raise_if_loading
 from jobrunner.broker.call import BROKEN, Call, interpret, is_demoted, may_repeat, pack_calls, read_reply
 from jobrunner.broker.confirmed_writes import to_send_again
+from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 _AHEAD = 1
@@ -26,6 +29,8 @@ class Round(NamedTuple):
     calls: Sequence[Call[Any]]
     done: Callable[[list[Any]], object]
     lost: Callable[[], object]
+    sent_at: float = 0.0
+    """On the clock `since_boot`, by the stream."""
 
 
 class CallStream:
@@ -68,7 +73,7 @@ class CallStream:
         if self._connection is None:  # another thread took it
             self._write(one)
             return
-        self._sent.append(one)
+        self._sent.append(one._replace(sent_at=since_boot()))
         try:
             self._connection.send(pack_calls(one.calls, self._broker.now_ms()))
         except BROKEN:
@@ -83,7 +88,7 @@ class CallStream:
 
     def _receive(self) -> None:
         if self._connection is None:  # a round before this one was refused when all were sent again
-            self._write(self._sent.popleft())
+            self._write(self._sent.popleft(), is_sent=True)
             return
         first = self._sent[0]
         try:
@@ -103,11 +108,11 @@ class CallStream:
             self._connection.disconnect()
             self._connection = None
         while self._sent:
-            self._write(self._sent.popleft())
+            self._write(self._sent.popleft(), is_sent=True)
 
-    def _write(self, one: Round) -> None:
+    def _write(self, one: Round, *, is_sent: bool = False) -> None:
         try:
-            values = self._broker.write(one.calls)
+            values = self._broker.write(_in_time(one) if is_sent else one.calls)
         except (OutcomeUnknown, ServerUnavailable):
             for lost in (one, *self._sent):
                 lost.lost()
@@ -123,3 +128,16 @@ class CallStream:
             connection.disconnect()
         else:
             self._broker.take_back(connection)
+
+
+def _in_time(one: Round) -> list[Call[Any]]:
+    """The calls of a round that was sent, to be sent again in what is left of their time. Raises OutcomeUnknown when
+    that is over."""
+    age_s = since_boot() - one.sent_at
+    calls = [replace(call, repeat_s=call.repeat_s - age_s) for call in one.calls]
+    if any(call.repeat_s < 0 for call in calls):
+        raise OutcomeUnknown(
+            f"the connection broke, and {age_s:.0f} s later it is too late to send the round again; it was applied or "
+            "it was not"
+        )
+    return calls

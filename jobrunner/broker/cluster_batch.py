@@ -23,11 +23,13 @@ from jobrunner.broker.redis_errors import (
 )
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import Address
+from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 _MOST_HOPS = 8
 _AWAY = "non local key"
 """The error of a script that uses a key of another node, or one that is missing while its slot is being moved."""
+_TOO_LATE = "the connection broke, and it is too late to send the call again; it was applied or it was not"
 _ASKING: Call[Any] = command("ASKING", read=lambda reply: reply)
 
 
@@ -41,6 +43,8 @@ class _CallPart:
     places: tuple[int, ...] = ()
     address: Address | None = None
     asking: bool = False
+    sent_at: float | None = None
+    """When it was first sent, if it may have been applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class ClusterBatch:
         self._open = [part for index, call in enumerate(wanted) for part in _parts_of(index, call)]
         self._answered = 0
         self._hops = 0
+        self._sent_at = 0.0
         self.trouble: Exception | None = None
 
     @property
@@ -78,6 +83,7 @@ class ClusterBatch:
     def groups(self) -> list[NodeBatch]:
         """The calls to send now, one group for each node. Raises RedisConnectionError when a slot has none."""
         by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
+        self._sent_at = since_boot()
         for part in self._all_open():
             by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
         self._open, self.trouble = [], None
@@ -95,11 +101,13 @@ class ClusterBatch:
     def failed(self, group: NodeBatch, error: JobrunnerError) -> None:
         """A node could not be reached, or the connection to it broke."""
         self._cluster.failed(group.address)
-        may_go_again = isinstance(error, ServerUnavailable) or may_repeat(group.calls)
+        was_sent = not isinstance(error, ServerUnavailable)
+        may_go_again = not was_sent or may_repeat(group.calls)
         for part in group.parts:
             if may_go_again and not part.call.everywhere:
                 self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
-                self._open.append(replace(part, address=None, asking=False))
+                sent_at = self._sent_at if was_sent and part.sent_at is None else part.sent_at
+                self._open.append(replace(part, address=None, asking=False, sent_at=sent_at))
             else:
                 self._settle(part, error)
 
@@ -116,11 +124,13 @@ class ClusterBatch:
         if self._confirmation is None:
             return self._replies
         refusals = [reply for reply in self._confirmed if isinstance(reply, Exception)]
-        return [*self._replies, refusals[0] if refusals else min(self._confirmed)]
+        return [*self._replies, refusals[0] if refusals else min(self._confirmed, default=0)]
 
     def _all_open(self) -> Iterator[_CallPart]:
         for part in self._open:
-            if part.call.everywhere:
+            if part.sent_at is not None and part.call.repeat_s < self._sent_at - part.sent_at:
+                self._settle(part, OutcomeUnknown(_TOO_LATE))
+            elif part.call.everywhere:
                 self._replies[part.index] = []
                 yield from (replace(part, address=address) for address in self._cluster.primaries())
             else:

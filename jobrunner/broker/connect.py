@@ -23,7 +23,7 @@ from jobrunner.broker.redis_errors import (
     ResponseError,
     TlsError,
 )
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import since_boot, sleep
 from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
 
@@ -232,15 +232,20 @@ class ReconnectPolicy(msgspec.Struct):
     make one and need none.
 
     With a limit above 0 a connection that broke gets a second try, however late that is: the process itself may have
-    been stopped meanwhile, or waited for the processor. A server that was silent for a whole timeout does not.
+    been stopped meanwhile, or waited for the processor. A server that was silent for a whole timeout does not, and
+    neither do calls whose time is over (`Call.repeat_s`).
     """
 
     limit_s: float
     server: object
-    began: float = msgspec.field(default_factory=monotonic)
+    began: float = msgspec.field(default_factory=since_boot)
     next_pause_s: float = _FIRST_PAUSE_S
     was_demoted: bool = False
     has_repeated: bool = False
+    unsent_until: float = 0.0
+    """When it was last known that nothing had been sent."""
+    lost: Exception | None = None
+    """The error for which the calls are sent again: the server may have applied them by then."""
 
     def wait_to_connect(self, error: Exception) -> None:
         """Pauses before the next try to connect; raises ServerUnavailable when the time is up."""
@@ -266,6 +271,8 @@ class ReconnectPolicy(msgspec.Struct):
             raise ServerUnavailable(f"no TLS with the server at {self.server}: {error}") from error
         if self._is_over(error):
             raise ServerUnavailable(_unavailable(self.server, error)) from error
+        if self.lost is None:
+            self.unsent_until = since_boot()
         return self._next_pause()
 
     def pause_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> float:
@@ -275,12 +282,22 @@ class ReconnectPolicy(msgspec.Struct):
         """
         once = next((call for call in calls if not call.repeatable), None)
         if once is not None or self._is_over(error):
-            name = once.script.name if once is not None and once.script else "the command"
-            raise OutcomeUnknown(
-                f"the connection to {self.server} broke during {name}: {error}; it was applied or it was not"
-            ) from error
-        self.has_repeated = True
+            raise OutcomeUnknown(self._broke_during(once, error)) from error
+        self.has_repeated, self.lost = True, error
         return 0.0 if stale else self._next_pause()
+
+    def check_age(self, calls: Sequence[Call[Any]]) -> None:
+        """Raises OutcomeUnknown when it is too late to send the calls again. To be called with a connection at hand, as
+        to wait for one takes time as well."""
+        age_s = since_boot() - max(self.began, self.unsent_until)
+        late = next((call for call in calls if call.repeat_s < age_s), None)
+        if self.lost is not None and late is not None:
+            told = self._broke_during(late, self.lost)
+            raise OutcomeUnknown(f"{told}, and {age_s:.0f} s later it is too late to send it again") from self.lost
+
+    def _broke_during(self, call: Call[Any] | None, error: Exception) -> str:
+        name = call.script.name if call is not None and call.script else "the command"
+        return f"the connection to {self.server} broke during {name}: {error}; it was applied or it was not"
 
     def _goes_on_after(self, error: Demoted) -> bool:
         was_demoted, self.was_demoted = self.was_demoted, True
@@ -293,4 +310,4 @@ class ReconnectPolicy(msgspec.Struct):
 
     def _is_over(self, error: Exception) -> bool:
         may_end = self.has_repeated or self.limit_s <= 0 or isinstance(error, RedisTimeoutError)
-        return may_end and monotonic() >= self.began + self.limit_s
+        return may_end and since_boot() >= self.began + self.limit_s

@@ -27,7 +27,7 @@ from jobrunner.jobs.enqueue_options import (
     read_options,
 )
 from jobrunner.jobs.options import positive
-from jobrunner.jobs.registry import KEPT_S, JobDefinition
+from jobrunner.jobs.registry import JobDefinition, kept_s
 from jobrunner.option_names import no_attribute
 from jobrunner.retry import whole_ms
 from jobrunner.settings import check_whole
@@ -235,7 +235,7 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
         headers=headers,
         key=key,
         lock=lock,
-        is_kept=chosen.id is None and (template.is_kept if own_ttl is None else own_ttl >= KEPT_S),
+        kept_s=0.0 if chosen.id is not None else template.kept_s if own_ttl is None else kept_s(own_ttl),
         sending="" if chosen.id is None else sending_of(queue, chosen.id),
     )
 

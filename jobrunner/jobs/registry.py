@@ -28,8 +28,13 @@ from jobrunner.task import Task
 if TYPE_CHECKING:
     from jobrunner.jobs.batch_driver import MakeDriver
 
-KEPT_S = 10.0
+_KEPT_S = 10.0
 """As long as lua/lib/enqueue_call.lua keeps its notes."""
+
+
+def kept_s(result_ttl: float) -> float:
+    """`Task.kept_s` of a job with that `result_ttl`, in seconds."""
+    return result_ttl if result_ttl >= _KEPT_S else 0.0
 
 
 class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -74,7 +79,7 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             max_attempts=options.max_attempts,
             max_stalled=options.max_stalled,
             expires_in_ms=whole_ms(options.expires_in),
-            is_kept=options.result_ttl >= KEPT_S,
+            kept_s=kept_s(options.result_ttl),
         )
 
     def build(self, attempt: Attempt, run: JobRun) -> Any:

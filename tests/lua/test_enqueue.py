@@ -271,10 +271,10 @@ def test_a_call_that_was_refused_leaves_no_note(mail, refusal, is_kept):
     again = ("a", "b") if refusal == "exists" else ("b", "c")
     for _ in range(2):
         with pytest.raises(QueueFull if refusal == "full" else DuplicateTask):
-            sent(mail, *again, clash="raise", is_kept=is_kept)
+            sent(mail, *again, clash="raise", kept_s=60 * is_kept)
     mail.configure(max_size=9)
     mail.run(leases.pop(mail.keys, 1))
-    assert sent(mail, *again, clash="raise", is_kept=is_kept) == [True, True]
+    assert sent(mail, *again, clash="raise", kept_s=60 * is_kept) == [True, True]
 
 
 def test_an_id_twice_in_one_call_is_refused_where_no_id_may_exist(mail):
@@ -326,7 +326,7 @@ def test_one_task_costs_few_commands(mail, settings, most):
         mail.configure(**settings)
     mail.run(tasks.enqueue(mail.keys, [a_task("first", key="k")]))  # the script is known, the queue is there
 
-    assert commands(mail, a_task("kept", key="k", is_kept=True)) <= most - 1
+    assert commands(mail, a_task("kept", key="k", kept_s=60)) <= most - 1
     assert commands(mail, a_task("noted", key="k", sending="1")) <= most
 
 

@@ -25,8 +25,8 @@ def a_task(name, **options):
 
 ALONE = {
     "plain": {},
-    "kept": {"is_kept": True},
-    "with options": {"is_kept": True, "max_attempts": 3, "headers": b"{}", "type": "send", "key": "k"},
+    "kept": {"kept_s": 60},
+    "with options": {"kept_s": 60, "max_attempts": 3, "headers": b"{}", "type": "send", "key": "k"},
 }
 
 
@@ -56,7 +56,7 @@ def test_a_task_alone_enters_a_known_queue_as_one_among_others(mail, clock, opti
 def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail):
     mail.enqueue("first")
     for is_kept in (False, True):
-        task = a_task(f"kept {is_kept}", is_kept=is_kept, sending="" if is_kept else "1")
+        task = a_task(f"kept {is_kept}", kept_s=60 * is_kept, sending="" if is_kept else "1")
         assert mail.run(tasks.enqueue(mail.keys, [task])) == [True]
         if not is_kept:
             mail.run(leases.pop(mail.keys, 9))  # it is finished and deleted

@@ -43,14 +43,14 @@ def test_the_same_call_again_is_no_clash(mail, add):
 @pytest.mark.parametrize(("on_clash", "word"), [("replace", "replaced"), ("reschedule", "rescheduled")])
 def test_a_change_that_is_sent_again_after_the_task_ran_changes_nothing(mail, add, clock, on_clash, word, is_kept):
     add("a", delay_ms=3_600_000)
-    assert add("b", on_clash=on_clash, sending="1", is_kept=is_kept) == (word, "a")
+    assert add("b", on_clash=on_clash, sending="1", kept_s=60 * is_kept) == (word, "a")
     (held,) = mail.reserve()
     mail.commit(held)
     before = mail.snapshot()
 
-    assert add("b", on_clash=on_clash, sending="1", is_kept=is_kept) == (word, "a")
+    assert add("b", on_clash=on_clash, sending="1", kept_s=60 * is_kept) == (word, "a")
     assert mail.snapshot() == before
-    assert add("b", on_clash=on_clash, sending="2", is_kept=is_kept) == ("new", "b")
+    assert add("b", on_clash=on_clash, sending="2", kept_s=60 * is_kept) == ("new", "b")
 
 
 def test_a_call_that_is_sent_again_says_again_that_the_queue_is_new(mail):
@@ -67,7 +67,7 @@ def test_a_note_of_an_earlier_version_is_understood(mail, add):
 
 
 def test_a_call_whose_task_stays_known_leaves_no_note(mail, add):
-    assert add("a", is_kept=True) == ("new", "a")
+    assert add("a", kept_s=60) == ("new", "a")
     assert not mail.raw.keys(mail.keys.base + b"sent:*")
 
 

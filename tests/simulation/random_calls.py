@@ -87,7 +87,7 @@ class RandomCalls:
             expires_in_ms=self._random.choice((None, None, None, 200)),
             headers=self._random.choice((None, None, b'{"a":"b/c"}')),
             key=self._random.choice((None, "k1", "k2", "k3")),
-            is_kept=chance() < 0.3,
+            kept_s=60.0 * (chance() < 0.3),
             sending=f"s{self._made}",
             then=self._onward() if chance() < 0.2 else None,
         )

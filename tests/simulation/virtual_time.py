@@ -26,6 +26,7 @@ _REAL = {
     time.time_ns: "time_ns",
     time.sleep: "sleep",
 }
+_SINCE_BOOT = clock.since_boot
 
 
 class VirtualTime:
@@ -104,6 +105,8 @@ def virtual_time() -> Iterator[VirtualTime]:
             for attribute, value in list(vars(module).items()):
                 if callable(value) and type(value) is type(time.monotonic) and value in _REAL:
                     replace(module, attribute, getattr(made, _REAL[value]))
+                elif value is _SINCE_BOOT:
+                    replace(module, attribute, made.monotonic)
     replace(clock, "time", SimpleNamespace(time_ns=made.time_ns))
     replace(batches, "token_hex", made.token_hex)
     replace(routing, "random", SimpleNamespace(random=made.chance))

@@ -22,14 +22,14 @@ _last: dict[tuple[object, ...], Call[list[bool]]] = {}
 def is_plain(task: Task) -> bool:
     """Whether it is due at once, of the default priority, and has nothing that only few tasks have in common."""
     return (
-        task.is_kept and task.delay_ms is None and task.at_ms is None and task.priority is None and task.key is None
+        task.kept_s > 0 and task.delay_ms is None and task.at_ms is None and task.priority is None and task.key is None
         and task.headers is None and task.then is None
     )  # fmt: skip
 
 
 def enqueue_plain(keys: QueueKeys, task: Task) -> Call[list[bool]]:
     """As `tasks.enqueue` for this task alone, which is plain and has no lock."""
-    kind = keys.waiting, tasks.traits_of(task)
+    kind = keys.waiting, task.kept_s, tasks.traits_of(task)
     like = _last.get(kind)
     if like is None:
         if len(_last) >= _MOST:

@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
+from jobrunner.broker.call import NOTED_S, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.broker.resp import Arg
 from jobrunner.broker.shards import is_shard, whole_queue
@@ -18,6 +18,9 @@ from jobrunner.task import Task
 
 if TYPE_CHECKING:
     from jobrunner.task_record import TaskRecord
+
+
+T = TypeVar("T")
 
 
 class EnqueueReply(list[bool]):
@@ -41,7 +44,7 @@ def _record(tag: str, task_id: str, reply: list[bytes]) -> "TaskRecord | None":
 
 _TAG_AT = 28
 """Where an id that jobrunner made has a hyphen and its tag."""
-_enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply)
+_enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply, repeat_s=NOTED_S)
 _unique = ScriptCommand("enqueue_unique", lambda reply: reply)
 _show = ScriptCommand("task_read", lambda reply: reply)
 _cancel = ScriptCommand("cancel", text)
@@ -82,7 +85,9 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
             words += (task.id, task.payload, _wishes(task, len(own)), *own)
     read = partial(_are_new, keys.name, [task.id for task in sent] if clash == "raise" else len(sent))
     clash = clash if clash == "raise" else ""
-    return _enqueue.on(keys, rest=words, read=read, tasks=keys.tasks, call=name, clash=clash, shared=2 + len(shared))
+    shares = 2 + len(shared)
+    call = _enqueue.on(keys, rest=words, read=read, tasks=keys.tasks, call=name, clash=clash, shared=shares)
+    return call if name else _known_for(call, sent)
 
 
 def _name_of_call(sent: Sequence[Task]) -> str:
@@ -92,8 +97,8 @@ def _name_of_call(sent: Sequence[Task]) -> str:
     stay known after they finish.
     """
     if len(sent) == 1:
-        return "" if sent[0].is_kept else _name_of_one(sent[0])
-    if all([task.is_kept for task in sent]):  # noqa: C419
+        return "" if sent[0].kept_s else _name_of_one(sent[0])
+    if all([task.kept_s for task in sent]):  # noqa: C419
         return ""
     if not all(map(_tells_when_sent, sent)):
         return os.urandom(16).hex()
@@ -103,6 +108,12 @@ def _name_of_call(sent: Sequence[Task]) -> str:
 
 def _name_of_one(task: Task) -> str:
     return task.id + task.sending if _tells_when_sent(task) else os.urandom(16).hex()
+
+
+def _known_for(call: Call[T], sent: Sequence[Task]) -> Call[T]:
+    """The call for tasks whose ids the server knows for longer than its note of a call, although they may finish at
+    once."""
+    return replace(call, repeat_s=max(min([task.kept_s for task in sent], default=0.0) - 1.0, NOTED_S))
 
 
 def _tells_when_sent(task: Task) -> bool:
@@ -153,7 +164,8 @@ def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | N
         on_clash=lock.on_clash if changes_another else "",
         bound_to="" if bound_to is None else " ".join(bound_to),
     )
-    return replace(call, read=partial(_placed, keys.name))
+    call = replace(call, read=partial(_placed, keys.name))
+    return call if changes_another else _known_for(call, [task])  # of another task only the note tells
 
 
 def _placed(queue: str, reply: list[Any]) -> UniqueReply:

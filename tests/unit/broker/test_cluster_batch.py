@@ -4,7 +4,9 @@ import os
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from jobrunner.broker import cluster_batch
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.calls.server import confirmation
@@ -15,7 +17,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.redis_errors import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import topology_of
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable
 
 KEYS = Keys("t")
 LINES = [KEYS.queue(f"q{n}") for n in range(6)]
@@ -143,6 +145,45 @@ def test_a_connection_that_broke_during_what_may_not_be_repeated_ends_it(cluster
 
     parts.failed(group, OutcomeUnknown("broke"))
 
+    assert not parts.open
+    assert isinstance(parts.replies()[0], OutcomeUnknown)
+
+
+def test_what_the_nodes_forget_is_not_sent_again_after_its_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, confirm = [0.0], confirmation("replicated", 100)
+    monkeypatch.setattr(cluster_batch, "since_boot", lambda: now[0])
+    calls = [structs.replace(get(LINES[0]), repeat_s=9), get(LINES[0])]
+    parts = ClusterBatch([*calls, confirm], cluster, confirm)
+
+    def fail(error: ServerError, at: float) -> list[Call[Any]]:
+        now[0] = at
+        (group,) = parts.groups()
+        parts.failed(group, error)
+        return [*group.calls]
+
+    fail(ServerUnavailable("nothing was sent"), 0)
+    fail(OutcomeUnknown("lost"), 20)
+    assert fail(OutcomeUnknown("lost again"), 28) == [*calls, confirm]
+    assert fail(OutcomeUnknown("lost again"), 30) == [calls[1], confirm]
+    assert parts.open
+    answers(parts, lambda _, call: "told")
+    late, told, _ = parts.replies()
+    assert told == "told"
+    assert isinstance(late, OutcomeUnknown)
+    assert "too late to send" in str(late)
+
+
+def test_of_calls_that_are_all_too_late_none_is_confirmed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, confirm = [0.0], confirmation("replicated", 100)
+    monkeypatch.setattr(cluster_batch, "since_boot", lambda: now[0])
+    parts = ClusterBatch([structs.replace(get(LINES[0]), repeat_s=9), confirm], cluster, confirm)
+    (group,) = parts.groups()
+    parts.failed(group, OutcomeUnknown("lost"))
+    now[0] = 10.0
+
+    assert parts.groups() == []
     assert not parts.open
     assert isinstance(parts.replies()[0], OutcomeUnknown)
 

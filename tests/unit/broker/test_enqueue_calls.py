@@ -28,14 +28,14 @@ TASKS = st.builds(
     id=st.text(min_size=1, max_size=40),
     queue=NAMES,
     payload=st.binary(max_size=40),
-    is_kept=st.just(True),
+    kept_s=st.sampled_from([10.0, 60.0]),
 )
 
 
-@pytest.mark.parametrize("own", ["delay_ms", "at_ms", "priority", "key", "headers", "then", "is_kept"])
+@pytest.mark.parametrize("own", ["delay_ms", "at_ms", "priority", "key", "headers", "then", "kept_s"])
 def test_what_few_tasks_have_in_common_is_not_plain(own):
-    plain = Task(id="t", queue="mail", payload=b"1", is_kept=True, max_attempts=3)
-    values = {"key": "k", "headers": b"{}", "then": b"x", "is_kept": False}
+    plain = Task(id="t", queue="mail", payload=b"1", kept_s=60, max_attempts=3)
+    values = {"key": "k", "headers": b"{}", "then": b"x", "kept_s": 0.0}
 
     assert is_plain(plain)
     assert not is_plain(replace(plain, **{own: values.get(own, 1)}))
@@ -47,6 +47,7 @@ def test_a_call_made_of_another_is_the_same(sent, keys):
         queue = keys.queue(task.queue)
         call, made = enqueue_plain(queue, task), tasks.enqueue(queue, [task])
         assert (call.words, call.keys, call.script) == (made.words, made.keys, made.script)
+        assert call.repeat_s == made.repeat_s
         assert call.read([]) == made.read([])
         assert pack_calls([call, made], b"") == pack(resp_args(made, b"")) * 2
 
@@ -66,7 +67,7 @@ def test_of_many_kinds_some_are_forgotten_and_none_is_confused(monkeypatch):
     monkeypatch.setattr(plain_enqueue, "_last", {})
     keys = Keys("p").queue("mail")
     for number in [*range(9), *range(9)]:
-        task = Task(id=f"t{number}", queue="mail", payload=b"1", type=f"T{number}", is_kept=True)
+        task = Task(id=f"t{number}", queue="mail", payload=b"1", type=f"T{number}", kept_s=60)
         assert enqueue_plain(keys, task).words == tasks.enqueue(keys, [task]).words
         assert 1 <= len(plain_enqueue._last) <= 3
 
@@ -75,7 +76,7 @@ def test_of_many_kinds_some_are_forgotten_and_none_is_confused(monkeypatch):
     "payload", [b"", b"\r\n$3\r\n", b"x" * 70_000, b"\xff\x00"], ids=["none", "crlf", "long", "raw"]
 )
 def test_any_payload_is_packed_behind_the_head(payload):
-    task = Task(id="t", queue="mail", payload=payload, is_kept=True)
+    task = Task(id="t", queue="mail", payload=payload, kept_s=60)
     call = enqueue_plain(Keys("p").queue("mail"), task)
 
     assert call.head is not None

@@ -1,6 +1,7 @@
 """How long to try, and which calls may be sent again. Time is given."""
 
 import pytest
+from msgspec import structs
 
 from jobrunner.broker import connect
 from jobrunner.broker.call import command, may_repeat
@@ -16,6 +17,7 @@ from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 
 ALWAYS = command("PING", read=bytes)
 ONCE = command("INCR", "n", read=int, repeatable=False)
+NOTED = structs.replace(ALWAYS, repeat_s=9)
 LOST = RedisConnectionError("lost")
 
 
@@ -28,7 +30,7 @@ def time(monkeypatch):
             self.now += seconds
 
     clock = Time()
-    monkeypatch.setattr(connect, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(connect, "since_boot", lambda: clock.now)
     monkeypatch.setattr(connect, "sleep", clock.pass_)
     return clock
 
@@ -75,6 +77,22 @@ def test_a_connection_that_broke_while_the_process_was_stopped_gets_a_second_try
     assert late.pause_to_connect(LOST) == 0.01
     with pytest.raises(OutcomeUnknown):
         late.pause_to_repeat(LOST, [ALWAYS], stale=False)
+
+
+
+
+def test_a_call_that_the_server_forgets_is_not_sent_again_after_its_time(time):
+    policy = ReconnectPolicy(600, "here", began=time.now)
+    time.pass_(60)
+    assert policy.pause_to_connect(LOST) == 0.01, "and nothing was sent by then"
+    time.pass_(8.9)
+    policy.check_age([NOTED])
+    assert policy.pause_to_repeat(LOST, [ALWAYS, NOTED], stale=True) == 0
+    policy.check_age([ALWAYS, NOTED])
+    time.pass_(0.2)
+    policy.check_age([ALWAYS])
+    with pytest.raises(OutcomeUnknown, match=r"during the command: lost; .* not, and 9 s later it is too late to send"):
+        policy.check_age([ALWAYS, NOTED])
 
 
 def test_a_server_that_was_silent_for_a_whole_timeout_gets_none(time):

@@ -228,7 +228,7 @@ def test_what_another_connection_wrote_is_confirmed_too(unsynced: Server, again:
         "push": lambda client: client.queue("q").push("x", id="mine"),
         "push_many": lambda client: client.queue("q").push_many([Item("x", id="mine")]),
         "unique": lambda client: client.enqueue(once.bind().task()),
-        "kept job": lambda client: client.enqueue(Task(id="kept", queue="q", payload=b"{}", is_kept=True)),
+        "kept job": lambda client: client.enqueue(Task(id="kept", queue="q", payload=b"{}", kept_s=60)),
     }
 
     async def main() -> None:

@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 
 from jobrunner import Job, Queue, job
+from jobrunner.broker import call_stream, connect
+from jobrunner.broker.connect import Endpoint
 from jobrunner.client import outgoing
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
 from jobrunner.client.item import Item
+from jobrunner.clock import since_boot
 from jobrunner.errors import DuplicateTask, OutcomeUnknown
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
 from tests.reliability.proxy import Proxy
 from tests.support.server import topology_name
+from tests.unit.client.conftest import Awaited
 
 pytestmark = pytest.mark.skipif(topology_name() == "cluster", reason="a proxy leads to one server")
 
@@ -277,6 +281,109 @@ def test_what_a_buffer_sends_again_is_delivered_once(
         wait_until(lambda: queue.counts()["waiting"] == 1)
         consumer.take_all()
         assert consumer.taken == ids
+
+
+@pytest.fixture
+def late(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """late(9.5): when the next reply is lost, the process goes on so many seconds later, and all was taken."""
+    shift = [0.0]
+    for module in (connect, call_stream):
+        monkeypatch.setattr(module, "since_boot", lambda: since_boot() + shift[0])
+
+    def lose(seconds: float) -> None:
+        shift[0] = 0.0
+
+        def take_and_stop() -> None:
+            consumer.take_all()
+            shift[0] += seconds
+
+        consumer.proxy.before_loss = take_and_stop
+        consumer.lose()
+
+    return lose
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_push_that_would_come_again_too_late_for_its_note_is_not_sent_again(
+    consumer: Consumer, late: Any, proxy: Proxy, client: Client, clock: Any, on_loop: Any, kind: str
+) -> None:
+    """The process was stopped for ten seconds, or a `retry_timeout` is longer than that."""
+    made: Any = AsyncClient if kind == "asyncio" else Client
+    with_face = Awaited(made(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=60), on_loop)
+    with with_face if kind == "asyncio" else with_face.real as sender:
+        queue = sender.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        late(9.5)
+        with pytest.raises(OutcomeUnknown, match="10 s later it is too late to send it again"):
+            queue.push("once", id="mine")
+        consumer.take_all()
+        assert consumer.taken == ["mine"]
+
+        late(8)
+        pushed = queue.push("in time")
+        consumer.take_all()
+        assert consumer.taken == ["mine", pushed]
+
+
+def test_a_kept_job_is_sent_again_as_long_as_its_id_is_known(
+    consumer: Consumer, producer: Client, greet: Any, late: Any, request: pytest.FixtureRequest
+) -> None:
+    greet.enqueue_many([greet()])
+    consumer.take_all()
+    consumer.taken.clear()
+    late(9.5)
+    if request.node.callspec.params["greet"] < 60:
+        with pytest.raises(OutcomeUnknown):
+            greet().enqueue()
+    else:
+        greet().enqueue()
+    consumer.take_all()
+    assert len(consumer.taken) == 1
+
+
+def test_slices_of_a_push_of_all_are_not_sent_again_after_their_time(
+    consumer: Consumer, producer: Client, late: Any
+) -> None:
+    queue = producer.queue("line/q")
+    queue.push_all(range(3))
+    consumer.take_all()
+    consumer.taken.clear()
+    late(9.5)
+    with pytest.raises(OutcomeUnknown, match="too late to send the round again"):
+        queue.push_all(range(4000))
+    consumer.take_all()
+    assert len(consumer.taken) == len(set(consumer.taken)) > 0
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_nothing_is_lost_in_a_connection_that_was_dead_before(
+    start_server: Any, clock: Any, on_loop: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A patient client looks first: else the outage of the server would count as one of the reply."""
+    own = start_server()
+    made: Any = AsyncClient if kind == "asyncio" else Client
+    with_face = Awaited(made(own.url, "p", retry_timeout=60), on_loop)
+    shift = [0.0]
+    monkeypatch.setattr(connect, "since_boot", lambda: since_boot() + shift[0])
+    with with_face if kind == "asyncio" else with_face.real as sender:
+        queue = sender.queue("q")
+        queue.push("warm")
+        own.kill()
+
+        way = "open_async" if kind == "asyncio" else "open"
+        connects = getattr(Endpoint, way)
+
+        def comes_back(*given: Any, **named: Any) -> Any:
+            if not shift[0]:
+                shift[0] = 15
+                own.start()
+            return connects(*given, **named)
+
+        monkeypatch.setattr(Endpoint, way, comes_back)
+        queue.push("after the outage")
+        assert queue.counts()["waiting"] == 1
 
 
 def test_an_enqueue_of_a_kept_job_leaves_no_note(producer: Client, raw: Any) -> None:

@@ -43,7 +43,7 @@ def test_a_job_gets_the_options_that_it_does_not_declare(plain: Any) -> None:
     assert plain.options.max_attempts == 9
     assert (plain.options.timeout, plain.options.backoff, plain.options.retry_on) == (300.0, SLOW, OSError)
     task = build_task(plain, plain.parameters.struct(), NOW)
-    assert (task.max_attempts, task.is_kept) == (9, False)
+    assert (task.max_attempts, task.kept_s) == (9, 0)
     own = EnqueueOptions(max_attempts=2)
     assert build_task(plain, plain.parameters.struct(), own).max_attempts == 2
 

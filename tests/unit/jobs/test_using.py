@@ -222,7 +222,7 @@ def test_wrong_headers_are_refused(current: Client, headers: Any) -> None:
 
 def test_a_task_with_a_short_life_of_its_own_is_noted(current: Client) -> None:
     options = [EnqueueOptions(), EnqueueOptions(result_ttl=1), EnqueueOptions(result_ttl=3600)]
-    assert [add.bind("a").task(one).is_kept for one in options] == [True, False, True]
+    assert [add.bind("a").task(one).kept_s for one in options] == [60, 0, 3600]
 
 
 def test_a_task_that_takes_the_place_of_another_has_its_own_options_only(current: Client) -> None:
