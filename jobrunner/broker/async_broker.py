@@ -97,6 +97,11 @@ class AsyncBroker:
         """A connection for commands that wait in the server, on that key; the caller disconnects it."""
         return await self.endpoint.open_async(blocking=True, key=key)
 
+    def check_open(self) -> None:
+        """Raises ClientClosed after `close`."""
+        if self._closed:
+            raise ClientClosed("this client is closed; open a new one")
+
     async def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
 
@@ -152,8 +157,7 @@ class AsyncBroker:
     async def _tried(self, calls: Sequence[Call[Any]]) -> list[Any]:
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         while True:
-            if self._closed:
-                raise ClientClosed("this client is closed; open a new one")
+            self.check_open()
             connection: Any = await self._take()
             fresh = connection is None
             try:

@@ -1,4 +1,4 @@
-"""A hint awaited in a coroutine, on a connection of its own."""
+"""What a coroutine awaits in the server, on a connection of its own: a hint, or events."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,21 +12,20 @@ from jobrunner.broker.notifier import LATE_S, SHORTEST_S, listening_error, names
 from jobrunner.broker.redis_errors import RedisError
 
 
-class AsyncWakeListener:
-    """As `WakeListener`, for asyncio: on a cluster for queues of one slot.
+class AsyncBlockingConnection:
+    """Sends commands that wait in the server, about one key. A wait that is cancelled ends its connection."""
 
-    A wait that is cancelled ends its connection, and the hint it had taken is lost.
-    """
-
-    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
+    def __init__(self, broker: AsyncBroker, key: bytes) -> None:
         self._broker = broker
-        self._names = names_of(queues, of)
+        self._key = key
         self._connection: Any = None
 
-    async def wait(self, at_most_s: float) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
+    async def reply(self, command: bytes, at_most_s: float) -> Any:
+        """The reply to a packed command, which waits for so many seconds at most. Raises the errors of ServerError."""
         try:
-            return await self._wait(max(at_most_s, SHORTEST_S))
+            async with asyncio.timeout(at_most_s + LATE_S):  # the way to the server is cut, silently
+                connection = await self._send(command)
+                return await connection.read_response()
         except (*BROKEN, RedisError) as error:
             await self.close()
             raise listening_error(error, self._broker.endpoint) from error
@@ -40,19 +39,27 @@ class AsyncWakeListener:
         if connection is not None:
             await connection.disconnect(nowait=True)
 
-    async def _wait(self, at_most_s: float) -> str:
-        question = pop_hint(self._names, at_most_s)
-        async with asyncio.timeout(at_most_s + LATE_S):  # the way to the server is cut, silently
-            connection = await self._send(question)
-            return queue_in(self._names, await connection.read_response())
-
     async def _send(self, command: bytes) -> Any:
         if self._connection is not None:
             with suppress(*BROKEN):
                 await self._connection.send(command)
                 return self._connection
             await self.close()
-        connection = self._connection = await self._broker.open_blocking(next(iter(self._names), b""))
+        connection = self._connection = await self._broker.open_blocking(self._key)
         await connection.connect()
         await connection.send(command)
         return connection
+
+
+class AsyncWakeListener(AsyncBlockingConnection):
+    """As `WakeListener`, for asyncio: on a cluster for queues of one slot. The hint that a cancelled wait had taken is
+    lost."""
+
+    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
+        self._names = names_of(queues, of)
+        super().__init__(broker, next(iter(self._names), b""))
+
+    async def wait(self, at_most_s: float) -> str:
+        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
+        at_most_s = max(at_most_s, SHORTEST_S)
+        return queue_in(self._names, await self.reply(pop_hint(self._names, at_most_s), at_most_s))

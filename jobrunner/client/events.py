@@ -5,17 +5,21 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import interpret, pack_calls
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
-from jobrunner.errors import InvalidOption, OutcomeUnknown
+from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.events import Event
 from jobrunner.formatting import describe
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
+    from jobrunner.broker.async_listener import AsyncBlockingConnection
 
 _AT_ONCE = 100
 _WAIT_MS = 2000
+_AFTER_BROKEN_S = 0.2
+"""After a wait whose connection broke: a way that always breaks must not become a loop without pause."""
 _ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 
@@ -37,20 +41,40 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
 async def read_events_async(
     broker: "AsyncBroker", keys: Keys, after: str | None, *, follow: bool
 ) -> AsyncIterator[Event]:
-    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id."""
+    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id.
+
+    They are awaited on a connection of their own, which ends with the iteration: other calls need the few of `broker`.
+    """
+    from jobrunner.broker.async_listener import AsyncBlockingConnection  # threads need none of it
+
     last = _checked(after)
     while found := await broker.run(calls.after(keys, last, count=_AT_ONCE)):
         for event in found:
             yield event
         last = found[-1].id
-    while follow:
-        try:
-            found = await broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
-        except OutcomeUnknown:
-            found = await broker.run(calls.after(keys, last, count=_AT_ONCE))
-        for event in found:
-            yield event
-        last = found[-1].id if found else last
+    listener = AsyncBlockingConnection(broker, keys.events)
+    try:
+        while follow:
+            broker.check_open()
+            found = await _awaited_async(broker, listener, keys, last)
+            for event in found:
+                yield event
+            last = found[-1].id if found else last
+    finally:
+        await listener.close()
+
+
+async def _awaited_async(
+    broker: "AsyncBroker", listener: "AsyncBlockingConnection", keys: Keys, last: str
+) -> list[Event]:  # fmt: skip
+    import asyncio
+
+    waiting = calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS)
+    try:
+        return interpret(waiting, await listener.reply(pack_calls([waiting], b""), _WAIT_MS / 1000))
+    except ServerUnavailable:  # the wait was cut: to ask again tells whether the server is there
+        await asyncio.sleep(_AFTER_BROKEN_S)
+        return await broker.run(calls.after(keys, last, count=_AT_ONCE))
 
 
 def _checked(after: str | None) -> str:
