@@ -54,6 +54,7 @@
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
     │   ├── LeaseLost                   another attempt holds it, or it was moved
+    │   ├── ReportUnknown (OutcomeUnknown)  its reply was lost; most likely it was taken
     │   ├── TargetFull (QueueFull)      it stays leased: the queue that it should move to is full
     │   ├── TooManyHops (UsageError)    it stays leased: it was moved as often as is allowed
     │   ├── BatchLost                   another driver holds the batch, its lease ended, or it is decided
@@ -308,6 +309,10 @@ class LeaseLost(LeaseError):
     """Another attempt holds the task, or it was moved to another queue."""
 
 
+class ReportUnknown(OutcomeUnknown, LeaseError):
+    """The reply to a report was lost, and sent again it found no lease: most likely it was taken the first time."""
+
+
 class TargetFull(QueueFull, LeaseError):
     """The queue that an item should move to has reached its max_size; the item stays under its lease."""
 
@@ -321,11 +326,11 @@ class BatchLost(LeaseError):
 
 
 class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
-    """Some reports of a batch were refused and changed nothing; the others were taken.
+    """Some reports of a batch were refused and changed nothing, but for ReportUnknown; the others were taken.
 
     `verdicts` has one entry for each lease of the batch, in its order: True when its report was taken, False when its
-    item is gone, or the error it was refused with: NotReserved, LeaseLost, of a move also TargetFull and TooManyHops.
-    `except*` and `exceptions` see these errors.
+    item is gone, or the error it was refused with: NotReserved, LeaseLost, of a move also TargetFull and TooManyHops;
+    ReportUnknown when its reply was lost. `except*` and `exceptions` see these errors.
     """
 
     verdicts: "list[bool | LeaseError]"
@@ -333,7 +338,10 @@ class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
     def __new__(cls, verdicts: "list[bool | LeaseError]") -> Self:
         """A group of the errors among the verdicts, of which there must be one."""
         refused = [one for one in verdicts if isinstance(one, LeaseError)]
-        text = f"{len(refused)} of {len(verdicts)} reports were refused and changed nothing, see verdicts"
+        unknown = sum(isinstance(one, ReportUnknown) for one in refused)
+        text = f"{len(refused) - unknown} of {len(verdicts)} reports were refused and changed nothing, see verdicts"
+        if unknown:
+            text += f"; the replies to {unknown} were lost, and most likely they were taken"
         made = super().__new__(cls, text, refused)
         made.verdicts = list(verdicts)
         return made

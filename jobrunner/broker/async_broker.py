@@ -19,6 +19,7 @@ from jobrunner.broker.call import (
     pack_unknown,
     read_reply_async,
     server_error,
+    told_again,
 )
 from jobrunner.broker.confirmed_writes import (
     Steps,
@@ -220,7 +221,7 @@ class AsyncBroker:
 
     async def _exchange_again(self, policy: ReconnectPolicy, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         policy.check_age(calls)
-        return await self._exchange(connection, calls)
+        return list(map(told_again, calls, await self._exchange(connection, calls)))
 
     async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()

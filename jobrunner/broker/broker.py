@@ -21,6 +21,7 @@ from jobrunner.broker.call import (
     pack_unknown,
     read_reply,
     server_error,
+    told_again,
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.confirmed_writes import (
@@ -285,7 +286,7 @@ class Broker:
         meanwhile: Callable[[], object] | None,
     ) -> list[Any]:  # fmt: skip
         policy.check_age(calls)
-        return self._exchange(connection, calls, meanwhile)
+        return list(map(told_again, calls, self._exchange(connection, calls, meanwhile)))
 
     def _exchange(
         self, connection: Any, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None

@@ -34,6 +34,7 @@ from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefu
 
 NOTED_S = 9.0
 """For how long the server surely has the note of an enqueue: a second less than SENT_KEEP_MS of its scripts."""
+UNKNOWN = b"unknown"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
@@ -63,6 +64,9 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     repeat_s: float = inf
     """For how many seconds since it was first sent a `repeatable` call may be sent again: after that, the server may
     have forgotten that it was applied."""
+    unsure: tuple[bytes, ...] = ()
+    """Words that say of a call that was sent again either that it found nothing to do, or that its first sending had
+    done it. Its reader gets UNKNOWN in their place."""
     may_fail: bool = False
     """Whether a refusal by the server is ignored: the reader gets None then."""
     everywhere: bool = False
@@ -78,12 +82,13 @@ class ScriptCommand(Generic[T]):
 
     def __init__(
         self, name: str, read: Callable[[Any], T], *, repeatable: bool = True, repeat_s: float = inf,
-        divisible: bool = False,
+        unsure: tuple[bytes, ...] = (), divisible: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self._read = read
         self._repeatable = repeatable
         self._repeat_s = repeat_s
+        self._unsure = unsure
         self._divisible = divisible
 
     @cached_property
@@ -125,6 +130,7 @@ class ScriptCommand(Generic[T]):
             keys=keys,
             repeatable=self._repeatable,
             repeat_s=self._repeat_s,
+            unsure=self._unsure,
             divisible=self._divisible,
         )
 
@@ -219,6 +225,13 @@ def needs_live_connection(calls: Sequence[Call[Any]], *, is_patient: bool) -> bo
     """Whether a connection that rested is to be looked at before these are sent: those that may not be repeated, and,
     for a driver that tries for longer than that, those that may be repeated for some time."""
     return not may_repeat(calls) or (is_patient and any(call.repeat_s < inf for call in calls))
+
+
+def told_again(call: Call[Any], reply: Any) -> Any:
+    """The reply to a call that was sent again, as its reader gets it."""
+    if isinstance(reply, list):
+        return [UNKNOWN if word in call.unsure else word for word in reply]
+    return UNKNOWN if reply in call.unsure else reply
 
 
 def interpret(call: Call[T], reply: object) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from jobrunner.broker.call import Call, command, key_of, may_repeat
+from jobrunner.broker.call import Call, command, key_of, may_repeat, told_again
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.redis_errors import (
     AskError,
@@ -177,6 +177,7 @@ class ClusterBatch:
 
     def _settle(self, part: _CallPart, reply: Any) -> None:
         self._answered += not isinstance(reply, JobrunnerError)
+        reply = reply if part.sent_at is None else told_again(part.call, reply)
         index = part.index
         if part.places:
             told = [str(reply).encode()] * len(part.places) if isinstance(reply, Exception) else reply

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, TargetFull, TooManyHops
+from jobrunner.errors import (
+    InvalidOption,
+    LeaseLost,
+    NotReserved,
+    OutcomeUnknown,
+    ReportUnknown,
+    TargetFull,
+    TooManyHops,
+)
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import Duration
@@ -107,7 +115,9 @@ def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
 
 def check_verdict(word: str, task_id: str, *, to: str = "", max_hops: int = 0) -> str:
     """Returns what a report was answered. Raises NotReserved or LeaseLost for one that came too late, TargetFull and
-    TooManyHops for a move to the queue `to` that cannot be."""
+    TooManyHops for a move to the queue `to` that cannot be, ReportUnknown for one whose first reply was lost."""
+    if word == "unknown":
+        raise ReportUnknown(_lost_reply(task_id))
     if word == "not_reserved":
         raise NotReserved(f"nobody holds task {task_id}: its lease ended or never was; its report changed nothing")
     if word == "lost":
@@ -118,6 +128,19 @@ def check_verdict(word: str, task_id: str, *, to: str = "", max_hops: int = 0) -
         most = f"{max_hops} hops, the most allowed" if max_hops else "as many hops as max_hops allows"
         raise TooManyHops(f"task {task_id} made {most}; look for a loop without an end")
     return word
+
+
+def check_known(word: str, task_id: str) -> None:
+    """Raises OutcomeUnknown for the answer to a call that was sent again and may have been applied the first time."""
+    if word == "unknown":
+        raise OutcomeUnknown(_lost_reply(task_id))
+
+
+def _lost_reply(task_id: str) -> str:
+    return (
+        f"the reply about task {task_id} was lost, and when the call was sent again there was nothing to do: most "
+        "likely it was applied the first time, else the task had changed before"
+    )
 
 
 def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:

@@ -248,7 +248,8 @@ class Queue:
     def purge(self, state: str, *, progress: Progress | None = None) -> int:
         """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.
 
-        `progress` is called after each slice with how many are deleted by then.
+        `progress` is called after each slice with how many are deleted by then. A slice whose reply is lost is sent
+        again and counts what that finds.
         """
         return self._run(whole_queue.purge(self._ref, state, progress))
 

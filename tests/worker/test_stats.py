@@ -18,7 +18,7 @@ from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.inspector.stats import by_job, by_queue, series
 from jobrunner.inspector.stats_types import Timings
 from jobrunner.jobs.batch_driver import BatchEnd
-from jobrunner.outcome import Cancel, Snooze, Succeeded
+from jobrunner.outcome import Cancel, Cancelled, Failed, Outcome, Snooze, Succeeded
 from jobrunner.worker.report.stats import StatsRecorder
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
@@ -191,6 +191,18 @@ def test_each_report_counts_once_also_when_the_server_was_away(client: Client, b
                 counted.step()
 
     assert series(client).total.succeeded == 5
+
+
+def test_a_report_whose_reply_was_lost_counts_as_taken_and_not_as_stale(
+    client: Client, broker: Broker, keys: Keys
+) -> None:
+    counted = StatsRecorder(broker, keys, "w1")
+    attempt = attempt_at("t")
+    ends: list[Outcome] = [Succeeded(), Failed("no"), Cancelled(), Succeeded()]
+    counted.observe([(attempt, end) for end in ends], ["unknown", "unknown", "unknown", "lost"])
+    counted.flush()
+
+    assert series(client).total.counts == {"succeeded": 1, "failed": 1, "cancelled": 1, "stale": 1}
 
 
 def test_memory_is_bounded_however_many_names_there_are(client: Client, broker: Broker, keys: Keys) -> None:

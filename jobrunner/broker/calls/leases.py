@@ -2,7 +2,8 @@
 
 A report is a tuple that begins with the task's id and the lease's number as text; a call takes many reports and replies
 one word for each. Numbers are random, so that no two leases of a task share one, and numbers because the server
-compares many of them at once in a sorted set.
+compares many of them at once in a sorted set. The word is 'unknown' where a report was sent again and may have been
+taken the first time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,14 +37,15 @@ class Reservation(msgspec.Struct, frozen=True):
 
 _reserve = ScriptCommand("reserve", lambda reply: reply, repeatable=False)
 _pop = ScriptCommand("pop", lambda reply: reply, repeatable=False)
-_commit = ScriptCommand("commit", lambda reply: reply)
-_fail = ScriptCommand("fail", texts)
-_release = ScriptCommand("release", texts)
-_crash = ScriptCommand("crash", texts)
+_OVER = (b"gone", b"not_reserved", b"lost")
+_commit = ScriptCommand("commit", lambda reply: reply, unsure=_OVER)
+_fail = ScriptCommand("fail", texts, unsure=_OVER)
+_release = ScriptCommand("release", texts, unsure=_OVER)
+_crash = ScriptCommand("crash", texts, unsure=_OVER)
 _extend = ScriptCommand("extend", texts)
 _progress = ScriptCommand("progress", text)
-_move = ScriptCommand("move", texts)
-_spread = ScriptCommand("fan_out", lambda reply: [text(reply)])
+_move = ScriptCommand("move", texts, unsure=_OVER)
+_spread = ScriptCommand("fan_out", lambda reply: [text(reply)], unsure=_OVER)
 
 
 _BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5

@@ -1,4 +1,7 @@
-"""Calls about single tasks: enqueue, show, cancel, requeue, delete."""
+"""Calls about single tasks: enqueue, show, cancel, requeue, delete.
+
+The reply is 'unknown' where one that changes tasks was sent again and may have done so the first time.
+"""
 
 import hashlib
 import os
@@ -47,11 +50,11 @@ _TAG_AT = 28
 _enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply, repeat_s=NOTED_S)
 _unique = ScriptCommand("enqueue_unique", lambda reply: reply)
 _show = ScriptCommand("task_read", lambda reply: reply)
-_cancel = ScriptCommand("cancel", text)
-_requeue = ScriptCommand("requeue", texts)
-_delete = ScriptCommand("delete", text)
-_remove = ScriptCommand("remove", texts)
-_run_now = ScriptCommand("run_now", texts)
+_cancel = ScriptCommand("cancel", text, unsure=(b"gone",))
+_requeue = ScriptCommand("requeue", texts, unsure=(b"not_dead", b"gone"))
+_delete = ScriptCommand("delete", text, unsure=(b"gone",))
+_remove = ScriptCommand("remove", texts, unsure=(b"gone",))
+_run_now = ScriptCommand("run_now", texts, unsure=(b"not_scheduled",))
 
 
 class UniqueReply(NamedTuple):

@@ -9,7 +9,7 @@ from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import QueueKeys, check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_task
-from jobrunner.client.item import Item, check_verdict, read_headers, read_payload
+from jobrunner.client.item import Item, check_known, check_verdict, read_headers, read_payload
 from jobrunner.client.item_record import ItemRecord, Popped, item_record
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, batches, is_new
@@ -158,6 +158,7 @@ def delete(ref: QueueRef, task_id: str, *, force: bool = False) -> Operation[boo
     if force:
         raise UsageError("force=True is for a queue: delete(force=True) without an id; an item needs none")
     word = yield from ask(tasks.delete(ref.keys, check_id(task_id)))
+    check_known(word, task_id)
     return check_verdict(word, task_id) != "gone"
 
 
@@ -167,6 +168,7 @@ def run_now(ref: QueueRef, task_id: str) -> Operation[bool]:
         tasks.run_now(ref.keys, [check_id(task_id)]),
         tasks.show(ref.all_keys, task_id, queue=ref.name),
     ]
+    check_known(said[0], task_id)
     was_scheduled: bool = said == ["ok"]
     if not was_scheduled and record is None:
         raise TaskGone(f"no task {task_id} in queue {ref.name!r}: it never was, or it finished and is no longer kept")

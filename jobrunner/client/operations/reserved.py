@@ -109,7 +109,7 @@ def verdicts(
 ) -> list[bool]:
     """Returns, for each lease, whether its item still existed; calls `note` for each that did. `to`: where moves lead.
 
-    Raises ReportsRefused when some reports were refused.
+    Raises ReportsRefused when some reports were refused, or it is unknown whether they were taken.
     """
     words = (word for answer in answers for word in answer)
     found = [_verdict(one, word, note, to) for one, word in zip(held, words, strict=True)]

@@ -11,6 +11,7 @@ from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text, tag_of_id
 from jobrunner.broker.shards import in_partition_of, is_shard, tag_of, whole_queue
 from jobrunner.client.encryption import decrypted_record
+from jobrunner.client.item import check_known
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import InThread, Operation, TaskEndHint, ask
 from jobrunner.clock import monotonic
@@ -121,19 +122,24 @@ def cancel(at: TaskRef) -> Operation[bool]:
     word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS))
     if word == "posted":
         yield from relaying(at.keys, tags=[queue.tag])
+    check_known(word, at.id)
     return word != "gone"
 
 
 def requeue(at: TaskRef) -> Operation[bool]:
     """Returns False when the task is not dead."""
     queue = yield from _own_queue(at)
-    return (yield from ask(tasks.requeue(queue, [at.id]))) == ["ok"]
+    (word,) = yield from ask(tasks.requeue(queue, [at.id]))
+    check_known(word, at.id)
+    return word == "ok"
 
 
 def run_now(at: TaskRef) -> Operation[bool]:
     """Returns False when the task is not scheduled. Raises TaskGone."""
     record = yield from read(at)
-    return (yield from ask(tasks.run_now(at.keys.queue(record.queue), [at.id]))) == ["ok"]
+    (word,) = yield from ask(tasks.run_now(at.keys.queue(record.queue), [at.id]))
+    check_known(word, at.id)
+    return word == "ok"
 
 
 def requeue_all(

@@ -45,8 +45,12 @@ COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
     (Succeeded, "ok"): ("succeeded",), (Acknowledged, "ok"): ("succeeded",), (FannedOut, "ok"): ("succeeded",),
     (Cancelled, "ok"): ("cancelled",), (Dropped, "ok"): ("dropped",), (Moved, "ok"): ("moved",),
     (Failed, "scheduled"): ("failed",), (Failed, "dead"): ("failed", "dead"), (Snoozed, "scheduled"): ("snoozed",),
+    (Succeeded, "unknown"): ("succeeded",), (FannedOut, "unknown"): ("succeeded",), (Failed, "unknown"): ("failed",),
+    (Cancelled, "unknown"): ("cancelled",), (Dropped, "unknown"): ("dropped",), (Moved, "unknown"): ("moved",),
+    (Snoozed, "unknown"): ("snoozed",),
 }  # fmt: skip
-"""The counters of an outcome, by the server's answer to its report."""
+"""The counters of an outcome, by the server's answer to its report. A report whose reply was lost, and which found no
+lease when it was sent again, was taken the first time, unless the lease had ended by then."""
 TOO_LATE = ("gone", "not_reserved", "lost")
 """Answers to a report that changed nothing."""
 _ROUND_TRIP = ("-", "-")

@@ -15,7 +15,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
 from jobrunner.client.item import Item
 from jobrunner.clock import since_boot
-from jobrunner.errors import DuplicateTask, OutcomeUnknown
+from jobrunner.errors import DuplicateTask, LeaseError, NotReserved, OutcomeUnknown, ReportsRefused, ReportUnknown
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
 from tests.reliability.proxy import Proxy
@@ -211,7 +211,8 @@ def test_a_move_delivers_once(consumer: Consumer, producer: Client, client: Clie
     (lease,) = producer.queue("line/q").reserve()
     onward.lose("move", times=2)
 
-    assert lease.move("next") is False, "it is gone by then"
+    with pytest.raises(ReportUnknown, match=r"task x was lost.* most likely it was applied"):
+        lease.move("next")
     onward.take_all()
     assert onward.taken == ["x"]
 
@@ -281,6 +282,83 @@ def test_what_a_buffer_sends_again_is_delivered_once(
         wait_until(lambda: queue.counts()["waiting"] == 1)
         consumer.take_all()
         assert consumer.taken == ids
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def teller(request: Any, proxy: Proxy, client: Client, clock: Any, on_loop: Any) -> Iterator[Any]:
+    """A client through the proxy, for threads or for asyncio, which sends again for long."""
+    made: Any = Client if request.param == "threads" else AsyncClient
+    way = made(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30)
+    with way if request.param == "threads" else Awaited(way, on_loop) as faced:
+        yield faced
+
+
+REPORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "commit": ("commit", lambda lease: lease.commit()),
+    "rollback": ("fail", lambda lease: lease.rollback(0)),
+    "release": ("release", lambda lease: lease.release()),
+    "move": ("move", lambda lease: lease.move("next")),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_whose_reply_is_lost_says_not_that_it_changed_nothing(
+    teller: Any, proxy: Proxy, report: str
+) -> None:
+    script, make = REPORTS[report]
+    queue = teller.queue("line/q")
+    queue.push_many(["once", "too late"])
+    lease, other = queue.reserve(2)
+    proxy.lose_replies(script)
+    with pytest.raises(ReportUnknown, match=f"the reply about task {lease.id} was lost") as told:
+        make(lease)
+    assert isinstance(told.value, OutcomeUnknown)
+    assert isinstance(told.value, LeaseError)
+    assert queue.counts()["pending"] == 1
+
+    other.release()
+    with pytest.raises(NotReserved):
+        make(other)
+
+
+def test_of_a_batch_each_lost_reply_is_told(teller: Any, proxy: Proxy) -> None:
+    queue = teller.queue("line/q")
+    queue.push_many(["a", "b"])
+    held = queue.reserve(2)
+    proxy.lose_replies("commit")
+    with pytest.raises(ReportsRefused, match=r"^0 of 2 reports .*; the replies to 2 were lost, and most") as told:
+        queue.commit_many(held)
+    assert [type(one) for one in told.value.verdicts] == [ReportUnknown, ReportUnknown]
+    assert queue.totals()["succeeded"] == 2
+    assert queue.commit_many(held) == [False, False]
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "cancel": ("cancel", lambda client, it: client.task(it, queue="line/q").cancel()),
+    "run_now": ("run_now", lambda client, it: client.task(it, queue="line/q").run_now()),
+    "run_now of a queue": ("run_now", lambda client, it: client.queue("line/q").run_now(it)),
+    "delete": ("delete", lambda client, it: client.queue("line/q").delete(it)),
+    "requeue": ("requeue", lambda client, it: client.task(it, queue="line/q").requeue()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_whose_reply_is_lost_says_not_that_there_was_nothing_to_do(
+    teller: Any, proxy: Proxy, change: str
+) -> None:
+    script, make = CHANGES[change]
+    queue = teller.queue("line/q")
+    queue.configure(max_attempts=1)
+    pushed = queue.push("x", in_=60 if script == "run_now" else None)
+    if change in ("requeue", "delete"):
+        (lease,) = queue.reserve()
+        if change == "requeue":
+            lease.rollback(0)
+    proxy.lose_replies(script)
+    with pytest.raises(OutcomeUnknown, match=f"the reply about task {pushed} was lost"):
+        make(teller, pushed)
+
+    assert make(teller, pushed) is False, "this one was answered"
 
 
 @pytest.fixture
