@@ -2,7 +2,8 @@
 
 Each exchange needs a connection of its own, and thousands of coroutines may ask at once: with a connection each, the
 server would refuse most of them. Requests that wait are sent in the order in which they were asked, many in one write,
-as other clients do with pipelines.
+as other clients do with pipelines. Writes that wait for a confirmation share one: it is of all that was written before
+it on its connection. They have exchanges of their own, so that no other call waits for a disk or a replica.
 
 Invariant: a request whose caller was cancelled while it waited is not sent; one that was sent is not cut off by the end
 of another caller.
@@ -19,6 +20,8 @@ from jobrunner.broker.confirmed_writes import ends_with_confirmation
 
 CONNECTIONS: Final = 16
 """Exchanges at once."""
+CONFIRMED: Final = 8
+"""Besides, exchanges at once that end with a confirmation."""
 _TOGETHER = 64
 """Requests of one exchange."""
 
@@ -31,56 +34,68 @@ class _Waiting:
     replies: "asyncio.Future[list[Any]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class ExchangeQueue:
-    """Hands requests to `send`, which raises for all of them or returns a reply for each call. Of one event loop."""
+class _RequestLine:
+    """Exchanges of one kind: up to `most` at once, and the requests that wait for one."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._under_way = 0
-        self._waiting: deque[_Waiting] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.under_way = 0
+        self.waiting: deque[_Waiting] = deque()
 
-    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """The replies to one request."""
-        if self._under_way >= CONNECTIONS:
-            waiting = _Waiting(calls)
-            self._waiting.append(waiting)
-            return await waiting.replies
-        self._under_way += 1
-        try:
-            return await self._send(calls)
-        finally:
-            self._under_way -= 1
-            self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        requests = self._next()
-        if not requests:
-            return
-        self._under_way += 1
-        task = asyncio.get_running_loop().create_task(self._exchange(requests))
-        self._tasks.add(task)  # the loop itself keeps no reference
-        task.add_done_callback(self._tasks.discard)
-
-    def _next(self) -> list[_Waiting]:
+    def next(self) -> list[_Waiting]:
         """Requests to send together. After a lost reply, either all of them may be repeated or none."""
         found: list[_Waiting] = []
-        kind: object = None
-        while self._waiting and len(found) < _TOGETHER:
-            one = self._waiting[0]
-            # A confirmation is of all that is before it in its exchange.
-            own = one if ends_with_confirmation(one.calls) else may_repeat(one.calls)
+        kind = None
+        while self.waiting and len(found) < _TOGETHER:
+            one = self.waiting[0]
+            own = may_repeat(one.calls)
             if found and own != kind:
                 break
-            self._waiting.popleft()
+            self.waiting.popleft()
             if not one.replies.done():
                 found.append(one)
                 kind = own
         return found
 
-    async def _exchange(self, requests: Sequence[_Waiting]) -> None:
+
+class ExchangeQueue:
+    """Hands requests to `send`, which raises for all of them or returns a reply for each call. Of one event loop."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._plain, self._confirmed = _RequestLine(CONNECTIONS), _RequestLine(CONFIRMED)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The replies to one request."""
+        line = self._plain
+        if ends_with_confirmation(calls):
+            if not self._confirmed.waiting:  # those that are asked in the same turn of the loop share one
+                asyncio.get_running_loop().call_soon(self._send_waiting, self._confirmed)
+            line = self._confirmed
+        elif line.under_way < line.most:
+            line.under_way += 1
+            try:
+                return await self._send(calls)
+            finally:
+                line.under_way -= 1
+                self._send_waiting(line)
+        waiting = _Waiting(calls)
+        line.waiting.append(waiting)
+        return await waiting.replies
+
+    def _send_waiting(self, line: _RequestLine) -> None:
+        while line.under_way < line.most and (requests := line.next()):
+            line.under_way += 1
+            task = asyncio.get_running_loop().create_task(self._exchange(line, requests))
+            self._tasks.add(task)  # the loop itself keeps no reference
+            task.add_done_callback(self._tasks.discard)
+
+    async def _exchange(self, line: _RequestLine, requests: Sequence[_Waiting]) -> None:
+        shared = 1 if line is self._confirmed else 0
         try:
-            replies = await self._send([call for one in requests for call in one.calls])
+            calls = [call for one in requests for call in one.calls[: len(one.calls) - shared]]
+            replies = await self._send([*calls, *requests[0].calls[len(requests[0].calls) - shared :]])
         except Exception as error:
             for one in requests:
                 if not one.replies.done():
@@ -90,10 +105,12 @@ class ExchangeQueue:
                 one.replies.cancel()
             raise
         else:
+            confirmation = replies[len(calls) :]
             for one in requests:
-                own, replies = replies[: len(one.calls)], replies[len(one.calls) :]
+                count = len(one.calls) - shared
+                own, replies = [*replies[:count], *confirmation], replies[count:]
                 if not one.replies.done():
                     one.replies.set_result(own)
         finally:
-            self._under_way -= 1
-            self._send_waiting()
+            line.under_way -= 1
+            self._send_waiting(line)

@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner import AsyncClient
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.exchange_queue import CONNECTIONS, ExchangeQueue
+from jobrunner.broker.exchange_queue import CONFIRMED, CONNECTIONS, ExchangeQueue
 from jobrunner.client.client import keys_of
 from jobrunner.errors import ClientClosed, OutcomeUnknown
 
@@ -95,13 +95,42 @@ def test_what_may_be_repeated_does_not_share_the_fate_of_what_may_not() -> None:
     held(test)
 
 
-def test_a_confirmation_confirms_its_own_request_alone() -> None:
+WAIT = command("WAIT", "1", "0", read=int)
+
+
+def test_writes_share_a_confirmation_and_each_caller_has_its_own_replies() -> None:
     async def test(send: Held) -> None:
-        wait = command("WAIT", "1", "0", read=int)
-        await send.ask([echo("a")], [echo("b"), wait], [echo("c"), wait], [echo("d")])
-        for number in range(4):
-            await send.end(number)
-        assert send.sent[CONNECTIONS:] == [["a"], ["b", "1"], ["c", "1"], ["d"]]
+        once = echo("once", repeatable=False)
+        asked = [[echo("a"), WAIT], [WAIT], [echo("b"), echo("c"), WAIT], [once, WAIT]]
+        tasks = [asyncio.create_task(send.queue.replies(calls)) for calls in asked]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert send.sent == [["a", "b", "c", "1"], ["once", "1"]]
+        await send.end(0)
+        await send.end(1, OSError("gone"))
+        assert [await task for task in tasks[:3]] == [["a", "1"], ["1"], ["b", "c", "1"]]
+        with pytest.raises(OSError, match="gone"):
+            await tasks[3]
+
+    held(test)
+
+
+def test_those_who_wait_for_a_confirmation_keep_no_other_call_waiting() -> None:
+    async def test(send: Held) -> None:
+        tasks = []
+        for n in range(CONFIRMED + 2):
+            tasks.append(asyncio.create_task(send.queue.replies([echo(f"{n}"), WAIT])))
+            for _ in range(4):
+                await asyncio.sleep(0)
+        assert len(send.sent) == CONFIRMED
+        plain = [asyncio.create_task(send.queue.replies([echo("plain")])) for _ in range(CONNECTIONS)]
+        await asyncio.sleep(0)
+        assert send.sent[CONFIRMED:] == [["plain"]] * CONNECTIONS
+        tasks[-1].cancel()
+        await send.end(CONFIRMED)
+        assert await plain[0] == ["plain"]
+        await send.end(0)
+        assert send.sent[-1] == [str(CONFIRMED), "1"], "and who was cancelled is not sent"
 
     held(test)
 
