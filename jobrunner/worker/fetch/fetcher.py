@@ -165,8 +165,10 @@ class Fetcher:
             if len(brought.attempts) == count:
                 self._rotation.wake(queue)
             begins = is_wanted and self._may_reserve
-            self._intake.take(queue, count, brought, asked_at, begins=begins)
-            self._ahead.done()
+            try:
+                self._intake.take(queue, count, brought, asked_at, begins=begins)
+            finally:
+                self._ahead.done()
             if begins and brought.attempts:
                 _give_way_to(brought.attempts[0])
 

@@ -19,6 +19,8 @@ from jobrunner.broker.notifier import Notifier
 from jobrunner.clock import monotonic
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError
+from jobrunner.logs import SafeLogger
+from jobrunner.loop import Complaints
 from jobrunner.outcome import Released
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
@@ -27,7 +29,7 @@ from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executor import Executor, FinishedAttempts
+from jobrunner.worker.run.executor import CannotStartError, Executor, FinishedAttempts
 
 QUARANTINE_S = 5.0
 _REST = 4
@@ -35,6 +37,9 @@ _LULL_S = 2.0
 _STOOD_STILL_MS = 500.0
 """A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
 back, its task would come again at once."""
+_CANNOT_START = "tasks cannot begin and are handed back"
+_START_HINT = "it tries again each second; raise the limit of file descriptors (ulimit -n) or of threads (ulimit -u)"
+_log = SafeLogger("jobrunner.fetcher")
 _MOST = 2
 """Two tasks of a queue: the second shows whether the queue has more. A worker that loses its connection strands at most
 this many tasks until their leases expire."""
@@ -168,6 +173,7 @@ class Intake:
         self._rotation = parts.rotation
         self._backpressure = backpressure
         self._leases_are_short = False
+        self._complaints = Complaints()
         self.quarantine = Quarantine(parts.leases.clear, isolates=isolates)
 
     @property
@@ -233,7 +239,7 @@ class Intake:
         """Hands attempts to the executor, suspects of a crash one at a time and alone."""
         fit, back = self.quarantine.sort(attempts)
         if fit:
-            self._parts.executor.submit(fit)
+            self._submit(fit)
         if back:
             self.give_back(back)
             if self.quarantine.is_on or fit:
@@ -247,7 +253,18 @@ class Intake:
             self._rotation.wake_all()
         elif (suspect := self.quarantine.to_begin(self._parts.prefetch.in_hand)) is not None:
             self.give_back_backlog()
-            self._parts.executor.submit([suspect])
+            self._submit([suspect])
+
+    def _submit(self, attempts: list[Attempt]) -> None:
+        """Hands attempts to the executor. Those that it cannot take go back, and their queues pause."""
+        try:
+            self._parts.executor.submit(attempts)
+        except CannotStartError as error:
+            self.give_back(error.attempts)
+            for queue in {attempt.queue for attempt in error.attempts}:
+                self._rotation.pause(queue)
+            if self._complaints.may_tell(_CANNOT_START):
+                _log.error(_CANNOT_START, tasks=len(error.attempts), error=str(error), hint=_START_HINT)
 
     def give_back(self, attempts: list[Attempt]) -> None:
         """Hands attempts back to their places in line, with no attempt spent."""

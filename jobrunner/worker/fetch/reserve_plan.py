@@ -56,6 +56,7 @@ class QueueRotation:
         self._likely: set[str] = set()
         """Queues in which a probe found something."""
         self._refused: set[str] = set()
+        self._paused_until: dict[str, float] = {}
         self._likely_first = False
         self.poll_s = poll_s
 
@@ -74,7 +75,11 @@ class QueueRotation:
     @property
     def open(self) -> list[str]:
         """The queues that may have a turn."""
-        return [queue for queue in self._weights if queue not in self._blocked]
+        queues = [queue for queue in self._weights if queue not in self._blocked]
+        if self._paused_until:
+            now = monotonic()
+            return [queue for queue in queues if self._paused_until.get(queue, 0.0) <= now]
+        return queues
 
     def plan(self, wanted: int) -> ReservePlan:
         """Splits a number of wanted tasks over the queues. Empty when all queues are known to be empty."""
@@ -154,7 +159,7 @@ class QueueRotation:
         pause = min(self.poll_s, keepalive_s)
         if next_event_s is not None:
             pause = min(pause, max(next_event_s, 0.0))
-        self._asleep_until[queue] = monotonic() + pause
+        self._asleep_until[queue] = max(monotonic() + pause, self._paused_until.get(queue, 0.0))
 
     def refused(self, queue: str) -> None:
         """The server answers calls on this queue with an error: a key is damaged, or its node is away."""
@@ -166,10 +171,16 @@ class QueueRotation:
         self.sleep(queue, min(seconds, _REFUSED_PAUSE_S), _REFUSED_PAUSE_S)
         self._refused.add(queue)
 
+    def pause(self, queue: str) -> None:
+        """This worker cannot begin tasks of this queue now: for a second it has no turn, whatever wakes it. A task that
+        is handed back comes with a hint, and would be fetched again at once."""
+        self._paused_until[queue] = monotonic() + _REFUSED_PAUSE_S
+        self.sleep(queue, None, _REFUSED_PAUSE_S)
+
     def wake(self, queue: str) -> None:
         """This queue may have work."""
         if queue in self._asleep_until and queue not in self._blocked:
-            self._asleep_until[queue] = 0.0
+            self._asleep_until[queue] = self._paused_until.get(queue, 0.0)
 
     def wake_all(self) -> None:
         """Every queue may have work. Refused queues rest on, as each error costs the others a pause."""

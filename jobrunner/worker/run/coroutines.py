@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 
 from jobrunner.attempt import Attempt
@@ -51,9 +52,10 @@ class CoroutineExecutor:
         return len(self._backlog)
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts."""
+        """Takes attempts: all, or none when it raises OSError or RuntimeError, as no event loop can be started."""
+        loop = self._live_loop()
         self._backlog.extend(attempts)
-        self.begin_more()
+        loop.begin_more()
 
     def nudge(self) -> None:
         """Nothing to do: every free slot is taken at once."""
@@ -103,17 +105,20 @@ class CoroutineExecutor:
 
     def begin_more(self) -> None:
         """Has the event loop begin what there is a slot for."""
-        if self._closed:
-            return
+        with suppress(OSError, RuntimeError):  # none can be started: the next attempts try again
+            self._live_loop().begin_more()
+
+    def _live_loop(self) -> EventLoop:
         loop = self._loops[-1]
         if not loop.is_alive:  # no other could be started when it ended
             self.replace(loop)
-        self._loops[-1].begin_more()
+        return self._loops[-1]
 
     def replace(self, loop: EventLoop) -> None:
-        """Starts another event loop in the place of that one."""
+        """Starts another event loop in the place of that one. Raises OSError or RuntimeError when none can be
+        started."""
         with self._lock:
             if not self._closed and loop is self._loops[-1]:
                 another = self._context.copy().run(EventLoop, self, self._watch)
-                self._loops = [*(one for one in self._loops if one.is_alive), another]
                 another.start()
+                self._loops = [*(one for one in self._loops if one.is_alive), another]

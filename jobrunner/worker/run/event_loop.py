@@ -46,7 +46,8 @@ class LoopExecutor(AttemptOwner, Protocol):
         """The outcome of an abandoned attempt. Runs no hook."""
 
     def replace(self, loop: "EventLoop") -> None:
-        """Another event loop takes the attempts that come from now on."""
+        """Another event loop takes the attempts that come from now on. Raises OSError or RuntimeError when none can be
+        started."""
 
     def begin_more(self) -> None:
         """Has the event loop that takes attempts look for them."""
@@ -82,8 +83,12 @@ class EventLoop:
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
 
     def start(self) -> None:
-        """Starts its thread."""
-        self._thread.start()
+        """Starts its thread. Raises RuntimeError when the system allows no more threads."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._loop.close()  # else its descriptors would be kept
+            raise
 
     @property
     def is_alive(self) -> bool:
@@ -183,7 +188,7 @@ class EventLoop:
         self._watch.arm(patience)
         self._executor.blocks(True)
         self._blocked.append(patience)
-        self._executor.replace(self)
+        self._take_over()
         for waiting in self._attempts.latest_first():
             self._attempts.put_back(waiting)
         self._executor.begin_more()
@@ -251,7 +256,7 @@ class EventLoop:
     def _take_over(self) -> None:
         try:
             self._executor.replace(self)
-        except OSError as error:  # no descriptor is free: the next attempts try again
+        except (OSError, RuntimeError) as error:  # no descriptor or thread is free: the next attempts try again
             _log.error("no event loop can be started", error=str(error))
 
 

@@ -79,6 +79,15 @@ class FinishedAttempts:
         return len(self._reports)
 
 
+class CannotStartError(Exception):
+    """What would run these attempts cannot be started: no thread or file descriptor is free."""
+
+    def __init__(self, attempts: list[Attempt], cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.attempts = attempts
+        """Those that the executor did not take; it has all others."""
+
+
 class Executor(Protocol):
     """Runs attempts. `backlog` counts those that were submitted and not begun."""
 
@@ -86,7 +95,7 @@ class Executor(Protocol):
     def backlog(self) -> int: ...
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts, in order."""
+        """Takes attempts, in order. Raises CannotStartError with those that it does not take."""
 
     def nudge(self) -> None:
         """Called when backlog stands still: puts more slots to work."""
@@ -262,16 +271,21 @@ class DispatchingExecutor:
         return self._plain.backlog + (self._coroutines.backlog if self._coroutines is not None else 0)
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts, in order within each kind."""
+        """Takes attempts, in order within each kind. Raises CannotStartError when there is no event loop and none can
+        be started; what needs none has been taken then."""
         waiting_for_loop = [attempt for attempt in attempts if _is_async(attempt)]
         if not waiting_for_loop:
             self._plain.submit(attempts)
             return
-        if self._coroutines is None:
-            self._coroutines = self._new_coroutines()
-        self._coroutines.submit(waiting_for_loop)
-        if len(waiting_for_loop) < len(attempts):
-            self._plain.submit([attempt for attempt in attempts if not _is_async(attempt)])
+        try:
+            if self._coroutines is None:
+                self._coroutines = self._new_coroutines()
+            self._coroutines.submit(waiting_for_loop)
+        except Exception as error:
+            raise CannotStartError(waiting_for_loop, error) from error
+        finally:
+            if len(waiting_for_loop) < len(attempts):
+                self._plain.submit([attempt for attempt in attempts if not _is_async(attempt)])
 
     def nudge(self) -> None:
         """Puts more slots to work."""

@@ -1,6 +1,7 @@
 """Slots on threads, coroutines and processes: each submitted attempt runs once, and none waits behind a long one."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -17,10 +18,18 @@ from jobrunner import Client, job
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
+from jobrunner.worker.run import event_loop
 from jobrunner.worker.run import executor as executor_module
 from jobrunner.worker.run.child import read_outcome, write_greeting, write_outcome
 from jobrunner.worker.run.coroutines import CoroutineExecutor
-from jobrunner.worker.run.executor import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt, ThreadExecutor
+from jobrunner.worker.run.executor import (
+    CannotStartError,
+    DispatchingExecutor,
+    Executor,
+    FinishedAttempts,
+    RunAttempt,
+    ThreadExecutor,
+)
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from tests.acceptance.fleet import is_alive
@@ -292,6 +301,70 @@ def test_each_kind_of_job_goes_its_way(threads: Any, finished: FinishedAttempts)
     by_type = {attempt.type: outcome for attempt, outcome in drain(finished, 3)}
     assert by_type["executors.plain"] == by_type["executors.unknown"] == Succeeded(b"thread")
     assert by_type["executors.awaited"] != Succeeded(b"thread")
+    executor.close()
+
+
+@pytest.mark.parametrize("what", ["descriptor", "thread"])
+def test_what_no_event_loop_can_be_started_for_is_not_taken(
+    threads: Any, finished: FinishedAttempts, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The process has no free descriptor, or may start no more threads, when the first coroutine job comes."""
+    made: list[asyncio.AbstractEventLoop] = []
+
+    def new_loop() -> asyncio.AbstractEventLoop:
+        if what == "descriptor":
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.append(asyncio.new_event_loop())
+        return made[-1]
+
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    executor = DispatchingExecutor(
+        threads(lambda attempt: Succeeded(b"thread")), lambda: CoroutineExecutor(2, succeed, finished)
+    )
+    awaited_one, plain_one = attempt_at("executors.awaited"), attempt_at("executors.plain")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(event_loop, "_new_loop", new_loop)
+        if what == "thread":
+            scarce.setattr(threading.Thread, "start", start)
+        with pytest.raises(CannotStartError, match=r"Too many open files|can't start new thread") as refused:
+            executor.submit([awaited_one, plain_one])
+    assert refused.value.attempts == [awaited_one]
+    assert [attempt for attempt, _ in drain(finished, 1)] == [plain_one]
+    assert executor.backlog == 0
+    assert all(loop.is_closed() for loop in made), "their descriptors are free again"
+
+    executor.submit([awaited_one])
+    assert [attempt for attempt, _ in drain(finished, 1)] == [awaited_one]
+    executor.close()
+
+
+def test_a_loop_that_ended_and_cannot_be_replaced_takes_nothing_until_it_can(
+    finished: FinishedAttempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new_loop() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def stop(attempt: Attempt, on_cancel: object) -> Outcome:
+        if attempt.type == "stop":
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(60)
+        return Succeeded()
+
+    executor = CoroutineExecutor(2, stop, finished)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(event_loop, "_new_loop", new_loop)
+        executor.submit([attempt_at("stop")])
+        drain(finished, 1)
+        wait_for(lambda: not executor._loops[-1].is_alive)
+        with pytest.raises(OSError, match="Too many open files"):
+            executor.submit([attempt_at("x")])
+        assert executor.backlog == 0
+        executor.begin_more()  # as the watching thread does, which has to live
+
+    executor.submit([attempt_at("x")])
+    assert drain(finished, 1)[0][1] == Succeeded()
     executor.close()
 
 

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
 from jobrunner import Client
-from jobrunner.attempt import Attempt
+from jobrunner.attempt import SUSPECT, Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
@@ -27,7 +28,8 @@ from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executor import FinishedAttempts
+from jobrunner.worker.run.executor import CannotStartError, FinishedAttempts
+from tests.support.stopped_clock import stopped
 
 USUAL_KEEPALIVE = 3
 """Where the reply to a reserve has the length of its leases."""
@@ -923,6 +925,48 @@ def test_what_a_hint_brought_to_one_that_takes_nothing_any_more_is_handed_back(
     assert bench.begun(2) == []
     assert bench.fetcher.in_hand == 0
     assert audit("q") | {"pending": 0, "waiting": 2} == audit("q")
+
+
+@pytest.mark.parametrize("how", ["reserved", "brought by a hint", "suspect of a crash"])
+def test_what_the_executor_cannot_start_goes_back_unspent_and_is_tried_again_after_a_pause(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """No descriptor or thread is free for what would run it."""
+    clock = stopped(monkeypatch, reserve_plan)
+    tried: list[list[Attempt]] = []
+
+    def refuse(attempts: list[Attempt]) -> None:
+        tried.append(attempts)
+        raise CannotStartError(attempts, OSError("Too many open files"))
+
+    if how == "brought by a hint":
+        bench.step()
+    push(client, 1)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(bench.shelf, "submit", refuse)
+        if how == "brought by a hint":
+            bring(bench, client)
+        elif how == "suspect of a crash":
+            suspects = partial(_as_suspects, bench.fetcher._quarantine.sort)
+            scarce.setattr(bench.fetcher._quarantine, "sort", suspects)
+        for _ in range(4):
+            bench.fetcher.woken("q", [])  # a task that is handed back comes with a hint
+            bench.step()
+        assert len(tried) == 1
+        assert "q" not in bench.turns.open, "the notifier does not reserve from it either"
+        assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+        assert client.queue("q").counts()["waiting"] == 1
+    assert capsys.readouterr().out.count("tasks cannot begin and are handed back") == 1
+
+    clock.now += reserve_plan._REFUSED_PAUSE_S
+    begun = bench.begun(2)
+    assert [(attempt.id, attempt.number) for attempt in begun] == [(tried[0][0].id, 1)]
+
+
+def _as_suspects(sort: Callable[[list[Attempt]], Any], attempts: list[Attempt]) -> Any:
+    for attempt in attempts:
+        attempt.suspect = SUSPECT
+    return sort(attempts)
 
 
 def test_a_hint_that_brought_an_error_is_a_hint(bench: Bench, client: Client) -> None:

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobrunner.worker.fetch import reserve_plan
 from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
+from tests.support.stopped_clock import stopped
 
 
 def serve(turns: QueueRotation, plan: ReservePlan) -> None:
@@ -36,6 +38,26 @@ def full(weights: dict[str, int]) -> QueueRotation:
 
 def test_one_queue_is_asked_for_everything() -> None:
     assert QueueRotation({"a": 1}, 15.0).plan(50) == ReservePlan({"a": 50})
+
+
+def test_a_paused_queue_has_no_turn_until_its_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped(monkeypatch, reserve_plan)
+    turns = full({"a": 1, "b": 1})
+    turns.pause("a")
+
+    for wake in (lambda: turns.wake("a"), turns.wake_all, lambda: turns.sleep("a", 0.0, 1.0)):
+        wake()
+        assert set(turns.plan(8).shares) == {"b"}
+        assert turns.open == ["b"]
+    turns.block("a")
+    turns.unblock("a")
+    assert set(turns.plan(8).shares) == {"b"}
+
+    turns.sleep("b", None, 15.0)
+    assert turns.until_next() == 1.0
+    clock.now += 1.0
+    assert turns.plan(8).shares == {"a": 8}
+    assert turns.open == ["a", "b"]
 
 
 def test_one_task_after_the_other_goes_round_by_weight() -> None:
