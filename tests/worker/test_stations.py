@@ -177,7 +177,36 @@ def test_a_fan_out_makes_new_items_in_one_step(current: Client, station: Any, ru
     assert current.queue("fan/part").totals()["enqueued"] == 600
 
 
-def test_what_waits_for_room_is_handed_back_when_the_worker_stops(current: Client, station: Any, start: Any) -> None:
+def test_a_worker_that_stops_moves_what_it_has_run_when_room_comes_in_its_grace(
+    current: Client, station: Any, start: Any
+) -> None:
+    ran: Counter[bytes] = Counter()
+
+    def parse(attempt: Attempt) -> Moved:
+        ran[attempt.payload or b""] += 1
+        return Moved(queue="stop/full")
+
+    station("stop/raw", parse)
+    full, raw = current.queue("stop/full"), current.queue("stop/raw")
+    full.configure(max_size=1)
+    raw.push_many(range(30))
+    worker = start(queues=["stop/raw"], concurrency=4)
+    wait_for(lambda: full.counts()["waiting"] == 1 and len(worker._parts.fetcher.reporting.backpressure))
+
+    stopping = threading.Thread(target=worker.stop, kwargs={"grace": 60})
+    stopping.start()
+    wait_for(lambda: worker._parts.fetcher.quiet)
+    assert stopping.is_alive()
+    moved: list[int] = []
+    wait_for(lambda: moved.extend(item.payload for item in full.pop(9)) is None and not stopping.is_alive())
+    moved += [item.payload for item in full.pop(9)]
+
+    assert sorted(ran) == sorted(b"%d" % number for number in moved)
+    assert set(ran.values()) == {1}
+    assert (raw.counts()["waiting"], raw.counts()["pending"]) == (30 - len(moved), 0)
+
+
+def test_what_waits_for_room_is_handed_back_when_the_grace_is_over(current: Client, station: Any, start: Any) -> None:
     station("stop/raw", lambda attempt: Moved(queue="stop/full"))
     current.queue("stop/full").configure(max_size=1)
     raw = current.queue("stop/raw")
@@ -185,7 +214,7 @@ def test_what_waits_for_room_is_handed_back_when_the_worker_stops(current: Clien
     worker = start(queues=["stop/raw"], concurrency=4)
     wait_for(lambda: current.queue("stop/full").counts()["waiting"] == 1 and worker.in_hand)
 
-    worker.stop(grace=5)
+    worker.stop(grace=0.2)
 
     moved = current.queue("stop/full").ids("waiting")
     assert sorted([*raw.ids("waiting"), *moved]) == ids

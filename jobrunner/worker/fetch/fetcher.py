@@ -112,7 +112,6 @@ class Fetcher:
         if not turn.may_reserve:
             self._take_unread(turn)
             self._intake.give_back_unbegun()
-            self.reporting.release_waiting()
         self._take_wakeups()
         self._take_brought()
         if not self.reporting.collect():

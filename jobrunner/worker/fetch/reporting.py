@@ -154,7 +154,8 @@ class Reporting:
 
     @property
     def tokens(self) -> set[str]:
-        """Of attempts that ended and are not yet reported, but for those that wait for capacity."""
+        """Of attempts that ended and are not yet reported, but for those that wait for capacity: a worker that ends
+        hands these back."""
         return {*self._undelivered.tokens(), *(attempt.token for attempt, _ in self.pending)}
 
     def collect(self) -> bool:
@@ -195,10 +196,6 @@ class Reporting:
         self._parts.prefetch.gave(count - released, released)
         self.finished_total += count - released
         return True
-
-    def release_waiting(self) -> None:
-        """Releases the tasks whose reports wait for capacity, because the worker stops or is quiet."""
-        self.pending += [(attempt, Released()) for attempt, _ in self.backpressure.take_all()]
 
     def calls(self) -> list[ReportCall]:
         """The calls of the next exchange, with the reports that are due to be tried again."""

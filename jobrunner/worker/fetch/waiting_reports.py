@@ -1,6 +1,8 @@
 """Reports that the server could not take yet: moves into full queues, and those to a cluster node that is away.
 
-Invariant: such a report is kept, with its lease, until the server has taken it, and its function does not run again.
+Invariant: such a report is kept, with its lease, until the server has taken it or the worker ends, also while the
+worker is quiet, so its function does not run again. At its end, when the grace of its stop is over, the worker hands
+back what waits for capacity (`worker/drain.py`).
 """
 
 from collections.abc import Iterable
@@ -69,15 +71,6 @@ class Backpressure:
                 due += held.reports
                 held.tried, held.reports, held.targets = len(held.reports), [], set()
         return due
-
-    def take_all(self) -> list[Report]:
-        """Everything that waits; nothing does any more."""
-        taken = [report for held in self._held_up.values() for report in held.reports]
-        for queue in self._held_up:
-            self._turns.unblock(queue)
-        self._held_up.clear()
-        self.is_on = False
-        return taken
 
     def made_room(self, queue: str) -> None:
         """This worker took something out of a queue."""

@@ -14,6 +14,7 @@ from jobrunner.client.item import Item
 from jobrunner.errors import ServerError
 from jobrunner.outcome import Dropped, Failed, FannedOut, Moved, Outcome, Succeeded
 from jobrunner.task import TaskState, derived_id
+from jobrunner.worker.fetch import waiting_reports
 from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 from tests.support.waiting import wait_for
 from tests.unit.worker.test_fetcher import Bench, Unreachable
@@ -196,19 +197,34 @@ def test_a_move_that_does_not_wait_goes_into_a_full_queue(bench: Bench, client: 
     assert attempt.token not in bench.held.tokens
 
 
-def test_on_stop_what_waits_goes_back_to_its_place_unspent(bench: Bench, client: Client) -> None:
-    client.queue(CLEAN).configure(max_size=1)
+@pytest.mark.parametrize("why", ["reserving", "resting"])
+def test_one_that_stops_or_rests_keeps_what_waits_until_there_is_room(bench: Bench, client: Client, why: str) -> None:
+    """Its function has run: handed back, it would run again."""
+    clean = client.queue(CLEAN)
+    clean.configure(max_size=1)
     attempts = begun(bench, client, 4)
     client.queue(RAW).push("behind")
     end(bench, attempts, ON)
     bench.shelf.begin()
 
-    bench.fetcher.reserving = False
-    until_empty(bench)
+    setattr(bench.fetcher, why, why == "resting")
+    for _ in range(3):
+        bench.step()
+    assert bench.fetcher.quiet
+    assert bench.held.tokens.keys() == {attempt.token for attempt in attempts[1:]}
+    assert bench.fetcher.reporting.tokens.isdisjoint(bench.held.tokens), "a worker that ends hands these back"
+    assert bench.step() <= waiting_reports._LONGEST_PAUSE_S, "it tries again"
 
-    assert client.queue(RAW).ids("waiting")[:3] == [attempt.id for attempt in attempts[1:]]
-    assert {record.retry_count for record in client.queue(RAW).tasks("waiting")} == {0}
-    assert bench.held.tokens == {}
+    taken: list[str] = []
+
+    def goes_on() -> bool:
+        taken.extend(one.id for one in clean.pop(1))
+        bench.step()
+        return not bench.fetcher.in_hand
+
+    wait_for(goes_on)
+    assert [*taken, *clean.ids("waiting")] == [attempt.id for attempt in attempts]
+    assert (len(client.queue(RAW).ids("waiting")), counts(client, RAW)["pending"]) == (1, 0)
 
 
 def test_a_lease_that_was_lost_meanwhile_ends_the_wait(bench: Bench, client: Client, keys: Keys) -> None:
