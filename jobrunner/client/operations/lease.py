@@ -18,13 +18,13 @@ from jobrunner.client.encryption import decrypted_payload, encrypted_payload
 from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Calls, Operation, Step, Uninterrupted, WorkHint, ask
+from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint, ask
 from jobrunner.client.operations.reserved import ReservedItem, Words
 from jobrunner.client.outgoing import new_token
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import EncryptionContext
-from jobrunner.errors import InvalidOption, PipelineError, ReportsRefused
+from jobrunner.errors import InvalidOption, JobrunnerError, PipelineError, ReportsRefused
 from jobrunner.formatting import describe
 from jobrunner.option_names import nearest
 from jobrunner.retry import milliseconds, seconds
@@ -45,7 +45,7 @@ def reserve(
     ends = monotonic() + seconds(wait, option="wait")
     held = reports.own(ref, committing)
     commits: Calls = [*reports.commit(ref, held, [None] * len(held))]
-    *said, found = yield taking([(ref, n)], keepalive_ms, commits)
+    *said, found = yield from _taken(ref, n, keepalive_ms, commits)
     try:
         reports.verdicts(held, said)
     except ReportsRefused:
@@ -54,7 +54,7 @@ def reserve(
     while not found.attempts and (left := ends - monotonic()) > 0:
         foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
         yield WorkHint([ref.keys], min(left, foretold, _RECHECK_S))
-        (found,) = yield taking([(ref, n)], keepalive_ms)
+        (found,) = yield from _taken(ref, n, keepalive_ms, [])
     return found.attempts  # type: ignore[no-any-return]
 
 
@@ -236,7 +236,22 @@ def extend_many(ref: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[
     return reports.verdicts(held, answers, _note_deadline)
 
 
-def taking(wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, commits: Sequence[Call[Any]] = ()) -> Step:
+def _taken(ref: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> Operation[list[Any]]:
+    """Returns the answers to the commits, and the reservation. Raises for the first call that the server refused; what
+    the reserve handed out all the same goes back."""
+    step = taking([(ref, n)], keepalive_ms, commits)
+    answers = yield step
+    for answer in answers:
+        if isinstance(answer, JobrunnerError):
+            if back := step.undo(answers):
+                yield Uninterrupted(back, undo=lambda _: [])
+            raise answer
+    return answers  # type: ignore[no-any-return]
+
+
+def taking(
+    wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, commits: Sequence[Call[Any]] = ()
+) -> Uninterrupted:
     """Reserves so many items from each queue, behind the commits. What was taken goes back when nobody hears of it."""
     reserves, looks = [], []
     for ref, count in wanted:
@@ -252,11 +267,13 @@ def taking(wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, com
 
 
 def _released(wanted: Sequence[tuple[QueueRef, int]], answers: list[Any]) -> Calls:
-    taken = [[(one.id, one.token) for one in answer.attempts] for answer in answers]
-    return _put_back(wanted, taken)
+    reserved = (None if isinstance(answer, JobrunnerError) else answer.attempts for answer in answers)
+    return _put_back(wanted, [some and [(one.id, one.token) for one in some] for some in reserved])
 
 
-def _put_back(wanted: Sequence[tuple[QueueRef, int]], taken: Sequence[Sequence[tuple[str, str | int]]]) -> Calls:
+def _put_back(
+    wanted: Sequence[tuple[QueueRef, int]], taken: Sequence[Sequence[tuple[str, str | int]] | None]
+) -> Calls:
     return [
         leases.release(ref.keys, [(task_id, str(number), "") for task_id, number in held])
         for (ref, _), held in zip(wanted, taken, strict=True)

@@ -44,17 +44,31 @@ class Durable(msgspec.Struct, frozen=True):
 
 
 class Uninterrupted(msgspec.Struct, frozen=True):
-    """One round trip that is brought to its end even when the coroutine that asked for it is cancelled.
+    """One round trip that is brought to its end even when the coroutine that asked for it is cancelled; the reply of a
+    refused call is its error, so that what the others handed out is not lost.
 
-    Then nobody is left to receive the answer, so the calls that `undo` makes of it are sent before the cancellation
-    goes on. A thread is not cancelled. When the reply is lost, `find` asks what the calls have done, and the calls that
-    `undo_found` makes of these answers are sent before OutcomeUnknown is raised.
+    When it is cancelled, nobody is left to receive the answer, so the calls that `undo` makes of it are sent before the
+    cancellation goes on. A thread is not cancelled. `find` asks what the last of the calls have done, each one call;
+    when replies are lost, those of these calls are sent, and what `undo_found` makes of the answers (None for the other
+    calls) before OutcomeUnknown goes on.
     """
 
     calls: Calls
     undo: Callable[[list[Any]], Calls]
     find: Calls = []
     undo_found: Callable[[list[Any]], Calls] = list
+
+    def lost(self, answers: Sequence[Any] | None) -> list[int]:
+        """Positions in `find` of the calls whose replies were lost; without answers, all."""
+        if answers is None:
+            return [*range(len(self.find))]
+        behind = len(answers) - len(self.find)
+        return [n for n, answer in enumerate(answers[behind:]) if isinstance(answer, OutcomeUnknown)]
+
+    def undo_lost(self, lost: Sequence[int], found: Sequence[Any]) -> Calls:
+        """The calls that undo what those at these positions have done, by the answers to their `find`."""
+        by_position = dict(zip(lost, found, strict=True))
+        return self.undo_found([by_position.get(n) for n in range(len(self.find))])
 
 
 class InThread(msgspec.Struct, frozen=True):
@@ -131,12 +145,18 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
 
 def _answered(broker: Broker, step: Uninterrupted) -> list[Any]:
     try:
-        return broker.run_many(step.calls)
+        answers = broker.run_each(step.calls)
     except OutcomeUnknown:
-        with suppress(JobrunnerError):  # the server is away: the leases end by themselves
-            if step.find and (calls := step.undo_found(broker.run_many(step.find))):
-                broker.run_many(calls)
+        _undo_lost(broker, step, step.lost(None))
         raise
+    _undo_lost(broker, step, step.lost(answers))
+    return answers
+
+
+def _undo_lost(broker: Broker, step: Uninterrupted, lost: Sequence[int]) -> None:
+    with suppress(JobrunnerError):  # the server is away: the leases end by themselves
+        if lost and (calls := step.undo_lost(lost, broker.run_many([step.find[n] for n in lost]))):
+            broker.run_many(calls)
 
 
 def _waited(listener: Listener, at_most_s: float) -> object:
@@ -211,12 +231,18 @@ async def _unbroken(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
 
 async def _answered_async(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
     try:
-        return await broker.run_many(step.calls)
+        answers = await broker.run_each(step.calls)
     except OutcomeUnknown:
-        with suppress(JobrunnerError):
-            if step.find and (calls := step.undo_found(await broker.run_many(step.find))):
-                await broker.run_many(calls)
+        await _undo_lost_async(broker, step, step.lost(None))
         raise
+    await _undo_lost_async(broker, step, step.lost(answers))
+    return answers
+
+
+async def _undo_lost_async(broker: "AsyncBroker", step: Uninterrupted, lost: Sequence[int]) -> None:
+    with suppress(JobrunnerError):
+        if lost and (calls := step.undo_lost(lost, await broker.run_many([step.find[n] for n in lost]))):
+            await broker.run_many(calls)
 
 
 async def _undo(broker: "AsyncBroker", exchange: Awaitable[list[Any]], step: Uninterrupted) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import Probe
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item_record import Popped
@@ -17,11 +18,11 @@ from jobrunner.client.operations import lease as one
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Calls, Operation, WorkHint
+from jobrunner.client.operations.operation import Calls, EachReply, Operation, WorkHint
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, LeaseError, ReportsRefused
+from jobrunner.errors import InvalidOption, JobrunnerError, LeaseError, ReportsRefused
 from jobrunner.retry import milliseconds, seconds
 from jobrunner.settings import Duration, check_whole
 
@@ -32,7 +33,11 @@ _RECHECK_S = 2.0
 def reserve(
     ref: QueueRef, n: int, keepalive: Duration | None, wait: Duration, committing: Iterable[ReservedItem]
 ) -> Operation[list[Attempt]]:
-    """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused."""
+    """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused.
+
+    A shard that answers with an error, as its node is away, keeps nobody from the tasks of the others. When these have
+    none until the wait is over, its error is raised: an empty list would say that the queue has none.
+    """
     every = yield from _shards(ref)
     if len(every) == 1:
         return (yield from one.reserve(ref, n, keepalive, wait, committing))
@@ -43,53 +48,83 @@ def reserve(
     if held:
         yield from commit_many(ref, held, None)
     while True:
-        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms)):
+        refused: dict[str, JobrunnerError] = {}
+        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms, refused)):
             return taken
-        probes: list[Probe] = yield [queues.probe(shard.keys) for shard in every]
-        ref.ready[:] = [shard for shard, probe in zip(every, probes, strict=True) if probe.has_tasks]
-        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms)):
+        probes = yield from _probed(every, refused)
+        ref.ready[:] = [shard for shard in every if shard.name in probes and probes[shard.name].has_tasks]
+        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms, refused)):
             return taken
-        if (yield from _balanced(ref, every)):
+        if every[0].name not in refused and (yield from _balanced(ref, every)):
             continue
-        if (left := ends - monotonic()) <= 0:
+        there = [shard for shard in every if shard.name not in refused]
+        if (left := ends - monotonic()) <= 0 or not there:
+            if refused:
+                raise next(iter(refused.values()))
             return []
-        foretold = [(probe.next_event_ms - probe.now_ms) / 1000 for probe in probes if probe.next_event_ms is not None]
-        balances_in_s = max(ref.balancer.due_at - monotonic(), 0.0)
-        yield WorkHint([shard.keys for shard in every], min(left, _RECHECK_S, balances_in_s, *foretold))
+        events = [(probes[shard.name].next_event_ms, probes[shard.name].now_ms) for shard in there]
+        foretold = [(event_ms - now_ms) / 1000 for event_ms, now_ms in events if event_ms is not None]
+        balances_in_s = max(ref.balancer.due_at - monotonic(), 0.0) if ref.balancer else _RECHECK_S
+        yield WorkHint([shard.keys for shard in there], min(left, _RECHECK_S, balances_in_s, *foretold))
+
+
+def _probed(every: Sequence[QueueRef], refused: dict[str, JobrunnerError]) -> Operation[dict[str, Probe]]:
+    """Returns by shard what it has; `refused` has the errors of the other shards afterwards, and no older ones."""
+    refused.clear()
+    found: list[Probe | JobrunnerError] = yield EachReply([queues.probe(shard.keys) for shard in every])
+    probes: dict[str, Probe] = {}
+    for shard, probe in zip(every, found, strict=True):
+        if isinstance(probe, JobrunnerError):
+            refused[shard.name] = probe
+        else:
+            probes[shard.name] = probe
+    return probes
 
 
 def _taken(
-    every: Sequence[QueueRef], ready: list[QueueRef], n: int, keepalive_ms: int | None
-) -> Operation[list[Attempt]]:
+    every: Sequence[QueueRef], ready: list[QueueRef], n: int, keepalive_ms: int | None,
+    refused: dict[str, JobrunnerError],
+) -> Operation[list[Attempt]]:  # fmt: skip
     """Reserves from shards that had tasks, in one round trip: each gives its share. Those that have no more leave
-    `ready`, the others take turns."""
+    `ready`, and so do those whose errors are entered in `refused`; the others take turns."""
     chosen = [shard for shard in ready[:n] if shard in every]
     if not chosen:
         ready.clear()
         return []
     share, more = divmod(n, len(chosen))
     wanted = [share + (place < more) for place in range(len(chosen))]
-    found = yield one.taking([*zip(chosen, wanted, strict=True)], keepalive_ms)
-    ready[:] = ready[len(chosen) :] + [
-        shard for shard, count, some in zip(chosen, wanted, found, strict=True) if len(some.attempts) == count
-    ]
-    return [attempt for some in found for attempt in some.attempts]
+    found: list[Reservation | JobrunnerError] = yield one.taking([*zip(chosen, wanted, strict=True)], keepalive_ms)
+    del ready[: len(chosen)]
+    taken: list[Attempt] = []
+    for shard, count, some in zip(chosen, wanted, found, strict=True):
+        if isinstance(some, JobrunnerError):
+            refused[shard.name] = some
+            continue
+        taken += some.attempts
+        if len(some.attempts) == count:
+            ready.append(shard)
+    return taken
 
 
 def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
-    """Returns what was taken out of one shard, another one each time; [] when none has anything."""
+    """Returns what was taken out of one shard, another one each time; [] when none has anything. Raises the error of a
+    shard when no other has anything."""
     every = yield from _shards(ref)
     if len(every) == 1:
         return (yield from queue_operations.pop(ref, n))
     check_whole(n, "n", minimum=1, maximum=1000)
     ref.turn += 1
     while True:
-        probes: list[Probe] = yield [queues.probe(shard.keys) for shard in every]
+        refused: dict[str, JobrunnerError] = {}
+        probes = yield from _probed(every, refused)
         for place in range(len(every)):
-            number = (place + ref.turn) % len(every)
-            if probes[number].has_tasks and (taken := (yield from queue_operations.pop(every[number], n))):
+            shard = every[(place + ref.turn) % len(every)]
+            has_tasks = shard.name in probes and probes[shard.name].has_tasks
+            if has_tasks and (taken := (yield from queue_operations.pop(shard, n))):
                 return taken
-        if not (yield from _balanced(ref, every)):
+        if every[0].name in refused or not (yield from _balanced(ref, every)):
+            if refused:
+                raise next(iter(refused.values()))
             return []
 
 

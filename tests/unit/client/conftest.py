@@ -78,9 +78,9 @@ def trips(way: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     broker = broker_of(way.real) if isinstance(way, Awaited) else broker_of(way)
     replies = broker._replies
 
-    def count(calls: Any) -> Any:
+    def count(calls: Any, *meanwhile: Any) -> Any:
         carried.append(len(calls))
-        return replies(calls)
+        return replies(calls, *meanwhile)
 
     monkeypatch.setattr(broker, "_replies", count)
     return carried

@@ -39,16 +39,16 @@ async def until(fact: Callable[[], Any]) -> None:
 async def held_answers(queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, Any]]:
     """(reached, gate): answers of the server are kept back, once the first has come, until the gate is opened."""
     reached, gate = asyncio.Event(), asyncio.Event()
-    run_many = broker_of(queue).run_many
+    run_each = broker_of(queue).run_each
 
     async def keep_back(calls: Any) -> Any:
-        answers = await run_many(calls)
+        answers = await run_each(calls)
         reached.set()
         await gate.wait()
         return answers
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker_of(queue), "run_many", keep_back)
+        patched.setattr(broker_of(queue), "run_each", keep_back)
         yield reached, gate
 
 
@@ -176,7 +176,7 @@ def test_a_cancellation_stays_one_when_the_server_is_away(play: Any, monkeypatch
             raise ServerUnavailable("no server")
 
         with monkeypatch.context() as patched:
-            patched.setattr(broker_of(queue), "run_many", fail)
+            patched.setattr(broker_of(queue), "run_each", fail)
             taking = asyncio.create_task(queue.reserve())
             await started.wait()
             taking.cancel()

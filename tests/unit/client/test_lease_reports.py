@@ -4,11 +4,21 @@ import pickle
 from typing import Any
 
 import pytest
+import redis
 
+from jobrunner import Client
 from jobrunner.broker.calls import tasks
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import from_ms
-from jobrunner.errors import InvalidOption, JobrunnerError, LeaseLost, NotReserved, ReportsRefused, UsageError
+from jobrunner.errors import (
+    InvalidOption,
+    JobrunnerError,
+    LeaseLost,
+    NotReserved,
+    ReportsRefused,
+    ServerRefused,
+    UsageError,
+)
 
 
 @pytest.fixture
@@ -32,6 +42,27 @@ def test_a_batch_is_reported_in_one_round_trip(queue: Any, trips: list[int]) -> 
     found = queue.counts()
     assert (found["waiting"], found["pending"], found["dead"]) == (10, 0, 20)
     assert {record.error for record in queue.tasks()} == {"boom", ""}
+
+
+def test_what_was_reserved_beside_a_commit_that_the_server_refused_goes_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, broker = client.queue("mail"), broker_of(client)
+    _, second = queue.push_many(list("ab"))
+    held = queue.reserve()
+    replies = broker._replies
+
+    def refuse_commit(calls: Any, *meanwhile: Any) -> list[Any]:
+        answers = replies(calls, *meanwhile)
+        return [redis.ResponseError("commit.lua failed"), *answers[1:]] if len(calls) == 2 else answers
+
+    with monkeypatch.context() as broken:
+        broken.setattr(broker, "_replies", refuse_commit)
+        with pytest.raises(ServerRefused):
+            queue.reserve(committing=held)
+
+    assert queue.ids("waiting") == [second]
+    assert [lease.attempts for lease in queue.reserve(2)] == [1]
 
 
 def test_a_long_batch_is_several_scripts_in_one_round_trip(queue: Any, trips: list[int]) -> None:

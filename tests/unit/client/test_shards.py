@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 import pytest
 import redis
@@ -32,6 +33,7 @@ from jobrunner.errors import (
     LeaseLost,
     QueueNotEmpty,
     ReportsRefused,
+    ServerRefused,
     TaskGone,
     UsageError,
 )
@@ -225,6 +227,117 @@ def test_a_reserve_waits_for_all_shards(mail: Queue, other_client: Client) -> No
         ids = other_client.queue("mail").push_many(range(8))
         (lease,) = waiting.result(timeout=20)
     assert lease.id in ids
+
+
+def key_of_shard(number: int) -> str:
+    return next(key for key in map(str, range(99)) if crc32(key.encode()) % 4 == number)
+
+
+@pytest.fixture
+def damaged(client: Client, mail: Queue, raw: redis.Redis) -> Iterator[str]:
+    """A shard that had tasks when it was last asked, and answers with errors now."""
+    mail.push_many(Item(number, partition=key_of_shard(number % 4)) for number in range(40))
+    mail.release_many(mail.reserve(8))
+    name = shard_name("mail", 1)
+    assert in_shard(client, name)
+    settings_key = keys_of(client).queue(name).settings
+    kept = raw.dump(settings_key)
+    raw.delete(settings_key)
+    raw.set(settings_key, "no hash")
+    yield name
+    raw.restore(settings_key, 0, kept, replace=True)
+
+
+def pending_of(client: Client, raw: redis.Redis) -> int:
+    return sum(raw.zcard(keys_of(client).queue(shard_name("mail", number)).pending) for number in range(4))
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_reserve_returns_what_the_others_handed_out_when_one_shard_answers_with_an_error(
+    client: Client, mail: Queue, damaged: str, raw: redis.Redis, how: str
+) -> None:
+    """Else it would be under leases that nobody holds, and each try would spend an attempt."""
+
+    async def reserve_async(n: int) -> list[Any]:
+        async with AsyncClient(client.settings.url, client.settings.prefix) as twin:
+            queue = twin.queue("mail")
+            with suppress(ServerRefused):
+                return list(await queue.reserve(n))
+            return []
+
+    def reserve(n: int) -> list[Any]:
+        if how == "async":
+            return asyncio.run(reserve_async(n))
+        with suppress(ServerRefused):
+            return list(mail.reserve(n))
+        return []
+
+    left = 40 - raw.zcard(keys_of(client).queue(damaged).waiting)
+    while left:
+        taken = reserve(8)
+        assert taken
+        assert {shard_of(one.id) for one in taken}.isdisjoint({damaged})
+        left -= len(taken)
+        assert pending_of(client, raw) == 40 - raw.zcard(keys_of(client).queue(damaged).waiting) - left
+    with pytest.raises(ServerRefused):
+        mail.reserve(8)
+    with pytest.raises(ServerRefused):
+        mail.reserve(8, wait=0.1)
+
+
+def test_what_a_cancelled_reserve_of_a_damaged_queue_got_goes_back(
+    client: Client, mail: Queue, damaged: str, raw: redis.Redis
+) -> None:
+    async def use() -> None:
+        async with AsyncClient(client.settings.url, client.settings.prefix) as twin:
+            queue = twin.queue("mail")
+            await queue.release_many(await queue.reserve(8))
+            queue._ref.ready[:] = queue._ref.first_shards(4)  # as before the damage
+            came, goes_on = asyncio.Event(), asyncio.Event()
+            run_each = broker_of(queue).run_each
+
+            async def held_back(calls: Any) -> Any:
+                answers = await run_each(calls)
+                came.set()
+                await goes_on.wait()
+                return answers
+
+            broker_of(queue).run_each = held_back  # type: ignore[method-assign]
+            taking = asyncio.create_task(queue.reserve(8))
+            await came.wait()
+            taking.cancel()
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+
+    asyncio.run(use())
+    assert pending_of(client, raw) == 0
+
+
+def test_a_waiting_reserve_gets_what_comes_into_the_shards_that_answer(
+    client: Client, mail: Queue, damaged: str
+) -> None:
+    while True:
+        try:
+            mail.commit_many(mail.reserve(8))
+        except ServerRefused:
+            break
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(mail.reserve, wait=30)
+        pushed = client.queue("mail").push(Item("later", partition=key_of_shard(2)))
+        (lease,) = waiting.result(timeout=40)
+    assert (lease.id, shard_of(lease.id)) == (pushed, shard_name("mail", 2))
+
+
+def test_a_pop_takes_from_the_shards_that_answer(client: Client, mail: Queue, damaged: str, raw: redis.Redis) -> None:
+    left = 40 - raw.zcard(keys_of(client).queue(damaged).waiting)
+    while left:
+        taken = mail.pop(8)
+        assert {shard_of(one.id) for one in taken}.isdisjoint({damaged})
+        assert taken
+        left -= len(taken)
+    with pytest.raises(ServerRefused):
+        mail.pop(8)
 
 
 def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(client: Client, mail: Queue) -> None:
