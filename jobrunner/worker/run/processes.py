@@ -208,6 +208,10 @@ class ChildProcess:
             self._process = subprocess.Popen(  # noqa: S603
                 command, pass_fds=(theirs.fileno(), lifeline), stdin=subprocess.DEVNULL, env=environment_of_child()
             )
+        except BaseException:
+            self._socket.close()
+            os.close(self._lifeline)
+            raise
         finally:
             theirs.close()
             os.close(lifeline)

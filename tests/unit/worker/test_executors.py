@@ -18,7 +18,7 @@ from jobrunner import Client, job
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
-from jobrunner.worker.run import event_loop
+from jobrunner.worker.run import event_loop, processes
 from jobrunner.worker.run import executor as executor_module
 from jobrunner.worker.run.child import read_outcome, write_greeting, write_outcome
 from jobrunner.worker.run.coroutines import CoroutineExecutor
@@ -374,6 +374,28 @@ def test_a_loop_that_ended_and_cannot_be_replaced_takes_nothing_until_it_can(
 def test_outcomes_come_through_the_wire_as_they_went_in(outcome: Outcome) -> None:
     assert read_outcome(write_outcome(outcome, "7"), "7") == outcome
     assert read_outcome(write_outcome(outcome, "7"), "8") is None, "it answers to another attempt"
+
+
+def test_a_child_that_cannot_be_started_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    pipe = os.pipe
+
+    def pipe_and_copy() -> tuple[int, int]:
+        ends = pipe()
+        kept.append(os.dup(ends[0]))
+        return ends
+
+    def popen(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "pipe", pipe_and_copy)
+    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    with pytest.raises(BlockingIOError):
+        processes.ChildProcess()
+    (copy,) = kept
+    with os.fdopen(copy, "rb") as reading:
+        os.set_blocking(copy, False)
+        assert reading.read() == b"", "the end of the file: nobody has the end for writing any more"
 
 
 @pytest.fixture
