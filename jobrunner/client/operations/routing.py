@@ -6,6 +6,7 @@ workers serve every shard there ever was.
 """
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
@@ -61,10 +62,19 @@ class Router:
         self._sent = _UNMEASURED if counts.max_size else 0
         self._since: Counter[int] = Counter()
         """How many each shard was given since the last measure began: with `max_size`, where each of them counts."""
+        self._counting = threading.Lock()
+        """Threads share the heaps: one that reads the least shard and replaces it would replace another's."""
         self._nodes: list[tuple[float, float, list[tuple[float, float, int]]]] = []
         """A heap of the nodes by their backlog; of each, a heap of its shards by theirs. The second numbers are random,
         so that equal ones take turns."""
         self._take([0] * len(self._names))
+        from jobrunner.forks import call_in_forks  # most queues have no partitions
+
+        call_in_forks(self._begin_in_fork)
+
+    def _begin_in_fork(self) -> None:
+        """Frees the lock in a forked child: a thread of its parent may have held it."""
+        self._counting = threading.Lock()
 
     @property
     def is_due(self) -> bool:
@@ -114,12 +124,13 @@ class Router:
     def _place_free(self, tasks: Sequence[Task]) -> None:
         """Places tasks that may go anywhere, all into one shard."""
         count = len(tasks)
-        of_node, _, shards = self._nodes[0]
-        heapreplace(self._nodes, (of_node + count, random.random(), shards))
-        of_shard, _, number = shards[0]
-        heapreplace(shards, (of_shard + count, random.random(), number))
-        if self.counts.max_size:
-            self._since[number] += count
+        with self._counting:
+            of_node, _, shards = self._nodes[0]
+            heapreplace(self._nodes, (of_node + count, random.random(), shards))
+            of_shard, _, number = shards[0]
+            heapreplace(shards, (of_shard + count, random.random(), number))
+            if self.counts.max_size:
+                self._since[number] += count
         self._sent += count
         if number:
             name = self._names[number]
@@ -148,12 +159,13 @@ class Router:
     def _put(self, task: Task, name: str) -> None:
         _put(task, name)
         if self.counts.max_size:  # what it takes, no other task has
-            _, _, shards = self._nodes[0]
-            for place, (held, turn, number) in enumerate(shards):
-                if self._names[number] == name:
-                    shards[place] = (held + 1, turn, number)
-                    self._since[number] += 1
-            heapify(shards)
+            with self._counting:
+                _, _, shards = self._nodes[0]
+                for place, (held, turn, number) in enumerate(shards):
+                    if self._names[number] == name:
+                        shards[place] = (held + 1, turn, number)
+                        self._since[number] += 1
+                heapify(shards)
 
     def _take(self, backlogs: Sequence[float]) -> None:
         nodes: dict[object, list[tuple[float, float, int]]] = {}
@@ -162,10 +174,12 @@ class Router:
             part = parts[number]
             node = self._node_of(keys.waiting) if part is None else None
             nodes.setdefault(node, []).append((waiting - (part or 0), random.random(), number))
-        self._nodes = [(sum(one[0] for one in shards), random.random(), shards) for shards in nodes.values()]
-        heapify(self._nodes)
         for shards in nodes.values():
             heapify(shards)
+        heap = [(sum(one[0] for one in shards), random.random(), shards) for shards in nodes.values()]
+        heapify(heap)
+        with self._counting:
+            self._nodes = heap
 
 
 class Routes:

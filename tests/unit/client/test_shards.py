@@ -1,6 +1,10 @@
 """A queue with `partitions`: where tasks go, and that all its shards look like one queue."""
 
 import asyncio
+import os
+import random
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -680,6 +684,46 @@ def test_the_least_backlog_comes_first_and_a_node_counts_once(client: Client) ->
     assert abs(placed["mail@2"] - placed["mail@3"]) <= 2
     router._take([0, 0, 1000, float("inf")])
     assert place(router, 200).keys() == {"mail", "mail@1"}
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_threads_that_place_tasks_at_the_same_time_lose_no_shard(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """One thread is held up between any two steps of placing a task while another places some."""
+    nodes: dict[bytes, int] = {}
+    router = Router(Keys("x"), "big", ShardCounts(8, 8, 8), lambda key: nodes.setdefault(key, len(nodes) // 4))
+    calls: list[int] = []
+
+    def place(count: int) -> None:
+        for _ in range(count):
+            router.place_one(Task(id=new_id("big"), queue="big", payload=b""))
+
+    def hold_up() -> float:
+        calls.append(1)
+        if len(calls) == step:
+            other = threading.Thread(target=place, args=(21,))
+            others.append(other)
+            other.start()
+            other.join(0.3)  # it ends at once, or waits for this one
+        return 0.5
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(random, "random", hold_up)
+    place(1)
+    for other in others:
+        other.join()
+    assert len({id(shards) for _, _, shards in router._nodes}) == 2
+    assert sorted(number for _, _, shards in router._nodes for _, _, number in shards) == list(range(8))
+
+
+def test_a_forked_child_places_tasks_though_a_thread_of_its_parent_was_placing_one() -> None:
+    router = Router(Keys("x"), "big", ShardCounts(8, 8, 8), lambda _: None)
+    with router._counting:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # ends a child that waits for the lock
+            router.place_one(Task(id=new_id("big"), queue="big", payload=b""))
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_the_asyncio_twin_does_the_same(client: Client) -> None:
