@@ -2,6 +2,7 @@
 client. They end with their loop."""
 
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,8 @@ class _OfLoop(NamedTuple):
 
 
 _of_loops: "dict[asyncio.AbstractEventLoop, list[_OfLoop]]" = {}
+_blocks: "Counter[asyncio.AbstractEventLoop]" = Counter()
+"""How many blocks of `async_client` are open in an event loop."""
 _MOST_OF_A_LOOP = 8
 """Clients with settings of their own: each test of a session configures another prefix, say."""
 
@@ -62,6 +65,8 @@ def _enter(loop: "asyncio.AbstractEventLoop", client: "AsyncClient") -> None:
     with _lock:
         for other in [other for other in _of_loops if other.is_closed()]:
             del _of_loops[other]
+        for other in [other for other in _blocks if other.is_closed()]:
+            del _blocks[other]
         found = _of_loops.setdefault(loop, [])
         found.append(_OfLoop(client, closing))
         del found[:-_MOST_OF_A_LOOP]
@@ -83,7 +88,8 @@ async def _until_loop_ends(client: "AsyncClient") -> AsyncGenerator[None, None]:
 
 @asynccontextmanager
 async def async_client() -> "AsyncIterator[AsyncClient]":
-    """The asyncio client of the running event loop, which `aenqueue` uses too; closed at the end of the block.
+    """The asyncio client of the running event loop, which `aenqueue` uses too; closed at the end of the block, or of
+    the last one, when several are open in the loop.
 
     For the lifespan of an application.
     """
@@ -91,8 +97,15 @@ async def async_client() -> "AsyncIterator[AsyncClient]":
 
     client, loop = current_async_client(), asyncio.get_running_loop()
     mine = list(_of_loops.get(loop, ()))  # which is not closed before, however many others come
+    with _lock:
+        _blocks[loop] += 1
     try:
         yield client
     finally:
-        for found in [*mine, *_of_loops.get(loop, ())]:
+        with _lock:
+            _blocks[loop] -= 1
+            is_last = not _blocks[loop]
+            if is_last:
+                del _blocks[loop]
+        for found in [*mine, *_of_loops.get(loop, ())] if is_last else ():
             await found.closing.aclose()

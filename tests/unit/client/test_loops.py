@@ -96,6 +96,28 @@ def test_the_client_of_a_block_outlasts_all_that_come_after_it(server: Server, k
     forget()
 
 
+def test_the_client_of_a_loop_is_closed_with_the_last_of_several_blocks(client: Client) -> None:
+    """As two requests of an application that open one each."""
+
+    async def requests() -> None:
+        async with async_client() as outer:
+            async with async_client() as inner:
+                assert inner is outer
+                await push()
+            assert len(await outer.queue("mail").reserve()) == 1
+            await push()
+        with pytest.raises(ClientClosed):
+            await outer.queues()
+        async with async_client() as later:
+            assert await later.queues() == ["mail"]
+        with pytest.raises(ClientClosed):
+            await later.queues()
+
+    with pinned(client):
+        asyncio.run(requests())
+    assert not loop_clients._blocks
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_one_client_serves_a_loop_after_the_other_whatever_was_under_way(client: Client) -> None:
     one = AsyncClient(client.settings.url, client.settings.prefix)
