@@ -9,8 +9,10 @@ import pytest
 from jobrunner import Client, Worker, job
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.keys import tag_of_id
+from jobrunner.broker.shards import shard_names
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
+from jobrunner.errors import ServerUnavailable
 from jobrunner.etl import Pipeline
 from jobrunner.etl.station import StationItem
 from tests.support.waiting import wait_for
@@ -47,6 +49,37 @@ def test_nodes_get_equal_numbers_of_tasks_whatever_shards_they_have(client: Clie
     assert max(placed.values()) <= 1.1 * min(placed.values()), placed
     assert queue.counts()["waiting"] == 20_300
     assert queue.purge("waiting") == 20_300
+
+
+@pytest.mark.parametrize("how", ["reserve", "pop"])
+def test_a_dead_node_keeps_nobody_from_the_shards_on_the_others(how: str) -> None:
+    """What they hand out is had; that the queue has no more is not said while one of its nodes is away."""
+    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    try:
+        with Client(spread.url, "t", retry_timeout=1) as client:
+            queue = client.queue("mail")
+            queue.configure(partitions=8)
+            ids = queue.push_many(range(400))
+            queue.release_many(queue.reserve(80))  # all shards had tasks when they were last asked
+            owners = {name: node_of(client, spread, name) for name in shard_names("mail", 8)}
+            dead = next(owner for owner in owners.values() if owner is not owners["mail"])
+            there = {one for one in ids if owners[tag_of_id(one) or ""] is not dead}
+            assert 0 < len(there) < 400
+            dead.kill()
+            taken: list[str] = []
+
+            def take() -> int:
+                found = queue.reserve(20) if how == "reserve" else queue.pop(20)
+                taken.extend(one.id for one in found)
+                return len(found)
+
+            while len(taken) < len(there):
+                assert take()
+            assert sorted(taken) == sorted(there)
+            with pytest.raises(ServerUnavailable):
+                take()
+    finally:
+        spread.remove()
 
 
 def test_nothing_is_lost_or_done_twice_while_slots_move_under_load(client: Client, spread: Spread) -> None:
