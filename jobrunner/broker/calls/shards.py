@@ -48,6 +48,8 @@ _SLICES = (SIZE_FIELD, "max_size", "slice_inflight", "slice_tokens")
 SHARD_FIELD = "shard"
 """The field of the settings of each shard, the first one among them, that has its number."""
 WITHOUT = ShardCounts()
+UNKNOWN = ShardCounts()
+"""The server did not say: its node is away, or this user may not read settings."""
 
 
 def shard_counts(keys: QueueKeys) -> Call[ShardCounts]:
@@ -58,7 +60,9 @@ def shard_counts(keys: QueueKeys) -> Call[ShardCounts]:
 
 
 def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
-    if reply is None or reply[1] is None:
+    if reply is None:
+        return UNKNOWN
+    if reply[1] is None:
         return WITHOUT
     spread, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply[:3])
     max_size = whole(reply[4]) if served > 1 and reply[3] is not None else 0

@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
+from jobrunner.broker.calls.shards import UNKNOWN, WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, tag_of_id
 from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_queue
@@ -27,6 +27,7 @@ from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.task import Task
 
 KNOWN_FOR_S = 60.0
+_UNKNOWN_FOR_S = 5.0
 _MEASURED_FOR_S = 1.0
 _MEASURED_IF_BOUNDED_S = 0.1
 """With `max_size` a shard that is fuller than it seems refuses a task that others would take. So the first task waits
@@ -234,9 +235,17 @@ class Routes:
         return bool(new)
 
     def counting(self, queue: str) -> Operation[ShardCounts]:
-        """Returns how many shards a queue has; asks at most once a minute, and registers nothing."""
+        """Returns how many shards a queue has; asks at most once a minute, and registers nothing.
+
+        The first shard knows. Others are asked something, too: when its node is away and theirs are not, what was
+        known goes on.
+        """
         if self._known_until.get(queue, 0.0) < monotonic():
-            (counts,) = yield [shard_counts(self._keys.queue(queue))]
+            others = self.routers[queue].shards if queue in self.routers else ()
+            asked: Calls = [shard_counts(self._keys.queue(queue)), *[backlog(self._keys.queue(one)) for one in others]]
+            counts, *_ = yield EachReply(asked)
+            if isinstance(counts, JobrunnerError):
+                raise counts
             self._note(queue, counts)
         router = self.routers.get(queue)
         return WITHOUT if router is None else router.counts
@@ -261,6 +270,9 @@ class Routes:
                 self.routers.pop(name, None)
 
     def _note(self, queue: str, counts: ShardCounts) -> None:
+        if counts is UNKNOWN:
+            self._known_until[queue] = monotonic() + _UNKNOWN_FOR_S
+            return
         self._known_until[queue] = monotonic() + KNOWN_FOR_S
         if counts.served == 1:
             self.routers.pop(queue, None)

@@ -38,6 +38,7 @@ from jobrunner.errors import (
     QueueNotEmpty,
     ReportsRefused,
     ServerRefused,
+    ServerUnavailable,
     TaskGone,
     UsageError,
 )
@@ -287,6 +288,32 @@ def test_a_reserve_returns_what_the_others_handed_out_when_one_shard_answers_wit
         mail.reserve(8)
     with pytest.raises(ServerRefused):
         mail.reserve(8, wait=0.1)
+
+
+def test_the_others_are_read_while_the_node_is_away_that_knows_how_many_they_are(
+    client: Client, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail.push_many(Item(number, partition=key_of_shard(number % 4)) for number in range(40))
+    broker, routes = broker_of(client), mail._ref.routes
+    assert routes is not None
+    replies = broker._replies
+
+    def is_away(call: Any) -> bool:
+        return any(b"{mail}" in word for word in (*call.words, *call.keys) if isinstance(word, bytes))
+
+    def replies_of_others(calls: Any, *meanwhile: Any) -> list[Any]:
+        there = [call for call in calls if not is_away(call)]
+        if not there:
+            raise ServerUnavailable("no server")
+        answers = iter(replies(there, *meanwhile))
+        return [ServerUnavailable("no server") if is_away(call) else next(answers) for call in calls]
+
+    monkeypatch.setattr(broker, "_replies", replies_of_others)
+    routes._known_until["mail"] = 0.0
+    assert {shard_of(one.id) for one in mail.reserve(30)} == {shard_name("mail", number) for number in (1, 2, 3)}
+    assert routes._known_until["mail"] > 0.0, "it is not asked again at once"
+    with pytest.raises(ServerUnavailable):
+        mail.reserve(30)
 
 
 def test_what_a_cancelled_reserve_of_a_damaged_queue_got_goes_back(
