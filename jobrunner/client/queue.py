@@ -102,8 +102,7 @@ class Queue:
 
         With `wait` it waits so long for the first item, without asking the server again and again. The leases in
         `committing` are committed in the same round trip; when one of them is refused it raises ReportsRefused, as
-        `commit_many` does, and nothing is reserved. When the connection breaks before the reply it raises
-        OutcomeUnknown; what the server had handed out goes back to its place, with no attempt spent.
+        `commit_many` does, and nothing is reserved.
         """
         taken = self._run(shard_leases.reserve(self._ref, n, keepalive, wait, committing))
         return [Lease(self._broker, self._ref.shard(attempt.queue), attempt) for attempt in taken]
