@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.attempt import Attempt, number_from
+from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
@@ -253,31 +253,15 @@ def taking(
     wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, commits: Sequence[Call[Any]] = ()
 ) -> Uninterrupted:
     """Reserves so many items from each queue, behind the commits. What was taken goes back when nobody hears of it."""
-    reserves, looks = [], []
-    for ref, count in wanted:
-        first = number_from(new_token())
-        reserves.append(leases.reserve(ref.keys, count, token=first, keepalive_ms=keepalive_ms))
-        looks.append(leases.taken_in(ref.keys, first, first + count - 1))
-    return Uninterrupted(
-        [*commits, *reserves],
-        undo=lambda answers: _released(wanted, answers[len(commits) :]),
-        find=[*looks],
-        undo_found=lambda found: _put_back(wanted, found),
-    )
+    reserves = [leases.reserve(ref.keys, n, token=new_token(), keepalive_ms=keepalive_ms) for ref, n in wanted]
+    return Uninterrupted([*commits, *reserves], undo=lambda answers: _released(wanted, answers[len(commits) :]))
 
 
 def _released(wanted: Sequence[tuple[QueueRef, int]], answers: list[Any]) -> Calls:
-    reserved = (None if isinstance(answer, JobrunnerError) else answer.attempts for answer in answers)
-    return _put_back(wanted, [some and [(one.id, one.token) for one in some] for some in reserved])
-
-
-def _put_back(
-    wanted: Sequence[tuple[QueueRef, int]], taken: Sequence[Sequence[tuple[str, str | int]] | None]
-) -> Calls:
     return [
-        leases.release(ref.keys, [(task_id, str(number), "") for task_id, number in held])
-        for (ref, _), held in zip(wanted, taken, strict=True)
-        if held
+        leases.release(ref.keys, [(one.id, one.token, "") for one in answer.attempts])
+        for (ref, _), answer in zip(wanted, answers, strict=True)
+        if not isinstance(answer, JobrunnerError) and answer.attempts
     ]
 
 

@@ -17,7 +17,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.clock import sleep
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, QueueFull, ServerUnavailable
+from jobrunner.errors import JobrunnerError, QueueFull, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
@@ -48,27 +48,11 @@ class Uninterrupted(msgspec.Struct, frozen=True):
     refused call is its error, so that what the others handed out is not lost.
 
     When it is cancelled, nobody is left to receive the answer, so the calls that `undo` makes of it are sent before the
-    cancellation goes on. A thread is not cancelled. `find` asks what the last of the calls have done, each one call;
-    when replies are lost, those of these calls are sent, and what `undo_found` makes of the answers (None for the other
-    calls) before OutcomeUnknown goes on.
+    cancellation goes on. A thread is not cancelled, so there it is an `EachReply`.
     """
 
     calls: Calls
     undo: Callable[[list[Any]], Calls]
-    find: Calls = []
-    undo_found: Callable[[list[Any]], Calls] = list
-
-    def lost(self, answers: Sequence[Any] | None) -> list[int]:
-        """Positions in `find` of the calls whose replies were lost; without answers, all."""
-        if answers is None:
-            return [*range(len(self.find))]
-        behind = len(answers) - len(self.find)
-        return [n for n, answer in enumerate(answers[behind:]) if isinstance(answer, OutcomeUnknown)]
-
-    def undo_lost(self, lost: Sequence[int], found: Sequence[Any]) -> Calls:
-        """The calls that undo what those at these positions have done, by the answers to their `find`."""
-        by_position = dict(zip(lost, found, strict=True))
-        return self.undo_found([by_position.get(n) for n in range(len(self.find))])
 
 
 class InThread(msgspec.Struct, frozen=True):
@@ -127,9 +111,7 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                     answer = broker.run_many(step) if step else []
                 elif isinstance(step, Durable):
                     answer = broker.write(step.calls)
-                elif isinstance(step, Uninterrupted):
-                    answer = _answered(broker, step)
-                elif isinstance(step, EachReply):
+                elif isinstance(step, EachReply | Uninterrupted):
                     answer = broker.run_each(step.calls)
                 elif isinstance(step, InThread):
                     answer = step.work()
@@ -141,22 +123,6 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
     finally:
         if listener is not None:
             listener.close()
-
-
-def _answered(broker: Broker, step: Uninterrupted) -> list[Any]:
-    try:
-        answers = broker.run_each(step.calls)
-    except OutcomeUnknown:
-        _undo_lost(broker, step, step.lost(None))
-        raise
-    _undo_lost(broker, step, step.lost(answers))
-    return answers
-
-
-def _undo_lost(broker: Broker, step: Uninterrupted, lost: Sequence[int]) -> None:
-    with suppress(JobrunnerError):  # the server is away: the leases end by themselves
-        if lost and (calls := step.undo_lost(lost, broker.run_many([step.find[n] for n in lost]))):
-            broker.run_many(calls)
 
 
 def _waited(listener: Listener, at_most_s: float) -> object:
@@ -220,29 +186,13 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 async def _unbroken(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
     import asyncio
 
-    exchange = asyncio.ensure_future(_answered_async(broker, step))
+    exchange = asyncio.ensure_future(broker.run_each(step.calls))
     try:
         return await asyncio.shield(exchange)
     except asyncio.CancelledError:
         # A second cancellation does not wait; the undo continues in the background.
         await asyncio.shield(asyncio.ensure_future(_undo(broker, exchange, step)))
         raise
-
-
-async def _answered_async(broker: "AsyncBroker", step: Uninterrupted) -> list[Any]:
-    try:
-        answers = await broker.run_each(step.calls)
-    except OutcomeUnknown:
-        await _undo_lost_async(broker, step, step.lost(None))
-        raise
-    await _undo_lost_async(broker, step, step.lost(answers))
-    return answers
-
-
-async def _undo_lost_async(broker: "AsyncBroker", step: Uninterrupted, lost: Sequence[int]) -> None:
-    with suppress(JobrunnerError):
-        if lost and (calls := step.undo_lost(lost, await broker.run_many([step.find[n] for n in lost]))):
-            await broker.run_many(calls)
 
 
 async def _undo(broker: "AsyncBroker", exchange: Awaitable[list[Any]], step: Uninterrupted) -> None:

@@ -21,6 +21,7 @@ from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 from tests.support.waiting import wait_for
 
 _KEEPALIVE_S = 120.0
+_LONGEST_OPERATION_S = 0.05
 _IN_VAIN_S = 20.0
 _LONG_TASK_S = 2.5
 
@@ -109,9 +110,11 @@ def _taken(losing: Losing, findings: Findings) -> None:
 
 def _reserve(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("reserve", losing.times)
-    said = losing.each("reserve", (lambda: way.reserve(1, keepalive=_KEEPALIVE_S) for _ in range(losing.times)))
+    keepalive = 1 + losing.times * _LONGEST_OPERATION_S  # no lease ends before the last one begins
+    said = losing.each("reserve", (lambda: way.reserve(1, keepalive=keepalive) for _ in range(losing.times)))
     findings.equals("reserve: said", set(said), {OutcomeUnknown.__name__})
-    findings.equals("reserve: back at once, as first attempts", _attempts(direct, losing), {1: losing.times})
+    time.sleep(keepalive)  # until the leases have ended that nothing renews
+    findings.equals("reserve: back after the lease, as second attempts", _attempts(direct, losing), {2: losing.times})
 
 
 def _pop(losing: Losing, findings: Findings) -> None:
@@ -195,9 +198,8 @@ _OPERATIONS: tuple[Lost, ...] = (
 def operations(stage: Stage, findings: Findings, times: int) -> None:
     """The reply to an operation is lost after it was applied, for each of eleven operations.
 
-    A push makes one task, also when that is finished before the push is repeated. Reserved tasks go back to their
-    places at once, with no attempt spent. A report counts once, and its caller learns that the reply was lost.
-    Extending twice is harmless.
+    A push makes one task, also when that is finished before the push is repeated. Reserved tasks come back after their
+    lease. A report counts once, and its caller learns that the reply was lost. Extending twice is harmless.
     """
     each = Findings()
     losing = Losing(stage, each, times)
