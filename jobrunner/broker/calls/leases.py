@@ -38,7 +38,7 @@ class Reservation(msgspec.Struct, frozen=True):
 _reserve = ScriptCommand("reserve", lambda reply: reply, repeatable=False)
 _pop = ScriptCommand("pop", lambda reply: reply, repeatable=False)
 _OVER = (b"gone", b"not_reserved", b"lost")
-_commit = ScriptCommand("commit", lambda reply: reply, unsure=_OVER)
+_commit = ScriptCommand("commit", lambda reply: reply, unsure=(b"gone",))
 _fail = ScriptCommand("fail", texts, unsure=_OVER)
 _release = ScriptCommand("release", texts, unsure=_OVER)
 _crash = ScriptCommand("crash", texts, unsure=_OVER)

@@ -59,7 +59,7 @@ def reserve(
 
 
 def commit(ref: QueueRef, held: ReservedItem, result: Any) -> Operation[bool]:
-    """Returns False when the item is gone."""
+    """Returns False when the item is gone, also by this commit, whose reply was lost and which was sent again."""
     (call,) = reports.commit(ref, [held], [result])
     return (yield from _report(held, call)) != "gone"
 

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call, sliced
@@ -80,7 +83,13 @@ def commit(ref: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) 
     reports = [
         (one.id, one.token, _KEPT_MS if one.attempt.type else 0, "succeeded", result, one.then) for one, result in said
     ]
-    return [leases.commit(ref.keys, some) for some in sliced(reports, lambda one: len(one[4]), most=AT_ONCE)]
+    calls = [leases.commit(ref.keys, some) for some in sliced(reports, lambda one: len(one[4]), most=AT_ONCE)]
+    return [replace(call, read=partial(_committed, call.read)) for call in calls]
+
+
+def _committed(read: Callable[[Any], Words], reply: Any) -> Words:
+    """The words, of which 'unknown' says of a commit that its task is gone: by this commit, as it was sent twice."""
+    return ["gone" if word == "unknown" else word for word in read(reply)]
 
 
 def fail(ref: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float], error: str) -> Call[Words]:

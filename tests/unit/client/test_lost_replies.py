@@ -294,7 +294,6 @@ def teller(request: Any, proxy: Proxy, client: Client, clock: Any, on_loop: Any)
 
 
 REPORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "commit": ("commit", lambda lease: lease.commit()),
     "rollback": ("fail", lambda lease: lease.rollback(0)),
     "release": ("release", lambda lease: lease.release()),
     "move": ("move", lambda lease: lease.move("next")),
@@ -325,12 +324,33 @@ def test_of_a_batch_each_lost_reply_is_told(teller: Any, proxy: Proxy) -> None:
     queue = teller.queue("line/q")
     queue.push_many(["a", "b"])
     held = queue.reserve(2)
-    proxy.lose_replies("commit")
+    proxy.lose_replies("fail")
     with pytest.raises(ReportsRefused, match=r"^0 of 2 reports .*; the replies to 2 were lost, and most") as told:
-        queue.commit_many(held)
+        queue.rollback_many(held, 0)
     assert [type(one) for one in told.value.verdicts] == [ReportUnknown, ReportUnknown]
-    assert queue.totals()["succeeded"] == 2
+    assert queue.totals()["failed"] == 2
+
+
+def test_a_commit_whose_reply_is_lost_says_that_its_item_is_gone(teller: Any, proxy: Proxy) -> None:
+    queue = teller.queue("line/q")
+    queue.push_many(["once", "too late"])
+    lease, other = queue.reserve(2)
+    proxy.lose_replies("commit")
+    assert lease.commit() is False
+    assert queue.totals()["succeeded"] == 1
+
+    other.release()
+    with pytest.raises(NotReserved):
+        other.commit()
+
+
+def test_commits_of_a_batch_whose_reply_is_lost_do_so_too(teller: Any, proxy: Proxy) -> None:
+    queue = teller.queue("line/q")
+    queue.push_many(["a", "b"])
+    held = queue.reserve(2)
+    proxy.lose_replies("commit")
     assert queue.commit_many(held) == [False, False]
+    assert queue.totals()["succeeded"] == 2
 
 
 CHANGES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
