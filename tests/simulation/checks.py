@@ -38,6 +38,8 @@ class Observer:
     """The epoch under which a batch was decided."""
     locks: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
     """The task that took the lock of unique tasks last, and the end of the lock."""
+    replacements: set[bytes] = field(default_factory=set)
+    """Names of calls that replaced or rescheduled a unique task: sent again, they get the same reply."""
     flows: SeenFlows = field(default_factory=lambda: SeenFlows(KEYS))
     calls: int = 0
     ended_batches: set[bytes] = field(default_factory=set)

@@ -16,6 +16,7 @@ class _Observer(Protocol):
     now: Callable[[], float]
     tasks: dict[bytes, Seen]
     locks: dict[bytes, tuple[bytes, float]]
+    replacements: set[bytes]
 
 
 def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
@@ -34,7 +35,10 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         if ends > now + 1 and _has_lock(observer, keys, holder, lasts, by_default=False):
             raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
         observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), is_plain=not due)
+    elif args[4] in observer.replacements:
+        return
     else:
+        observer.replacements.add(args[4])
         seen = observer.tasks[task_id]
         if seen.ends > now:
             raise Violation(f"{task_id.decode()} was {word.decode()} while the lease {seen.lease:.0f} holds")
