@@ -181,10 +181,14 @@ def pass_on_cancellation(error: BaseException) -> BaseException:
 
 def cause_of(error: BaseException, on_cancel: OnCancel) -> BaseException:
     """Why a coroutine ended. A cancellation from outside, not by an error of its own, is what `on_cancel` says; when
-    that is a failure the task is not cancelled any more, so that its hooks can await."""
+    that is a failure the task is not cancelled any more, so that its hooks can await. Raises the GeneratorExit of one
+    that outlived its event loop and is thrown away: its attempt has been reported by then."""
     import asyncio  # a worker of threads needs none of it
 
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        raise error from None
     if not isinstance(error, asyncio.CancelledError) or task is None or not task.cancelling():
         return error
     cause = on_cancel(error)

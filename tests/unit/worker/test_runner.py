@@ -359,6 +359,18 @@ def test_a_coroutine_is_awaited_and_steers_alike(runner: Runner) -> None:
     assert asyncio.run(runner.run_async(attempt_at("runner.async"))) == Snoozed(2.0)
 
 
+@pytest.mark.parametrize("kind", ["runner.async", "runner.async_hooked"])
+def test_a_coroutine_that_outlived_its_loop_is_thrown_away_in_silence(runner: Runner, kind: str) -> None:
+    async def begun() -> Any:
+        attempt = runner.run_async(attempt_at(kind))
+        attempt.send(None)
+        return attempt
+
+    acts["run"] = lambda _: asyncio.sleep(60)
+    asyncio.run(begun()).close()
+    assert not {"on_failure", "on_dead", "after"} & set(calls)
+
+
 def test_a_coroutine_that_runs_too_long_fails(runner: Runner) -> None:
     async def linger(_: Job) -> None:
         await asyncio.sleep(60)
