@@ -8,6 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import interpret, pack_calls
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.operation import AFTER_BROKEN_S
 from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.events import Event
 from jobrunner.formatting import describe
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 100
 _WAIT_MS = 2000
-_AFTER_BROKEN_S = 0.2
-"""After a wait whose connection broke: a way that always breaks must not become a loop without pause."""
 _ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 
@@ -66,14 +65,14 @@ async def read_events_async(
 
 async def _awaited_async(
     broker: "AsyncBroker", listener: "AsyncBlockingConnection", keys: Keys, last: str
-) -> list[Event]:  # fmt: skip
+) -> list[Event]:
     import asyncio
 
     waiting = calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS)
     try:
         return interpret(waiting, await listener.reply(pack_calls([waiting], b""), _WAIT_MS / 1000))
     except ServerUnavailable:  # the wait was cut: to ask again tells whether the server is there
-        await asyncio.sleep(_AFTER_BROKEN_S)
+        await asyncio.sleep(AFTER_BROKEN_S)
         return await broker.run(calls.after(keys, last, count=_AT_ONCE))
 
 

@@ -310,16 +310,21 @@ def test_a_finished_task_of_another_queue_keeps_its_result(line, clock):
     assert other.hash("daily")["result"] == b"2"
 
 
-@pytest.mark.parametrize(("type_", "keep_ms"), [("", 3_600_000), ("Report", 3_600_000), ("Report", 60_000)])
-@pytest.mark.parametrize("limits", [{"history_max": 1}, {"history_ms": 1}, {"history_ms": 10_000, "history_max": 1}])
-def test_a_result_outlives_its_entry_as_long_as_its_job_says(mail, clock, limits, type_, keep_ms):
-    mail.configure(**limits)
+def trim_first(mail, clock, type_, keep_ms, result):
+    """A task of this type ends with this result, and its entry is trimmed behind the next one."""
     first = mail.lease("first", type=type_)
-    said = (keep_ms, "succeeded", b"42", b"", type_, "")
+    said = (keep_ms, "succeeded", result, b"", type_, "")
     mail.run(leases.commit_groups(mail.keys, [(said, [first.id, first.token])]))
     clock.advance(5)
     mail.commit(mail.lease("second"))
     mail.run(queues.upkeep(mail.keys))
+
+
+@pytest.mark.parametrize(("type_", "keep_ms"), [("", 3_600_000), ("Report", 3_600_000), ("Report", 60_000)])
+@pytest.mark.parametrize("limits", [{"history_max": 1}, {"history_ms": 1}, {"history_ms": 10_000, "history_max": 1}])
+def test_a_result_outlives_its_entry_as_long_as_its_job_says(mail, clock, limits, type_, keep_ms):
+    mail.configure(**limits)
+    trim_first(mail, clock, type_, keep_ms, b"42")
 
     assert "first" not in mail.ids("done")
     assert mail.hash("first")["result"] == b"42"
@@ -330,11 +335,6 @@ def test_a_result_outlives_its_entry_as_long_as_its_job_says(mail, clock, limits
 def test_a_record_that_no_result_ttl_keeps_ends_with_its_entry(mail, clock, type_, keep_ms):
     """`history_max` bounds the memory that history takes."""
     mail.configure(history_max=1)
-    first = mail.lease("first", type=type_)
-    said = (keep_ms, "succeeded", b"", b"", type_, "")
-    mail.run(leases.commit_groups(mail.keys, [(said, [first.id, first.token])]))
-    clock.advance(5)
-    mail.commit(mail.lease("second"))
-    mail.run(queues.upkeep(mail.keys))
+    trim_first(mail, clock, type_, keep_ms, b"")
 
     assert (mail.ids("done"), mail.hash("first")) == (["second"], {})

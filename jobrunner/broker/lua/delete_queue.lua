@@ -17,7 +17,7 @@ local function delete_tasks(set)
   local ids, left = redis.call('ZRANGE', set, 0, tonumber(count) - 1), {}
   for _, id in ipairs(ids) do
     local key = tasks .. id
-    if set ~= done or is_record_in(done, id) then left[#left + 1] = key end
+    if set ~= done or read_record(done, id) then left[#left + 1] = key end
     local task = set ~= done and redis.pcall('HMGET', key, 'then', 'finished_at', 'died_at', 'lock')
     if task and not task.err then
       if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end

@@ -16,7 +16,7 @@ redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys, is_dead = {}, string.sub(set, -5) == ':dead'
 for _, id in ipairs(ids) do
   local key = tasks .. id
-  if not is_history or is_record_in(set, id) then keys[#keys + 1] = key end
+  if not is_history or read_record(set, id) then keys[#keys + 1] = key end
   local task = not is_history and redis.pcall('HMGET', key, 'then', 'finished_at', 'died_at', 'group')
   if task and not task.err then
     if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end

@@ -12,7 +12,7 @@ local removed, finished = 0, 0
 local function remove_one(id)
   if redis.call('ZSCORE', pending, id) then return 'reserved' end
   local was_done = redis.call('ZREM', done, id)
-  local is_record = was_done == 1 and is_record_in(done, id)
+  local is_record = was_done == 1 and read_record(done, id)
   local was_dead = redis.call('ZREM', dead, id)
   local group = was_dead == 1 and redis.pcall('HGET', tasks .. id, 'group')
   if group and not group.err then leave_group(group) end

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Calls: TypeAlias = list[Call[Any]]
-_AFTER_BROKEN_S = 0.2
+AFTER_BROKEN_S = 0.2
 """After a wait whose connection broke: a way that always breaks must not become a loop without pause."""
 
 
@@ -130,7 +130,7 @@ def _waited(listener: Listener, at_most_s: float) -> object:
     try:
         return listener.wait(at_most_s)
     except ServerUnavailable:
-        sleep(min(at_most_s, _AFTER_BROKEN_S))
+        sleep(min(at_most_s, AFTER_BROKEN_S))
         return None
 
 
@@ -173,7 +173,7 @@ async def _waited_async(listener: AsyncListener, at_most_s: float) -> object:
     try:
         return await listener.wait(at_most_s)
     except ServerUnavailable:
-        await asyncio.sleep(min(at_most_s, _AFTER_BROKEN_S))
+        await asyncio.sleep(min(at_most_s, AFTER_BROKEN_S))
         return None
 
 

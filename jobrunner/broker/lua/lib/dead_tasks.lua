@@ -80,9 +80,9 @@ end
 
 local unfit = {}
 
--- Whether a waiting task cannot be handed out: one that is damaged is deleted, one that was to be cancelled while an
--- attempt ran is (`cancel_requested`), and one that did not start in time dies. Time to start no longer matters for a
--- task that was tried.
+-- Whether a waiting task cannot be handed out: a damaged one is deleted; one whose cancellation was requested while an
+-- attempt ran is cancelled; one that did not start in time dies. Time to start no longer matters for a task that was
+-- tried.
 local function is_unfit(id, is_damaged, expires_in, enqueue_time, attempts, cancel_requested, now, config)
   if is_damaged then
     drop_damaged(id)

@@ -35,15 +35,14 @@ local function own_keep_ms(keep_ms, type, history)
   if history.most > 0 or tonumber(keep_ms) > history.age then return keep_ms end
 end
 
--- Returns the key of the hash of a trimmed entry when it is to be deleted now. One that is to stay longer, as its job
--- says, expires then; that of another task stays (see is_record_in).
+-- Returns the key of the hash of a trimmed entry if the hash is to be deleted now. A hash that its job keeps for longer
+-- gets that as its end of life.
 local function trim_record(id, ended, now)
-  if not is_record_in(done, id) then return end
-  local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'keep_ms', 'type')
-  local left_ms = math.ceil(tonumber(ended) + (number(task[1]) or usual_keep_ms(task[2])) - now)
-  if left_ms <= 0 then return key end
-  if left_ms < redis.call('PTTL', key) then redis.call('PEXPIRE', key, exact(left_ms)) end
+  local left_ms, keep_ms, type = read_record(done, id)
+  if not left_ms then return end
+  local kept_ms = math.ceil(tonumber(ended) + (number(keep_ms) or usual_keep_ms(type)) - now)
+  if kept_ms <= 0 then return tasks .. id end
+  if kept_ms < left_ms then redis.call('PEXPIRE', tasks .. id, exact(kept_ms)) end
 end
 
 -- Reads how long tasks ran, in the order of their reports, behind the first `reports` of them. Workers measure it and

@@ -41,12 +41,17 @@ local function is_finished(key)
   return redis.call('PTTL', key) >= 0
 end
 
--- Whether the hash of an entry in `done` is still that of the entry: of a finished task of this queue. It may have
--- expired before the entry, and another task have its id by now, in this queue or in another one of the tag.
-local function is_record_in(done, id)
-  if not is_finished(tasks .. id) then return false end
-  local queue = redis.pcall('HGET', tasks .. id, 'queue')
-  return queue and not queue.err and string.match(queue, '[^/]*$') == string.sub(done, #tasks - 4, -6)
+-- What the hash of an entry in `done` says: how long it still stays (ms), and its fields `keep_ms` and `type`. Nothing
+-- when it is not that of the entry: the hash may have expired, and another task have its id by now, in this queue or in
+-- another one of the tag.
+local function read_record(done, id)
+  local left_ms = redis.call('PTTL', tasks .. id)
+  if left_ms < 0 then return end
+  local task = redis.pcall('HMGET', tasks .. id, 'queue', 'keep_ms', 'type')
+  local queue = not task.err and task[1]
+  if queue and string.match(queue, '[^/]*$') == string.sub(done, #tasks - 4, -6) then
+    return left_ms, task[2], task[3]
+  end
 end
 
 -- Whether the end of a task needs no field. The index of history has the time, as long as the hash does not outlive it;
