@@ -218,17 +218,13 @@ def test_payloads_that_do_not_fit_are_dead_also_when_the_rows_of_their_batch_are
     monkeypatch.setattr(batch_run, "THROUGH_DRIVER", 0)
     flights.spark_sink("late", table=table, schema="n long", **SOON)
     ids = flights.push_many("late", [{"n": 0}, {"n": 1}, {"n": 2}, {"n": "three"}, {"n": 4}])
-    before = {key: raw.dump(key) for key in raw.keys("*")}
+    before = contents(raw)
     dead = take("late")
     dead.stage()
     if how == "the driver died":
-        queue = keys.queue("flights/late")
-        raw.zadd(queue.batches, {dead.lease.id: 0})
-        raw.hset(queue.batch + dead.lease.id.encode(), "ends", 1)
+        end_lease(raw, keys, dead.lease)
     else:
-        raw.delete(*raw.keys("*"))
-        for key, value in before.items():
-            raw.restore(key, 0, value)
+        go_back(raw, before)
     drive("late")
     assert client.queue("flights/late").ids("dead") == [ids[3]]
     assert sorted(row["n"] for row in read(table)) == [0, 1, 2, 4]
@@ -238,12 +234,10 @@ def test_items_of_a_batch_that_the_server_forgot_are_not_written_twice(flights, 
     """The server goes back to the moment before the batch was taken, as by a failover to a replica that lags."""
     flights.spark_sink("late", table=table, schema="n long", id_column="item", batch=3, **SOON)
     ids = flights.push_many("late", [{"n": n} for n in range(4)])
-    before = {key: raw.dump(key) for key in raw.keys("*")}
+    before = contents(raw)
     lost = take("late", n=2)
     lost.stage()
-    raw.delete(*raw.keys("*"))
-    for key, value in before.items():
-        raw.restore(key, 0, value)
+    go_back(raw, before)
     drive("late")
     assert sorted(row["item"] for row in read(table)) == sorted(ids)
     assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
@@ -256,16 +250,12 @@ def test_items_that_the_server_forgot_of_a_batch_that_it_knows_are_not_written_t
     flights.spark_sink("late", table=table, schema="n long", id_column="item", batch=3, **SOON)
     ids = flights.push_many("late", [{"n": n} for n in range(5)])
     lost = take("late", n=2)
-    before = {key: raw.dump(key) for key in raw.keys("*")}
+    before = contents(raw)
     lost.lease.batches.top_up(lost.lease, 2)
     lost.stage()
     assert len(read(table)) == 4
-    raw.delete(*raw.keys("*"))
-    for key, value in before.items():
-        raw.restore(key, 0, value)
-    queue = keys.queue("flights/late")
-    raw.zadd(queue.batches, {lost.lease.id: 0})
-    raw.hset(queue.batch + lost.lease.id.encode(), "ends", 1)
+    go_back(raw, before)
+    end_lease(raw, keys, lost.lease)
     drive("late")
     assert sorted(row["item"] for row in read(table)) == sorted(ids)
     assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
@@ -278,23 +268,38 @@ def test_parts_of_a_split_that_the_server_forgot_are_written_when_it_is_split_ag
     flights.spark_sink("late", table=table, schema="n long", id_column="item", batch=4, quarantine=True, **SOON)
     ids = flights.push_many("late", [{"n": n} for n in range(4)])
     whole = take("late", n=4)
-    before = {key: raw.dump(key) for key in raw.keys("*")}
+    before = contents(raw)
     whole.lease.fail("one is bad", delay_s=0, fate="blamed")
     for _ in range(4):
         stage_and_die(take("late"))
-    raw.delete(*raw.keys("*"))
-    for key, value in before.items():
-        raw.restore(key, 0, value)
+    go_back(raw, before)
 
-    queue = keys.queue("flights/late")
-    raw.zadd(queue.batches, {whole.lease.id: 0})
-    raw.hset(queue.batch + whole.lease.id.encode(), "ends", 1)
+    end_lease(raw, keys, whole.lease)
     again = take("late")
     stage_and_die(again)
     again.lease.fail("one is bad", delay_s=0, fate="blamed")
     drive("late")
     assert sorted(row["item"] for row in read(table)) == sorted(ids)
     assert client.queue("flights/late").counts()["pending"] == 0
+
+
+def contents(raw):
+    """Everything on the server, for `go_back`."""
+    return {key: raw.dump(key) for key in raw.keys("*")}
+
+
+def go_back(raw, before):
+    """The server forgets what came since, as after a failover to a replica that lags."""
+    raw.delete(*raw.keys("*"))
+    for key, value in before.items():
+        raw.restore(key, 0, value)
+
+
+def end_lease(raw, keys, lease):
+    """The batch is due again, as if its driver had died."""
+    queue = keys.queue("flights/late")
+    raw.zadd(queue.batches, {lease.id: 0})
+    raw.hset(queue.batch + lease.id.encode(), "ends", 1)
 
 
 def stage_and_die(attempt):
