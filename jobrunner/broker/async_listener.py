@@ -1,4 +1,4 @@
-"""What a coroutine awaits in the server, on a connection of its own: a hint, or events."""
+"""Connections on which a coroutine waits in the server: for a hint, or for events."""
 
 import asyncio
 from collections.abc import Iterable

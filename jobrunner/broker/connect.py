@@ -214,7 +214,7 @@ def _unavailable(server: object, error: Exception) -> str:
 
 
 def _tls(server: object, told: str) -> str:
-    """What may be wrong with TLS, when a server broke the connection off or was silent."""
+    """Advice about TLS for the error of a server that broke the connection off or was silent; '' where none fits."""
     scheme = re.match(r"redis(s?)(\+\w+)?://", str(server))
     if scheme is None:
         return ""

@@ -252,7 +252,8 @@ def _taken(ref: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> O
 def taking(
     wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, commits: Sequence[Call[Any]] = ()
 ) -> Uninterrupted:
-    """Reserves so many items from each queue, behind the commits. What was taken goes back when nobody hears of it."""
+    """Reserves so many items from each queue, behind the commits. What was reserved is released when the
+    caller is cancelled meanwhile."""
     reserves = [leases.reserve(ref.keys, n, token=new_token(), keepalive_ms=keepalive_ms) for ref, n in wanted]
     return Uninterrupted([*commits, *reserves], undo=lambda answers: _released(wanted, answers[len(commits) :]))
 

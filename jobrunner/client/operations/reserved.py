@@ -101,8 +101,8 @@ def fail(ref: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float],
 
 
 def release(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
-    """Back to their places."""
-    return leases.release(ref.keys, [(one.id, one.token, "!") for one in held])  # whoever reserved it has begun
+    """Back to their places. An item that a program reserved counts as begun."""
+    return leases.release(ref.keys, [(one.id, one.token, "!") for one in held])
 
 
 def extend(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:

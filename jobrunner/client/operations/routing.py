@@ -64,7 +64,7 @@ class Router:
         self._since: Counter[int] = Counter()
         """How many each shard was given since the last measure began: with `max_size`, where each of them counts."""
         self._counting = threading.Lock()
-        """Threads share the heaps: one that reads the least shard and replaces it would replace another's."""
+        """Threads share the heaps. Between reading the least shard and replacing it, another thread may replace it."""
         self._nodes: list[tuple[float, float, list[tuple[float, float, int]]]] = []
         """A heap of the nodes by their backlog; of each, a heap of its shards by theirs. The second numbers are random,
         so that equal ones take turns."""
