@@ -3,6 +3,7 @@
 Nobody here knows of these leases, so their tasks would wait until they end; a task with one attempt would be dead then
 and have never run. The numbers of the leases are known, so the server is asked for them as soon as it answers again. It
 is asked more than once, as a command may still be on its way: the system goes on sending what a closed connection left.
+The first questions follow each other closely, as they may be lost like the reserve, and leases may last one second.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
 
 _log = SafeLogger("jobrunner.worker")
-_FIRST_PAUSE_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 32.0
 """Pauses between the questions double, up to this one; behind it nothing is on its way any more."""
 

@@ -45,8 +45,9 @@ def broken(stage: Stage, findings: Findings, tasks: int, seconds: int) -> None:
 def cut(stage: Stage, findings: Findings, tasks: int, seconds: int, share: float) -> None:
     """Connections break at random bytes, in the middle of requests and replies, those of the producer too.
 
-    Loss 0; nothing is enqueued twice, and no attempt begins twice; a lease is lost by at most one in ten of the cuts.
-    Workers of threads, of processes and of coroutines go on without help, and no connection is left open.
+    Loss 0; nothing is enqueued twice, and no attempt begins twice; a lease is lost by at most one in ten of the cuts,
+    or those of one reserve. Workers of threads, of processes and of coroutines go on without help, and no connection
+    is left open.
     """
     stage.record_history()
     proxy = stage.proxy()
@@ -63,7 +64,7 @@ def cut(stage: Stage, findings: Findings, tasks: int, seconds: int, share: float
     proxy.cut_share = 0.0
     stage.drain()
 
-    judge(stage, findings, more_starts=max(proxy.cuts // 10, 1))
+    judge(stage, findings, more_starts=max(proxy.cuts // 10, SLOTS))
     findings.equals("enqueued", stage.client.queue(QUEUE).totals()["enqueued"], len(stage.acknowledged))
     findings.equals("workers that exited", sum(not worker.alive for worker in workers), 0)
     grown = [_descriptors(worker.pid) - held for worker, held in zip(workers, before, strict=True)]

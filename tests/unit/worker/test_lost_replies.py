@@ -146,7 +146,7 @@ def test_the_questions_come_to_an_end(broker: Broker, keys: Keys, asks_at: list[
         asks_at[0] += pause_s
         lost.hand_back()
 
-    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0]
+    assert pauses == pytest.approx([0.0, *(0.05 * 2**n for n in range(10))])
 
 
 def test_a_server_that_is_away_is_asked_until_it_answers(
@@ -170,6 +170,26 @@ def test_a_server_that_is_away_is_asked_until_it_answers(
 
     assert audit("q") | {"pending": 0, "waiting": 2} == audit("q")
     assert lost.until_next(math.inf) == math.inf
+
+
+@pytest.mark.parametrize("cut_off", ["the question", "the release"])
+def test_a_question_or_a_release_that_is_cut_off_is_sent_again_before_a_lease_of_a_second_ends(
+    broker: Broker, keys: Keys, client: Client, audit: Audit, asks_at: list[float], cut_off: str
+) -> None:
+    way: Any = Unreachable(broker)
+    lost = LostReplies(way, keys)
+    push(client, 2)
+    broker.run(leases.reserve(keys.queue("q"), 2, token=FIRST))
+    lost.note("q", 2, FIRST)
+    cuts = [cut_off == "the question", True]
+    way.run_each = lambda calls: _raise(OutcomeUnknown("cut")) if cuts and cuts.pop(0) else broker.run_each(calls)
+
+    while audit("q")["pending"]:
+        asks_at[0] += lost.until_next(math.inf)
+        lost.hand_back()
+
+    assert asks_at[0] - 100.0 < 0.5
+    assert not cuts
 
 
 def _raise(error: Exception) -> Any:
