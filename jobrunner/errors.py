@@ -184,7 +184,7 @@ class ServerError(JobrunnerError):
 
 
 class ServerUnavailable(ServerError):
-    """The server cannot be reached; nothing was sent."""
+    """The server cannot be reached; nothing was sent, or only what changes nothing more when it is made once more."""
 
 
 class BufferFull(ServerUnavailable):

@@ -76,6 +76,12 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     head: PackedHead | None = None
     """All but the last words, packed before, for a server that uses its own clock."""
 
+    @property
+    def must_be_answered(self) -> bool:
+        """Whether its caller has to know whether it was applied: made once more as a new call, it would do more, or
+        tell less. Of a `repeatable` call that is not so where its effect is the same however often it is made."""
+        return bool(self.unsure) or self.repeat_s < inf
+
 
 class ScriptCommand(Generic[T]):
     """A script as a function from keys and named arguments to a Call. The file is read at the first use."""

@@ -112,12 +112,14 @@ class ClusterBatch:
                 self._settle(part, error)
 
     def give_up(self, error: JobrunnerError) -> None:
-        """Ends the batch when the time is up: open calls have failed. Raises the error when no call was answered."""
-        if not self._answered:
-            raise error
+        """Ends the batch when the time is up: open calls have failed, and of one that was sent and must be answered the
+        outcome is unknown. Raises the first error when no call was answered."""
         failed, self._open = self._open, []
-        for part in failed:
-            self._settle(part, error)
+        errors = [_given_up(part, error) for part in failed]
+        if not self._answered:
+            raise next((one for one in errors if one is not error), error)
+        for part, told in zip(failed, errors, strict=True):
+            self._settle(part, told)
 
     def replies(self) -> list[Any]:
         """A reply or an error for each call, in order. Of several confirmations by nodes the weakest counts."""
@@ -190,6 +192,12 @@ class ClusterBatch:
             self._replies[index] = OutcomeUnknown(f"{told_by}; it was applied, in part, or not")
         else:
             self._replies[index] = reply
+
+
+def _given_up(part: _CallPart, error: JobrunnerError) -> JobrunnerError:
+    if part.sent_at is None or not part.call.must_be_answered:
+        return error
+    return OutcomeUnknown(f"the connection broke; the call was applied or it was not; since then: {error}")
 
 
 def _more(before: Any, reply: Any) -> Any:

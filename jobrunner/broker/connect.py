@@ -24,7 +24,7 @@ from jobrunner.broker.redis_errors import (
     TlsError,
 )
 from jobrunner.clock import since_boot, sleep
-from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerError, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
 
 if TYPE_CHECKING:
@@ -246,9 +246,11 @@ class ReconnectPolicy(msgspec.Struct):
     """When it was last known that nothing had been sent."""
     lost: Exception | None = None
     """The error for which the calls are sent again: the server may have applied them by then."""
+    unanswered: Call[Any] | None = None
+    """The first of these calls that `must_be_answered`."""
 
     def wait_to_connect(self, error: Exception) -> None:
-        """Pauses before the next try to connect; raises ServerUnavailable when the time is up."""
+        """Pauses before the next try to connect; raises what `pause_to_connect` raises."""
         sleep(self.pause_to_connect(error))
 
     def wait_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> None:
@@ -258,8 +260,8 @@ class ReconnectPolicy(msgspec.Struct):
     def pause_to_connect(self, error: Exception) -> float:
         """Seconds to pause before the next try to connect, or before a server that is loading is asked again.
 
-        Raises ServerUnavailable when the time is up, ServerRefused for a wrong user or password, and Demoted when the
-        calls are not sent again.
+        Raises ServerUnavailable when the time is up, or OutcomeUnknown if the calls were sent and must be answered;
+        ServerRefused for a wrong user or password, and Demoted when the calls are not sent again.
         """
         if isinstance(error, (AuthenticationError, ResponseError)):
             raise server_error(error, server=self.server) from error
@@ -268,9 +270,9 @@ class ReconnectPolicy(msgspec.Struct):
         if isinstance(error, Demoted) and not error.waits:
             return 0.0
         if isinstance(error, TlsError):
-            raise ServerUnavailable(f"no TLS with the server at {self.server}: {error}") from error
+            raise self._given_up(f"no TLS with the server at {self.server}: {error}") from error
         if self._is_over(error):
-            raise ServerUnavailable(_unavailable(self.server, error)) from error
+            raise self._given_up(_unavailable(self.server, error)) from error
         if self.lost is None:
             self.unsent_until = since_boot()
         return self._next_pause()
@@ -284,6 +286,7 @@ class ReconnectPolicy(msgspec.Struct):
         if once is not None or self._is_over(error):
             raise OutcomeUnknown(self._broke_during(once, error)) from error
         self.has_repeated, self.lost = True, error
+        self.unanswered = next((call for call in calls if call.must_be_answered), None)
         return 0.0 if stale else self._next_pause()
 
     def check_age(self, calls: Sequence[Call[Any]]) -> None:
@@ -294,6 +297,11 @@ class ReconnectPolicy(msgspec.Struct):
         if self.lost is not None and late is not None:
             told = self._broke_during(late, self.lost)
             raise OutcomeUnknown(f"{told}, and {age_s:.0f} s later it is too late to send it again") from self.lost
+
+    def _given_up(self, why: str) -> ServerError:
+        if self.unanswered is None or self.lost is None:
+            return ServerUnavailable(why)
+        return OutcomeUnknown(f"{self._broke_during(self.unanswered, self.lost)}; since then: {why}")
 
     def _broke_during(self, call: Call[Any] | None, error: Exception) -> str:
         name = call.script.name if call is not None and call.script else "the command"

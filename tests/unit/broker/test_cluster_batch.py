@@ -175,6 +175,21 @@ def test_what_the_nodes_forget_is_not_sent_again_after_its_time(
     assert "too late to send" in str(late)
 
 
+def test_of_what_was_sent_before_the_nodes_went_away_the_outcome_is_unknown(cluster: Cluster) -> None:
+    noted, read = structs.replace(get(LINES[0]), repeat_s=9), get(LINES[0])
+    for error, calls, expected in (
+        (OutcomeUnknown("lost"), [read, noted], "since then: no server"),
+        (OutcomeUnknown("lost"), [read], "^no server"),
+        (ServerUnavailable("away"), [read, noted], "^no server"),
+    ):
+        parts = ClusterBatch(calls, cluster, None)
+        (group,) = parts.groups()
+        parts.failed(group, error)
+
+        with pytest.raises(OutcomeUnknown if "then" in expected else ServerUnavailable, match=expected):
+            parts.give_up(ServerUnavailable("no server"))
+
+
 def test_of_calls_that_are_all_too_late_none_is_confirmed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     now, confirm = [0.0], confirmation("replicated", 100)
     monkeypatch.setattr(cluster_batch, "since_boot", lambda: now[0])

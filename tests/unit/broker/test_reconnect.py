@@ -95,6 +95,18 @@ def test_a_call_that_the_server_forgets_is_not_sent_again_after_its_time(time):
         policy.check_age([ALWAYS, NOTED])
 
 
+def test_the_outcome_of_what_was_sent_before_the_server_went_away_is_unknown(time):
+    policy = ReconnectPolicy(2, "here", began=time.now)
+    policy.wait_to_repeat(RedisConnectionError("reset"), [ALWAYS, NOTED], stale=True)
+    with pytest.raises(OutcomeUnknown, match=r"during the command: reset; .* or it was not; since then: no server at"):
+        without_end(lambda: policy.wait_to_connect(LOST))
+
+    policy = ReconnectPolicy(2, "here", began=time.now)
+    policy.wait_to_repeat(RedisConnectionError("reset"), [ALWAYS], stale=True)
+    with pytest.raises(ServerUnavailable, match=r"^no server at"):
+        without_end(lambda: policy.wait_to_connect(LOST))
+
+
 def test_a_server_that_was_silent_for_a_whole_timeout_gets_none(time):
     policy = ReconnectPolicy(2, "here", began=time.now)
     time.pass_(5)

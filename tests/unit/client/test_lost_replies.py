@@ -15,7 +15,15 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
 from jobrunner.client.item import Item
 from jobrunner.clock import since_boot
-from jobrunner.errors import DuplicateTask, LeaseError, NotReserved, OutcomeUnknown, ReportsRefused, ReportUnknown
+from jobrunner.errors import (
+    DuplicateTask,
+    LeaseError,
+    NotReserved,
+    OutcomeUnknown,
+    ReportsRefused,
+    ReportUnknown,
+    ServerUnavailable,
+)
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
 from tests.reliability.proxy import Proxy
@@ -423,6 +431,33 @@ def test_a_push_that_would_come_again_too_late_for_its_note_is_not_sent_again(
         pushed = queue.push("in time")
         consumer.take_all()
         assert consumer.taken == ["mine", pushed]
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_push_is_not_called_unsent_when_its_server_goes_away_with_the_reply(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, on_loop: Any, kind: str
+) -> None:
+    """It adds nothing when it is made once more, by a program that waited for the server."""
+    made: Any = AsyncClient if kind == "asyncio" else Client
+    with_face = Awaited(made(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0.5), on_loop)
+
+    def take_and_leave() -> None:
+        consumer.take_all()
+        proxy.close()
+
+    with with_face if kind == "asyncio" else with_face.real as sender:
+        queue = sender.queue("line/q")
+        queue.push("warm")
+        proxy.before_loss = take_and_leave
+        consumer.lose()
+        with pytest.raises(OutcomeUnknown, match=r"it was applied or it was not; since then: no server at"):
+            queue.push("once", id="mine")
+        with pytest.raises(ServerUnavailable, match=r"^no server at"):
+            queue.push("unsent")
+    client.queue("line/q").push("once", id="mine")
+    consumer.take_all()
+
+    assert consumer.taken[1:] == ["mine"]
 
 
 def test_a_kept_job_is_sent_again_as_long_as_its_id_is_known(
