@@ -197,6 +197,8 @@ class Fetcher:
                 turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._catch_up, turn))
                 self._parts.stats.round_trip(perf_counter() - began)
         except OutcomeUnknown:
+            for report in turn.reports:
+                self.reporting.lost_answer(report)
             for queue, count, first, _ in turn.reserves:
                 self._lost.note(queue, count, first)
             raise

@@ -9,7 +9,7 @@ from typing import Any
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, text
 from jobrunner.broker.calls import events
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.flow_relay import relay
@@ -22,7 +22,7 @@ from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
-from jobrunner.worker.report.stats import COUNTED, TOO_LATE
+from jobrunner.worker.report.stats import COUNTED, TOO_LATE, UNKNOWN
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
@@ -144,6 +144,8 @@ class Reporting:
         self._by = Reporter(parts.worker_id, parts.release, parts.timed)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
+        self._unanswered: set[str] = set()
+        """Tokens of attempts whose report was sent, and may have been made, as no answer came."""
         self.backpressure = Backpressure(parts.rotation)
         self.pending: list[Report] = []
         """Those of the next exchange."""
@@ -207,6 +209,10 @@ class Reporting:
             return []
         return report_calls(self._keys, self.pending, singly=self._refusals > 0, by=self._by)
 
+    def lost_answer(self, call: ReportCall) -> None:
+        """The connection broke behind these reports. They stay, and are sent again."""
+        self._unanswered.update(attempt.token for attempt, _ in call.reports)
+
     def take_replies(self, calls: list[ReportCall], replies: list[Any]) -> JobrunnerError | None:
         """Takes in the answers to the reports of a turn, the first of the replies: drops what is over, keeps what is
         still to be made. Returns the last error with which the server refused a call."""
@@ -214,7 +220,11 @@ class Reporting:
         kept: list[Report] = []
         changed: list[Report] = []
         for call, reply in zip(calls, replies, strict=False):
+            if self._unanswered and isinstance(reply, list):
+                reply = self._of_second_sending(call, reply)
             if isinstance(reply, _AWAY):
+                if isinstance(reply, OutcomeUnknown):
+                    self.lost_answer(call)
                 self._undelivered.keep(call.reports, reply)
             elif isinstance(reply, JobrunnerError):
                 refused = reply
@@ -240,6 +250,16 @@ class Reporting:
         if self._undelivered.is_on:
             pause_s = min(pause_s, self._undelivered.until_next())
         return min(pause_s, self.backpressure.until_next()) if self.backpressure.is_on else pause_s
+
+    def _of_second_sending(self, call: ReportCall, verdicts: list[Any]) -> list[Any]:
+        """The verdicts as those of a call that the driver itself sent again: see `Call.unsure`."""
+        unsure = {text(word) for word in call.call.unsure}
+        again = [attempt.token in self._unanswered for attempt, _ in call.reports]
+        self._unanswered.difference_update(attempt.token for attempt, _ in call.reports)
+        return [
+            UNKNOWN if was_sent and verdict in unsure else verdict
+            for was_sent, verdict in zip(again, verdicts, strict=True)
+        ]
 
     def _after_moves(self, call: ReportCall, verdicts: list[Any]) -> list[Report]:
         """Keeps the reports whose target is full; returns those that have to be made in another way."""

@@ -19,6 +19,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
+from jobrunner.inspector.stats import series
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
 from jobrunner.worker.fetch import fetcher, intake, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
@@ -143,6 +144,14 @@ class Unreachable:
         if self.losing:
             raise OutcomeUnknown("the connection broke")
         return replies
+
+
+class LosingOne(Unreachable):
+    """A broker to a cluster of which one node loses the replies, while others answer."""
+
+    def run_each(self, calls: Any, meanwhile: Any = None) -> list[Any]:
+        replies = self._broker.run_each(calls, meanwhile)
+        return [OutcomeUnknown("that node is away") for _ in replies] if self.losing else replies
 
 
 @pytest.fixture(autouse=True)
@@ -275,6 +284,37 @@ def test_a_report_whose_reply_was_lost_is_sent_again(broker: Broker, keys: Keys,
     bench.step()
     assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
     assert client.queue("q").totals()["succeeded"] == 1
+
+
+@pytest.mark.parametrize("of_a_node", [False, True])
+def test_reports_whose_reply_was_lost_are_not_counted_as_stale(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch, of_a_node: bool
+) -> None:
+    """Beside one that was stale before, and reserves, for which the driver sends nothing again by itself."""
+    now = [monotonic()]
+    monkeypatch.setattr(waiting_reports, "monotonic", lambda: now[0])
+    way = LosingOne(broker) if of_a_node else Unreachable(broker)
+    bench = Bench(way, keys, slots=4)
+    ids = push(client, 5)
+    good, bad, gone, late = bench.begun()
+    client.queue("q").delete(ids[2])
+    bench.finished.add(gone, Failed("deleted"))
+    bench.step()
+    bench.finished.add(good, Succeeded())
+    bench.finished.add(bad, Failed("no"))
+    way.losing = True
+    with pytest.raises(OutcomeUnknown):
+        bench.step()
+    way.losing = False
+    client.queue("q").delete(ids[3])
+    bench.finished.add(late, Failed("deleted later"))
+    now[0] += 3.0
+    bench.step()
+    bench.step()
+    bench.figures.flush()
+
+    assert bench.fetcher.in_hand == 1
+    assert series(client, queue="q").total.counts == {"succeeded": 1, "failed": 1, "stale": 2}
 
 
 class Refusing(Unreachable):

@@ -13,18 +13,10 @@ from jobrunner.broker.keys import Keys
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.worker.fetch import lost_replies
 from jobrunner.worker.fetch.lost_replies import LostReplies
-from tests.unit.worker.test_fetcher import Bench, Unreachable, push
+from tests.unit.worker.test_fetcher import Bench, LosingOne, Unreachable, push
 
 Audit = Callable[..., dict[str, int]]
 FIRST = 5_000
-
-
-class LosingOne(Unreachable):
-    """A broker to a cluster of which one node loses the replies to reserves, while others answer."""
-
-    def run_each(self, calls: Any, meanwhile: Any = None) -> list[Any]:
-        replies = self._broker.run_each(calls, meanwhile)
-        return [OutcomeUnknown("that node is away") for _ in replies] if self.losing else replies
 
 
 @pytest.fixture
