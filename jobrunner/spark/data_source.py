@@ -34,8 +34,9 @@ from jobrunner.spark.running import activate, conf_of, first_line, has_conf, is_
 from jobrunner.spark.shipping import ship_package
 from jobrunner.spark.sink.micro_batch import OncePerRun, as_options, warn_of_plain_append
 from jobrunner.spark.sink.writer import StreamWriter, batch_writer
+from jobrunner.spark.source.batch_reader import BatchReader, FilteringReader
+from jobrunner.spark.source.history_stream import HistoryStream
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
-from jobrunner.spark.source.readers import BatchReader, FilteringReader, HistoryStream
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")

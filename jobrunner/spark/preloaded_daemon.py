@@ -25,7 +25,8 @@ _PRELOADED = (
     _OF_STATIONS,
     "pandas",
     "pyarrow.compute",
-    "jobrunner.spark.source.readers",
+    "jobrunner.spark.source.batch_reader",
+    "jobrunner.spark.source.history_stream",
     "jobrunner.spark.station.staging",
 )
 

@@ -17,8 +17,8 @@ from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
 from jobrunner.spark import register
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import PROTECTED
+from jobrunner.spark.source.batch_reader import FilteringReader
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of
-from jobrunner.spark.source.readers import FilteringReader
 from jobrunner.spark.source.scan import QueueSlice
 from tests.security.conftest import KEY
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.broker.calls import queues
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime, UnknownOption
+from jobrunner.spark.source.history_stream import HistoryStream
 from jobrunner.spark.source.options import shape_of, stream_options
-from jobrunner.spark.source.readers import HistoryStream
 
 NOW_MS = 1_700_000_000_000.0
 ALL = ReadAllAvailable()

@@ -36,7 +36,7 @@ from jobrunner.spark.failures import is_of_spark
 from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
-from jobrunner.spark.source.readers import check_untrimmed
+from jobrunner.spark.source.history_stream import check_untrimmed
 
 LAG_S = 5.0
 """Tasks that ended this lately are left to the next run: after a failover, the new server's clock differs a little."""

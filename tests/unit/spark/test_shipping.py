@@ -23,8 +23,8 @@ from jobrunner.spark.data_source import JobrunnerSource
 from jobrunner.spark.failures import error_line, is_never_of_items
 from jobrunner.spark.running import set_conf
 from jobrunner.spark.shipping import Shipped, sent, ship_package
+from jobrunner.spark.source.batch_reader import BatchReader, FilteringReader
 from jobrunner.spark.source.options import batch_options, shape_of
-from jobrunner.spark.source.readers import BatchReader, FilteringReader
 
 WITHOUT_MSGSPEC = """
 import pickle, sys
@@ -74,8 +74,8 @@ STUB = "def _instance(*_): pass"
 OLDER = {
     "a module": ({}, "No module named 'jobrunner.spark.shipping'"),
     "a class": (
-        {"spark/shipping": STUB, "spark/source/readers": ""},
-        "Can't get attribute 'FilteringReader' on <module 'jobrunner.spark.source.readers'",
+        {"spark/shipping": STUB, "spark/source/batch_reader": ""},
+        "Can't get attribute 'FilteringReader' on <module 'jobrunner.spark.source.batch_reader'",
     ),
     "a name in a module": (
         {"spark/shipping": "from jobrunner.errors import Newer"}, "cannot import name 'Newer' from 'jobrunner.errors'",

@@ -1,35 +1,18 @@
-"""The two readers of the data source: the batch read of queues or history, and history as a stream.
+"""History as a stream.
 
-The batch read cuts the sets into slices as they stand when it is planned, and reads them as they stand when it runs.
-
-An offset of the stream is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end).
-A task that finishes after the server was asked for its time has that time or a later one, so a range in the past is
-complete, and reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were
-deleted before they were read are an error, not a gap.
+An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). A task that
+finishes after the server was asked for its time has that time or a later one, so a range in the past is complete, and
+reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were deleted before they
+were read are an error, not a gap.
 """
 
 import math
-import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from jobrunner.broker.broker import Broker
@@ -45,132 +28,6 @@ from jobrunner.spark.shipping import sent
 from jobrunner.spark.source.items import ItemRead
 from jobrunner.spark.source.options import ReadOptions, ReadSchema
 from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
-
-_NEVER_NULL = ("_queue", "_state", "_type")
-_TIMES = {"_when": ("scheduled", "pending", "dead", "done"), "_finished_at": ("done",)}
-_FROM = (EqualTo, GreaterThan, GreaterThanOrEqual)
-_TO = (EqualTo, LessThan, LessThanOrEqual)
-
-
-class BatchReader(DataSourceReader):
-    """Reads queues or history, all rows. Sent to the executors; holds no connection.
-
-    Spark up to 4.3 plans a frame once, and reads these slices each time that the frame is used. So together they have
-    all items that there are when they are read, and none is planned for a filter: another use has another one.
-    """
-
-    def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
-        self._read = ItemRead(options=options, shape=shape)
-        self._queues: frozenset[str] | None = None
-        self._states = options.states
-        self._final: frozenset[str] | None = None
-        self._span = ScoreSpan()
-
-    @brief
-    def partitions(self) -> Sequence[InputPartition]:
-        """Slices as the sets stand now, without reading them."""
-        options, found = self._read.options, list[QueueSlice]()
-        with broker_at(options.url) as broker:
-            registered = self._registered(broker)
-            options.check_there(registered)
-            for keys, state in self._sets(registered):
-                slices = slices_of(broker, keys, state, self._span, options.rows_per_partition)
-                if slices and self._span.is_open:
-                    slices[-1].is_open = True
-                found += slices
-        if not found:
-            return [InputPartition(None)]
-        found[-1].planned = frozenset((piece.queue, piece.state) for piece in found)
-        return found
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The items of one slice; with one of the slices, those of all sets that were empty when they were planned."""
-        return brief_rows(self._rows(partition))
-
-    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        planned: frozenset[tuple[str, str]] | None = frozenset()
-        if isinstance(partition, QueueSlice):
-            planned = partition.planned
-            yield from self._read.batches(partition)
-        if planned is not None:
-            for piece in self._unplanned(planned):
-                yield from self._read.batches(piece)
-
-    def _unplanned(self, planned: Container[tuple[str, str]]) -> list[QueueSlice]:
-        """Slices of the sets that have items now, and had none when the slices were planned."""
-        with broker_at(self._read.options.url) as broker:
-            sets = [one for one in self._sets(self._registered(broker)) if (one[0].name, one[1]) not in planned]
-            counts = broker.run_many([command("ZCARD", getattr(keys, state), read=int) for keys, state in sets])
-            filled = [one for one, count in zip(sets, counts, strict=True) if count]
-            slices = [slices_of(broker, *one, self._span, sys.maxsize) for one in filled]
-            return [piece for found in slices for piece in found]
-
-    def _registered(self, broker: Broker) -> list[str]:
-        return run_operation(broker, queue_names(Keys(self._read.options.prefix)))
-
-    def _sets(self, registered: Sequence[str]) -> list[tuple[QueueKeys, str]]:
-        keys, names = Keys(self._read.options.prefix), self._read.options.select(registered)
-        wanted = [keys.queue(name) for name in names if self._queues is None or name in self._queues]
-        return [(one, state) for one in wanted for state in self._states]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sent(self)
-
-
-class FilteringReader(BatchReader):
-    """The same with filters that the server answers, for frames with one set of filters in all their uses: Spark up to
-    4.3 reads both sides of a join or a union of one frame with the filters of the side that it planned last."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  its name in Spark
-        """Takes over filters on queue, state and type; narrows by time what Spark filters again by itself."""
-        for one in filters:
-            if not self._takes(one):
-                yield one
-
-    def _takes(self, one: Filter) -> bool:
-        column = getattr(one, "attribute", ("",))
-        if len(column) != 1:
-            return False
-        if column[0] in _NEVER_NULL:
-            if isinstance(one, IsNotNull):
-                return True
-            words = _words(one)
-            return words is not None and self._narrow(column[0], words)
-        if column[0] in _TIMES:
-            self._narrow_time(column[0], one)
-        return False
-
-    def _narrow(self, column: str, words: frozenset[str]) -> bool:
-        if column == "_queue":
-            self._queues = words if self._queues is None else self._queues & words
-        elif column == "_type":
-            types = self._read.types
-            self._read = replace(self._read, types=words if types is None else types & words)
-        elif self._read.options.states == ("done",):
-            return False  # the final state of a task is known only after it is read
-        else:
-            self._states = tuple(state for state in self._states if state in words)
-        return True
-
-    def _narrow_time(self, column: str, one: Filter) -> None:
-        value: Any = getattr(one, "value", None)
-        if not isinstance(value, datetime) or not isinstance(one, (*_FROM, *_TO)):
-            return
-        at = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000
-        self._states = tuple(state for state in self._states if state in _TIMES[column])
-        # Scores are Unix ms in floating point and columns are whole microseconds: a little more than asked for is read.
-        self._span = self._span.narrowed(
-            at - 1 if isinstance(one, _FROM) else None, at + 1 if isinstance(one, _TO) else None
-        )
-
-
-def _words(one: Filter) -> frozenset[str] | None:
-    if isinstance(one, (EqualTo, EqualNullSafe)) and isinstance(one.value, str):
-        return frozenset([one.value])
-    if isinstance(one, In):
-        return frozenset(value for value in one.value if isinstance(value, str))
-    return None
-
 
 _AT = "at"
 _EARLIEST = -math.inf
