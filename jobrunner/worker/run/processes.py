@@ -21,6 +21,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
+from jobrunner.loop import Complaints
 from jobrunner.observers import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
@@ -35,6 +36,10 @@ _START_S = 30.0
 _LOOK_S = 0.25
 _LATE_S = 1.0
 _LAST_WORDS_S = 0.2
+_CANNOT_BEGIN = "tasks cannot begin and are handed back"
+_START_HINT = "it tries again each second; raise the limit of file descriptors (ulimit -n) or of processes (ulimit -u)"
+_NO_CHILD_PAUSE_S = 1.0
+"""Before a task for which no process could be started goes back, and the slot takes the next."""
 _SMALL = 4096
 """Bytes of a message that the socket takes at once, whether the child reads or not."""
 
@@ -47,7 +52,7 @@ class ProcessSlots:
         self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int = 0,
         begin: Begin = nothing,
     ) -> None:  # fmt: skip
-        self._new_slot = partial(ProcessSlot, greeting, runner, is_stopped, max_memory, begin)
+        self._new_slot = partial(ProcessSlot, greeting, runner, is_stopped, max_memory, begin, Complaints())
         self._slots: list[ProcessSlot] = []
 
     def new_run(self) -> RunAttempt:
@@ -72,22 +77,24 @@ class ProcessSlot:
     """Runs one attempt after the other in a child. Called by one thread, but for `close`."""
 
     def __init__(
-        self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int = 0,
-        begin: Begin = nothing,
+        self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int, begin: Begin,
+        complaints: Complaints,
     ) -> None:  # fmt: skip
         self._greeting = greeting
         self._runner = runner
         self._is_stopped = is_stopped
         self._max_memory = max_memory
         self._begin = begin
+        self._complaints = complaints
         self._child: ChildProcess | None = None
         self._lock = threading.Lock()
-        self._running = self._closed = False
+        self._running = False
+        self._closing = threading.Event()
 
     def run(self, attempt: Attempt) -> Outcome:
         """The outcome of an attempt, whatever becomes of the child."""
         with self._lock:
-            if self._closed:
+            if self._closing.is_set():
                 return Released()
             self._running = True
         try:
@@ -97,13 +104,13 @@ class ProcessSlot:
         finally:
             with self._lock:
                 self._running = False
-            if self._is_closed():
+            if self._closing.is_set():
                 self._end_child()
 
     def close(self) -> None:
         """Kills the child. The thread in `run`, if there is one, sees that and cleans up."""
         with self._lock:
-            self._closed = True
+            self._closing.set()
             if self._child is not None:
                 self._child.kill()
             running = self._running
@@ -117,6 +124,11 @@ class ProcessSlot:
             timeout_s += _LATE_S  # a coroutine is cancelled in its child, and may clean up
         try:
             return self._answer(attempt, timeout_s)
+        except _NoChildError as error:
+            if self._complaints.may_tell(_CANNOT_BEGIN):
+                _log.error(_CANNOT_BEGIN, error=str(error), hint=_START_HINT)
+            self._closing.wait(_NO_CHILD_PAUSE_S)
+            return Released()
         except TimeoutError:
             self._end_child()
             assert definition is not None
@@ -124,7 +136,7 @@ class ProcessSlot:
         except EOFError as error:
             how = str(error) or self._end_child()
             self._end_child()
-            if self._is_closed():
+            if self._closing.is_set():
                 return Released()
             return self._runner.timed_out(attempt, AttemptCrashed(f"the process of the attempt {how}"))
 
@@ -132,7 +144,7 @@ class ProcessSlot:
         try:
             return self._exchange(attempt, timeout_s)
         except _NotTakenError:  # the child died before it began the attempt: another one may
-            if self._is_closed():
+            if self._closing.is_set():
                 raise
             self._end_child()
             return self._exchange(attempt, timeout_s)
@@ -145,9 +157,6 @@ class ProcessSlot:
         outcome: Outcome = child.exchange(message, timeout_s, read, lambda: self._pass_on_stop(child, attempt))
         return outcome
 
-    def _is_closed(self) -> bool:
-        return self._closed
-
     def _pass_on_stop(self, child: "ChildProcess", attempt: Attempt) -> None:
         if self._is_stopped(attempt.token):
             child.stop(attempt.token)
@@ -156,11 +165,14 @@ class ProcessSlot:
         if self._child is not None and self._child.has_ended:
             self._end_child()
         with self._lock:
-            if self._closed:
+            if self._closing.is_set():
                 raise EOFError("was not started")
             if self._child is not None:
                 return self._child
-            child = self._child = ChildProcess()
+            try:
+                child = self._child = ChildProcess()
+            except OSError as error:  # no descriptor, no process or no memory is free
+                raise _NoChildError(f"no process can be started: {error}") from error
         try:
             complaint = child.exchange(self._greeting, _START_S, bytes)
         except TimeoutError as error:
@@ -188,6 +200,10 @@ def _read_answer(raw: bytes, attempt: Attempt) -> Outcome | None:
     if outcome is None:
         _log.warning("the answer of a fork of a job is ignored", task=attempt.id, job=attempt.type)
     return outcome
+
+
+class _NoChildError(Exception):
+    """The system starts no process now; the attempt has not begun."""
 
 
 class _NotTakenError(EOFError):

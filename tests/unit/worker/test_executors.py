@@ -398,6 +398,34 @@ def test_a_child_that_cannot_be_started_keeps_no_descriptor(monkeypatch: pytest.
         assert reading.read() == b"", "the end of the file: nobody has the end for writing any more"
 
 
+def test_an_attempt_for_which_no_process_can_be_started_is_handed_back(
+    children: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a pause, as it would come again at once; a worker that stops does not wait for its end."""
+    monkeypatch.setattr(processes, "_NO_CHILD_PAUSE_S", 0.0)
+    slots, attempt = children(MODULE), attempt_at("child.echo", b'{"text":"8"}')
+    run = slots.new_run()
+    with monkeypatch.context() as scarce:
+        scarce.setattr(processes, "ChildProcess", no_process)
+        assert run(attempt) == Released()
+    assert "no process can be started: [Errno 11] Resource temporarily unavailable" in capsys.readouterr().out
+    assert run(attempt) == Succeeded(b'"8"'), "as soon as there is one"
+
+    monkeypatch.setattr(processes, "_NO_CHILD_PAUSE_S", 3600.0)
+    monkeypatch.setattr(processes, "ChildProcess", no_process)
+    ended: list[Outcome] = []
+    waiting = threading.Thread(target=lambda: ended.append(slots.new_run()(attempt)))
+    waiting.start()
+    wait_for(lambda: len(slots._slots) == 2 and slots._slots[1]._running)
+    slots.close()
+    waiting.join(30)
+    assert ended == [Released()]
+
+
+def no_process() -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
 @pytest.fixture
 def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSlots]]:
     made: list[ProcessSlots] = []
