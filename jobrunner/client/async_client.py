@@ -20,9 +20,9 @@ from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
 from jobrunner.client.operations.operation import run_operation_async
-from jobrunner.client.operations.routing import Routes
+from jobrunner.client.operations.routing import BROKEN_OFF, Routes, note_failure
 from jobrunner.client.operations.task import TaskRef, check_place
-from jobrunner.client.outgoing import remember_unknown, sending
+from jobrunner.client.outgoing import sending
 from jobrunner.client.records import (
     PeriodicRecord,
     WorkerRecord,
@@ -34,7 +34,6 @@ from jobrunner.client.records import (
 )
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import AsyncTaskHandle
-from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options, checks_options
@@ -195,8 +194,8 @@ class AsyncClient:
             try:
                 writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(await run_operation_async(self._broker, writing))
-            except OutcomeUnknown:
-                remember_unknown(tasks)
+            except BROKEN_OFF as error:
+                note_failure(error, tasks, self._routes)
                 raise
 
         found = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)

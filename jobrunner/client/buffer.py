@@ -17,6 +17,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
+from jobrunner.client.operations.operation import run_operation
 from jobrunner.clock import monotonic
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
@@ -141,7 +142,7 @@ class Buffer:
                 known |= batch.new_queues
                 replies = self._broker.write([call for _, call in batch.written])
                 if not batch.before:
-                    self._broker.run_many(registering_again([queue for queue, _ in batch.written], replies))
+                    run_operation(self._broker, registering_again([queue for queue, _ in batch.written], replies))
             except Exception as error:  # whatever it is, no other code would send them
                 if not isinstance(error, _AWAY) and type(error) is not told:
                     told = type(error)

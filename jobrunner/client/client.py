@@ -23,13 +23,12 @@ from jobrunner.client.operations.enqueue import (
     write,
 )
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.routing import Routes
+from jobrunner.client.operations.routing import BROKEN_OFF, Routes, note_failure
 from jobrunner.client.operations.task import TaskRef, check_place
-from jobrunner.client.outgoing import remember_unknown, sending
+from jobrunner.client.outgoing import sending
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import MiddlewareStack, stack_of
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import check_options, checks_options
@@ -234,8 +233,8 @@ class Client:
             try:
                 writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(run_operation(self._broker, writing))
-            except OutcomeUnknown:
-                remember_unknown(tasks)
+            except BROKEN_OFF as error:
+                note_failure(error, tasks, self._routes)
                 raise
 
         found = send() if self._buffer is None else self._buffer.through(tasks, send)
@@ -247,11 +246,11 @@ class Client:
         call = enqueue_call(self._keys, self._encryption, [task], self.settings.payload_limit)
         try:
             (reply,) = self._broker.write([call])
-        except OutcomeUnknown:
-            remember_unknown([task])
+        except BROKEN_OFF as error:
+            note_failure(error, [task], self._routes)
             raise
         if reply.is_first and not is_new:
-            self._broker.run_many(registering_again([self._keys.queue(task.queue)], [reply]))
+            run_operation(self._broker, registering_again([self._keys.queue(task.queue)], [reply]))
         task_id, is_new = placed(task, reply)
         reached = self.settings.durability
         return TaskHandle(

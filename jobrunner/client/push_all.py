@@ -8,6 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call_stream import CallStream, Round
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.queue import OnClash, Progress, batches_of, push_call, tell_clashes
 from jobrunner.client.outgoing import remember_unknown
 from jobrunner.task import Task
@@ -28,8 +29,7 @@ def push_all(
 
     def added(tasks: Sequence[Task], replies: Sequence[Any] = ()) -> None:
         nonlocal pushed
-        if again := registering_again([ref.keys] * len(replies), replies):
-            broker.run_many(again)
+        run_operation(broker, registering_again([ref.keys] * len(replies), replies))
         for flags in replies:
             tell_clashes(tasks, flags, on_clash)
         pushed += len(tasks)

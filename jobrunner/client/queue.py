@@ -15,9 +15,9 @@ from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash, Progress
-from jobrunner.client.outgoing import remember_unknown, sending
+from jobrunner.client.operations.routing import BROKEN_OFF, note_failure
+from jobrunner.client.outgoing import sending
 from jobrunner.client.settings_hash import SettingOrigin
-from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import checks_methods
@@ -282,8 +282,8 @@ class Queue:
             return self._run(
                 queue_operations.push_many(self._ref, tasks, wait, on_clash, just_registered=is_new)
             )  # fmt: skip
-        except OutcomeUnknown:
-            remember_unknown(tasks)
+        except BROKEN_OFF as error:
+            note_failure(error, tasks, self._ref.routes)
             raise
 
     def _run(self, steps: Operation[T]) -> T:

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobrunner import Client, Worker, job
+from jobrunner import Client, Queue, Worker, job
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.broker.shards import shard_names
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.errors import ServerUnavailable
+from jobrunner.client.operations import routing
+from jobrunner.clock import monotonic
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.etl import Pipeline
 from jobrunner.etl.station import StationItem
 from tests.support.waiting import wait_for
@@ -80,6 +82,37 @@ def test_a_dead_node_keeps_nobody_from_the_shards_on_the_others(how: str) -> Non
                 take()
     finally:
         spread.remove()
+
+
+def test_tasks_go_to_the_other_shards_for_as_long_as_the_first_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node knows how many shards there are, and is asked each minute."""
+    late = [0.0]
+    monkeypatch.setattr(routing, "monotonic", lambda: monotonic() + late[0])
+    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    try:
+        with Client(spread.url, "t", retry_timeout=1) as client:
+            queue = client.queue("mail")
+            queue.configure(partitions=8)
+            queue.push_many(range(400))
+            first = node_of(client, spread, "mail")
+            away = {name for name in shard_names("mail", 8) if node_of(client, spread, name) is first}
+            first.kill()
+            with monkeypatch.context() as unseen:
+                unseen.setattr(routing.Router, "is_due", property(lambda _: False))
+                with pytest.raises(OutcomeUnknown, match=r"may have been added|was applied or it was not"):
+                    _push_until_a_node_is_met_that_is_away(queue)
+            pushed: list[str] = []
+            for _ in range(3):
+                late[0] += routing.KNOWN_FOR_S + 1
+                pushed += [*queue.push_many(range(40)), queue.push(0)]
+            assert not {tag_of_id(one) for one in pushed} & away
+    finally:
+        spread.remove()
+
+
+def _push_until_a_node_is_met_that_is_away(queue: Queue) -> None:
+    for _ in range(20):
+        queue.push_many(range(400))
 
 
 def test_nothing_is_lost_or_done_twice_while_slots_move_under_load(client: Client, spread: Spread) -> None:

@@ -12,7 +12,8 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
 from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic
-from jobrunner.errors import QueueFull
+from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerUnavailable
+from jobrunner.logs import SafeLogger
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -21,6 +22,11 @@ _RECHECK_S = 0.5
 _RESENT_S = 5.0
 """After so long many are sent again though there seems to be no room for all: those that exist already need none."""
 _NOTED_MS = 5000
+_OF_SOME = (
+    "This is of some of the tasks; those for other queues or partitions may have been added; with ids of your own you "
+    "may send all again"
+)
+_log = SafeLogger("jobrunner.client")
 
 
 def write(
@@ -45,15 +51,22 @@ def write(
     if before:
         return values + written
     if not just_registered and any([getattr(reply, "is_first", False) for reply in written]):  # noqa: C419  a list costs one call less
-        yield registering_again([queue for queue, _ in calls], written)
+        yield from registering_again([queue for queue, _ in calls], written)
     return written
 
 
-def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[Any]) -> Calls:
-    """Calls that register queues which were new to what was written there: one that was deleted after it was registered
-    here left the registry. None where there is none."""
+def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[Any]) -> Operation[None]:
+    """Registers queues which were new to what was written there: one that was deleted after it was registered here left
+    the registry. What was written stays written when its server goes away now, or the registry is on one that is away:
+    most queues are registered, and a worker registers those that it serves."""
     new = [queue for queue, reply in zip(queues_of_calls, replies, strict=True) if getattr(reply, "is_first", False)]
-    return queues.register_if_room(new[0], [queue.name for queue in new]) if new else []
+    if not new:
+        return
+    names = [queue.name for queue in new]
+    try:
+        yield queues.register_if_room(new[0], names)
+    except ServerError as error:
+        _log.warning("new queues could not be registered", queues=names, error=str(error))
 
 
 def _when_there_is_room(queue: QueueKeys, call: Call[Any], ends: float) -> Operation[list[Any]]:
@@ -105,6 +118,10 @@ def write_parts(
             return (yield from write(before, calls, wait, just_registered=just_registered))
         except QueueFull as error:
             refused = error if len(calls) == 1 else _partly_full(error)
+        except ServerUnavailable as error:
+            if len(calls) == 1 or routes is None or not routes.on_several_nodes:
+                raise
+            raise OutcomeUnknown(f"{error}. {_OF_SOME}") from error
     if routes is not None:
         routes.measure_again(bounded)
     raise refused
@@ -143,6 +160,4 @@ def _part_full(queue: str, more: int, most: int) -> QueueFull:
 
 
 def _partly_full(error: QueueFull) -> QueueFull:
-    added = "those for other queues or partitions may have been added; with ids of your own you may send all again"
-    text = f"{error}. This is of some of the tasks; {added}"
-    return QueueFull(text, wanted=error.wanted, queue=error.queue, max_size=error.max_size)
+    return QueueFull(f"{error}. {_OF_SOME}", wanted=error.wanted, queue=error.queue, max_size=error.max_size)

@@ -3,8 +3,8 @@
 An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
 talks to the server itself, so `run_operation` runs it with a Broker and `run_operation_async` with an AsyncBroker. What
 it may yield: a list of calls (one round trip; the answer is their values), a list of them as `EachReply`, `Durable` or
-`Uninterrupted`, an `InThread`, or a `Wait`. QueueFull is raised in it, as it may wait for capacity. (The idea is that
-of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
+`Uninterrupted`, an `InThread`, or a `Wait`. What the server refuses is raised in it. (The idea is that of "sans-I/O"
+protocols: https://sans-io.readthedocs.io.)
 """
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -17,7 +17,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.clock import sleep
-from jobrunner.errors import JobrunnerError, QueueFull, ServerUnavailable
+from jobrunner.errors import JobrunnerError, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
@@ -98,7 +98,7 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
     """Carries an operation out in this thread."""
     listener: Listener | None = None
     answer: Any = None
-    error: QueueFull | None = None
+    error: JobrunnerError | None = None
     try:
         while True:
             try:
@@ -118,7 +118,7 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                 else:
                     listener = listener or step.listen(broker)
                     answer = _waited(listener, step.at_most_s)
-            except QueueFull as refused:
+            except JobrunnerError as refused:
                 error = refused
     finally:
         if listener is not None:
@@ -138,7 +138,7 @@ async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
     """Carries an operation out in this coroutine."""
     listener: AsyncListener | None = None
     answer: Any = None
-    error: QueueFull | None = None
+    error: JobrunnerError | None = None
     try:
         while True:
             try:
@@ -160,7 +160,7 @@ async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
                 else:
                     listener = listener or step.listen_async(broker)
                     answer = await _waited_async(listener, step.at_most_s)
-            except QueueFull as refused:
+            except JobrunnerError as refused:
                 error = refused
     finally:
         if listener is not None:

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
+from itertools import chain, islice
 from typing import Any
 from zlib import crc32
 
@@ -22,10 +23,12 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, tag_of_id
 from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_queue
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
+from jobrunner.client.outgoing import remember_unknown
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
 from jobrunner.task import Task
 
+BROKEN_OFF = (OutcomeUnknown, ServerUnavailable)
 KNOWN_FOR_S = 60.0
 _UNKNOWN_FOR_S = 5.0
 _MEASURED_FOR_S = 1.0
@@ -195,6 +198,11 @@ class Routes:
         """Of the queues with shards."""
         self._known_until: dict[str, float] = {}
 
+    @property
+    def on_several_nodes(self) -> bool:
+        """Whether a node may be away while others take what they are sent."""
+        return self._endpoint.cluster is not None
+
     def are_needed(self, queue: str) -> bool:
         """Whether `placing` has anything to do for a task of this queue."""
         return (
@@ -221,10 +229,12 @@ class Routes:
         stale = sorted(name for name in names if self._known_until.get(name, 0.0) < now)
         if new or stale:
             registering = queues.register(self._keys, new) if new else []
-            replies = yield [*registering, *[shard_counts(self._keys.queue(name)) for name in stale]]
+            asked = [self._asking(name) for name in stale]
+            replies = iter((yield EachReply([*registering, *chain.from_iterable(asked)])))
+            _raise_first(islice(replies, len(registering)))
             self.registered.update(new)
-            for name, counts in zip(stale, replies[len(registering) :], strict=True):
-                self._note(name, counts)
+            for name, calls in zip(stale, asked, strict=True):
+                self._note(name, *islice(replies, len(calls)))
             if making := self._making(names):
                 yield making
         for name in names & self.routers.keys():
@@ -235,20 +245,17 @@ class Routes:
         return bool(new)
 
     def counting(self, queue: str) -> Operation[ShardCounts]:
-        """Returns how many shards a queue has; asks at most once a minute, and registers nothing.
-
-        The first shard knows. Others are asked something, too: when its node is away and theirs are not, what was
-        known goes on.
-        """
+        """Returns how many shards a queue has; asks at most once a minute, and registers nothing."""
         if self._known_until.get(queue, 0.0) < monotonic():
-            others = self.routers[queue].shards if queue in self.routers else ()
-            asked: Calls = [shard_counts(self._keys.queue(queue)), *[backlog(self._keys.queue(one)) for one in others]]
-            counts, *_ = yield EachReply(asked)
-            if isinstance(counts, JobrunnerError):
-                raise counts
-            self._note(queue, counts)
+            self._note(queue, *(yield EachReply(self._asking(queue))))
         router = self.routers.get(queue)
         return WITHOUT if router is None else router.counts
+
+    def _asking(self, queue: str) -> Calls:
+        """The first shard knows. Others are asked something, too: when its node is away and theirs are not, what was
+        known goes on."""
+        others = self.routers[queue].shards if queue in self.routers else ()
+        return [shard_counts(self._keys.queue(queue)), *[backlog(self._keys.queue(one)) for one in others]]
 
     def bounded(self, names: Iterable[str]) -> list[str]:
         """Those of these queues that have partitions and a max_size."""
@@ -269,9 +276,11 @@ class Routes:
                 self.registered.discard(name)
                 self.routers.pop(name, None)
 
-    def _note(self, queue: str, counts: ShardCounts) -> None:
-        if counts is UNKNOWN:
-            self._known_until[queue] = monotonic() + _UNKNOWN_FOR_S
+    def _note(self, queue: str, counts: Any, *_of_others: object) -> None:
+        _raise_first([counts])
+        if counts is UNKNOWN:  # where a node is away, to ask costs the time that a client waits for it
+            known_for_s = KNOWN_FOR_S if queue in self.routers else _UNKNOWN_FOR_S
+            self._known_until[queue] = monotonic() + known_for_s
             return
         self._known_until[queue] = monotonic() + KNOWN_FOR_S
         if counts.served == 1:
@@ -294,6 +303,20 @@ class Routes:
     def _node_of(self, key: bytes) -> object:
         cluster = self._endpoint.cluster
         return None if cluster is None else cluster.last_known(key)
+
+
+def note_failure(error: ServerError, tasks: Sequence[Task], routes: Routes | None) -> None:
+    """The sending of these ended with one of BROKEN_OFF. If it was to shards, they are looked at before the next."""
+    if isinstance(error, OutcomeUnknown):
+        remember_unknown(tasks)
+    if routes is not None and routes.routers:
+        routes.measure_again({whole_queue(task.queue) for task in tasks})
+
+
+def _raise_first(replies: Iterable[object]) -> None:
+    for reply in replies:
+        if isinstance(reply, JobrunnerError):
+            raise reply
 
 
 def _shard_of(word: str, names: Sequence[str]) -> str:

@@ -8,10 +8,11 @@ import pytest
 import redis
 
 from jobrunner import Client, Item, job
+from jobrunner.broker.calls.tasks import EnqueueReply, stored_payload
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import capacity
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, QueueFull
+from jobrunner.errors import InvalidOption, QueueFull, ServerUnavailable
 from jobrunner.jobs.enqueue_options import EnqueueOptions
 from tests.support.waiting import wait_for
 
@@ -165,3 +166,21 @@ def test_tasks_for_several_queues_go_where_there_is_room_and_are_sent_once(full:
 
     assert full.counts()["waiting"] == 2
     assert current.queue("other").totals()["enqueued"] == 1
+
+
+def test_what_was_written_stays_written_when_its_queue_cannot_be_registered_then(
+    keys: Keys, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The registry may be on a node that is away, or the server may go away just then."""
+    reply = EnqueueReply([True])
+    reply.is_first = True
+    queue = keys.queue("mail")
+    steps = capacity.write([], [(queue, stored_payload(queue, "x"))], 0)
+    next(steps)
+    steps.send([reply])
+
+    with pytest.raises(StopIteration) as returned:
+        steps.throw(ServerUnavailable("no server"))
+
+    assert returned.value.value == [reply]
+    assert "new queues could not be registered" in capsys.readouterr().out
