@@ -48,7 +48,7 @@ def _record(tag: str, task_id: str, reply: list[bytes]) -> "TaskRecord | None":
 _TAG_AT = 28
 """Where an id that jobrunner made has a hyphen and its tag."""
 _enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply, repeat_s=NOTED_S)
-_unique = ScriptCommand("enqueue_unique", lambda reply: reply)
+_unique = ScriptCommand("enqueue_unique", lambda reply: reply, repeat_s=NOTED_S)
 _show = ScriptCommand("task_read", lambda reply: reply)
 _cancel = ScriptCommand("cancel", text, unsure=(b"gone",))
 _requeue = ScriptCommand("requeue", texts, unsure=(b"not_dead", b"gone"))

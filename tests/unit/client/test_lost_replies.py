@@ -390,13 +390,13 @@ def test_a_change_whose_reply_is_lost_says_not_that_there_was_nothing_to_do(
 
 
 @pytest.fixture
-def late(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def late(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """late(9.5): when the next reply is lost, the process goes on so many seconds later, and all was taken."""
     shift = [0.0]
     for module in (connect, call_stream):
         monkeypatch.setattr(module, "since_boot", lambda: since_boot() + shift[0])
 
-    def lose(seconds: float) -> None:
+    def lose(seconds: float, script: str = "enqueue") -> None:
         shift[0] = 0.0
 
         def take_and_stop() -> None:
@@ -404,7 +404,7 @@ def late(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Callable[[float
             shift[0] += seconds
 
         consumer.proxy.before_loss = take_and_stop
-        consumer.lose()
+        consumer.lose(script)
 
     return lose
 
@@ -474,6 +474,28 @@ def test_a_kept_job_is_sent_again_as_long_as_its_id_is_known(
         greet().enqueue()
     consumer.take_all()
     assert len(consumer.taken) == 1
+
+
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_a_replacement_is_not_sent_again_after_its_time(
+    consumer: Consumer, producer: Client, late: Any, on_clash: Any
+) -> None:
+    """Whatever is kept of its job: the note alone tells that the task of another enqueue was changed."""
+
+    @job(queue="line/q", result_ttl=3600, unique=Unique(on_clash=on_clash))
+    def mend(n: int) -> None:
+        """Its `n` is not what it is unique by."""
+
+    try:
+        with pinned(producer):
+            mend.bind(1).enqueue()
+            late(9.5, "enqueue_unique")
+            with pytest.raises(OutcomeUnknown, match="10 s later it is too late to send it again"):
+                mend.bind(1).enqueue()
+        consumer.take_all()
+        assert len(consumer.taken) == 1
+    finally:
+        forget(mend)
 
 
 def test_slices_of_a_push_of_all_are_not_sent_again_after_their_time(
