@@ -241,7 +241,8 @@ class Queue:
         return self._run(whole_queue.history(self._ref, limit))
 
     def replay(self, task_id: str) -> str:
-        """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
+        """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone, and
+        UsageError for a step of a flow that was given the results of others."""
         return self._run(whole_queue.replay(self._ref, task_id))
 
     def purge(self, state: str, *, progress: Progress | None = None) -> int:

@@ -15,6 +15,7 @@ from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_s
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
+from jobrunner.client.operations.dead_and_history import dead_ids as read_dead_ids
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import TaskRef, find
 from jobrunner.clock import from_ms, read_instant
@@ -31,7 +32,6 @@ from jobrunner.task_record import TaskRecord, whole_number
 STATES = ("pending", "waiting", "scheduled", "dead")
 LATEST_FIRST = ("dead", "done")
 """States whose newest task is what a person looks for first."""
-_IDS_AT_ONCE = 10_000
 _LONGEST_PARAMS = 200
 _RECORDS_AT_ONCE = 100
 """Few enough that their payloads, up to 1 MiB each, fit into memory."""
@@ -177,8 +177,7 @@ def read_tasks(client: Client, queue: str, ids: list[str]) -> list[TaskRecord]:
 
 
 def dead_ids(client: Client, queue: str) -> list[str]:
-    """Ids of all tasks that are dead now, the longest dead first. Raises InvalidName."""
-    asked, found = client.queue(queue), list[str]()
-    while page := asked.ids("dead", limit=_IDS_AT_ONCE, start=len(found)):
-        found += page
-    return found
+    """Ids of all tasks that are dead now, the longest dead first in each shard. Raises InvalidName."""
+    keys, broker = keys_of(client), broker_of(client)
+    shards = with_shards(client, [queue])
+    return [one for shard in shards for one in run_operation(broker, read_dead_ids(keys.queue(shard)))]

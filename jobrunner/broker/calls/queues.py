@@ -195,6 +195,18 @@ def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str
     )
 
 
+def ids_from(keys: QueueKeys, state: str, *, score: str, skipped: int, count: int) -> Call[list[tuple[str, str]]]:
+    """Ids of one state with their scores, lowest first, from this score on, without the first `skipped` of these; at
+    most `count`."""
+    return command(
+        "ZRANGEBYSCORE", getattr(keys, state), score, "+inf", "WITHSCORES", "LIMIT", skipped, count, read=_with_scores
+    )
+
+
+def _with_scores(reply: list[bytes]) -> list[tuple[str, str]]:
+    return [(text(task_id), score.decode()) for task_id, score in zip(reply[::2], reply[1::2], strict=True)]
+
+
 def coming(keys: QueueKeys, *, until_ms: float) -> list[Call[int]]:
     """The numbers of items of a queue that are waiting, pending, and scheduled to be due by `until_ms` (Unix ms)."""
     return [

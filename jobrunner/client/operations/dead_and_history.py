@@ -10,7 +10,7 @@ import msgspec
 
 from jobrunner.broker.call import SLICE_BYTES
 from jobrunner.broker.calls import events, queues, tasks
-from jobrunner.broker.keys import check_id
+from jobrunner.broker.keys import QueueKeys, check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_payload, encrypted_task
 from jobrunner.client.item import read_headers, write_headers, write_payload
 from jobrunner.client.item_record import ItemRecord, item_record
@@ -18,7 +18,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Durable, InThread, Operation, ask
 from jobrunner.client.operations.task import opened
 from jobrunner.encryption.cipher import EncryptionContext
-from jobrunner.errors import InvalidOption, TaskGone
+from jobrunner.errors import InvalidOption, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.settings import check_whole
@@ -32,16 +32,18 @@ _READ_AT_ONCE = 1000
 def requeue_dead(
     ref: QueueRef, chosen: Iterable[str] | None, payload: Any, *, start_ms: float = 0.0, step_ms: float = 0.0
 ) -> Operation[int]:
-    """Returns how many were put back: the first is due in `start_ms`, each `step_ms` behind the one before."""
+    """Returns how many were put back: the first is due in `start_ms`, each `step_ms` behind the one before. One whose
+    reply was lost, and which is not dead any more, counts as put back."""
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
-    rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(ref)))
+    rest = iter(chosen) if chosen is not None else iter((yield from dead_ids(ref.keys)))
     done = 0
     at_once = _at_once(ref, payload)
     while batch := [check_id(one) for one in itertools.islice(rest, at_once)]:
         fields = yield from _fields(ref, payload, batch[0])
         call = tasks.requeue(ref.keys, batch, start_ms=start_ms + done * step_ms, step_ms=step_ms, fields=fields)
-        done += (yield from ask(call)).count("ok")
+        said = yield from ask(call)
+        done += said.count("ok") + said.count("unknown")
     if done:
         yield from ask(events.note(ref.all_keys, "dead_requeued", queue=ref.whole_name, by=events.who(), count=done))
     return done
@@ -83,14 +85,21 @@ def _fields(ref: QueueRef, payload: Any, first: str) -> Operation[list[bytes | s
     return ["payload", raw, "encoding", encoding]
 
 
-def _all_dead(ref: QueueRef) -> Operation[list[str]]:
-    total = (yield from ask(queues.counts(ref.keys))).dead
+def dead_ids(keys: QueueKeys) -> Operation[list[str]]:
+    """Returns the ids of all items of a shard that are dead now, the longest dead first. A page begins behind the score
+    of the last one, not at a rank: items that leave meanwhile, as they expire, would have it pass over others."""
+    total = (yield from ask(queues.counts(keys))).dead
     found: list[str] = []
+    score, skipped = "-inf", 0
     while len(found) < total:
-        page = yield from ask(queues.ids(ref.keys, "dead", start=len(found), count=_READ_AT_ONCE))
+        call = queues.ids_from(keys, "dead", score=score, skipped=skipped, count=_READ_AT_ONCE)
+        page = yield from ask(call)
         if not page:
             break
-        found += page
+        found += [task_id for task_id, _ in page]
+        last = page[-1][1]
+        skipped = sum(one == last for _, one in page) + (skipped if last == score else 0)
+        score = last
     return found[:total]
 
 
@@ -109,7 +118,8 @@ def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
 
 
 def replay(ref: QueueRef, task_id: str) -> Operation[str]:
-    """Returns the id of the new item. Raises TaskGone for one that is not in the history, EncryptionError."""
+    """Returns the id of the new item. Raises TaskGone for one that is not in the history, EncryptionError,
+    UsageError for a step of a flow that was given results."""
     check_id(task_id)
     record, score = yield [
         tasks.show(ref.all_keys, task_id, queue=ref.name),
@@ -120,6 +130,11 @@ def replay(ref: QueueRef, task_id: str) -> Operation[str]:
     record = yield from opened(ref.encryption, record)
     if record.unread is not None:
         raise record.unread
+    if "results" in record.fields or "outcomes" in record.fields:
+        raise UsageError(
+            f"task {task_id} of queue {ref.name!r} was given the results of the steps before it in its flow, which a "
+            "replay does not have; enqueue the flow again"
+        )
     new = _again(ref, record)
     yield queues.register(ref.all_keys, [ref.name])
     sent = yield InThread(partial(encrypted_task, ref.encryption, ref.keys, new))  # with an object of its own
