@@ -111,7 +111,7 @@ def send(client: Client, flow: Flow) -> FlowHandle:
             run_operation(broker_of(client), steps)
     except QueueFull:
         with suppress(ServerError):
-            handle.cancel()
+            run_operation(broker_of(client), operations.take_back(flow, keys_of(client)))
         raise
     return handle
 
@@ -129,6 +129,6 @@ async def send_async(client: "AsyncClient", flow: Flow) -> AsyncFlowHandle:
             await run_operation_async(broker_of(client), steps)
     except QueueFull:
         with suppress(ServerError):
-            await handle.cancel()
+            await run_operation_async(broker_of(client), operations.take_back(flow, keys_of(client)))
         raise
     return handle

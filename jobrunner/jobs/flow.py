@@ -134,6 +134,8 @@ def _leaf(step: Job | BoundCall[Any]) -> Leaf:
         raise InvalidOption(f"id={describe(options.id)}: a task of a flow gets its id from the flow; leave it out")
     if definition.options.unique is not None:
         raise InvalidOption(f"job {definition.name!r} is unique: another task could stand for a step; not in a flow")
+    if options.wait:
+        raise InvalidOption(f"wait={options.wait!r} of job {definition.name!r}: a flow waits for no room; leave it out")
     if definition.options.ack == "early":
         raise InvalidOption(f"job {definition.name!r} ends before it runs (ack='early'): not in a flow")
     return Leaf(task=build_task(definition, step.values if isinstance(step, BoundCall) else step, options))

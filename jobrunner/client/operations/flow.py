@@ -201,6 +201,16 @@ def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
     return not _STOPPED.isdisjoint(words)
 
 
+def take_back(flow: Flow, keys: Keys) -> Operation[None]:
+    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires."""
+    calls = [
+        *(flows.abandon(keys.queue(join.queue), join.id) for join in flow.joins),
+        *(tasks.cancel(keys.queue(head.queue), head.id, keep_ms=KEEP_CANCELLED_MS) for head in flow.heads),
+    ]
+    yield from _sliced(calls)
+    yield from relaying(keys, tags={keys.queue(join.queue).tag for join in flow.joins})
+
+
 def progress(flow: Flow, keys: Keys) -> Operation[FlowProgress]:
     """How its tasks ended so far. Raises TaskGone."""
     found = yield from ask(flows.tally(keys.queue(flow.tally.queue), flow.id))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Client, Job, chain, group, job
+from jobrunner import Client, Job, Worker, chain, group, job
 from jobrunner.broker.calls import flows
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.flow import Flow, send
@@ -199,6 +199,7 @@ def test_options_of_using_and_of_the_job_go_with_the_step() -> None:
         (add.using(id="mine").bind(1), "id='mine'"),
         (early.bind(), "ack='early'"),
         (unique.bind(), "is unique"),
+        (add.using(wait=2).bind(1), "wait=2"),
         (chain(), "no steps"),
         (chain(group(), chain()), "no steps"),
         (group(add.bind(1), on_success=group()), "empty group"),
@@ -235,6 +236,22 @@ def test_a_queue_that_is_full_takes_no_part_of_a_flow_on(current: Client, raw: r
     with pytest.raises(QueueFull):
         group(add.bind(1), other.bind(), on_success=Thing(), on_complete=Thing()).enqueue()
     assert current.queue("maths").counts()["waiting"] == 0
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_no_callback_of_a_flow_that_was_refused_is_ever_enqueued(current: Client, place: int) -> None:
+    """Not of a group within another either, whichever of its parts the full queue is met at."""
+    current.queue("line/other").configure(max_size=1)
+    current.queue("line/other").push("x")
+    inner = group(add.bind(1), add.bind(2), on_complete=Thing(), on_dead=Thing())
+    steps: list[Any] = [inner, chain(group(add.bind(3), on_complete=Thing()), add.bind(4))]
+    steps.insert(place, other.bind())
+    with pytest.raises(QueueFull):
+        group(*steps, on_complete=Thing(), on_dead=Thing()).enqueue()
+
+    Worker(queues=["maths"], client=current).run(burst=True)
+    assert sum(current.queue("maths").counts().values()) == 0
+    assert current.queue("maths").totals().get("succeeded", 0) == 0
 
 
 def test_every_join_expires(current: Client, raw: redis.Redis) -> None:
