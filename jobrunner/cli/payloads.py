@@ -35,12 +35,13 @@ def sweep_(shared: CommonOptions, older_than: float, dry_run: bool) -> None:
         store = store_of(encryption_of(client))
         found = sweep(broker_of(client), keys_of(client), store, grace_s=older_than, deletes=not dry_run)
         if found.unused and not dry_run:
-            note(client, "payloads.sweep", store.shown_url, f"{found.unused} deleted")
+            note(client, "payloads.sweep", store.shown_url, f"{found.unused - found.left} deleted")
     if shared.as_json:
         answer_json(found)
         return
-    done = "would be deleted" if dry_run else "deleted"
+    done = f"{found.unused} would be deleted" if dry_run else f"{found.unused - found.left} deleted"
+    kept = f", {found.left} that the store does not delete (see the log)" if found.left else ""
     echo(
         f"{store.shown_url}: {found.objects} objects, {found.used} of tasks, {found.young} younger than "
-        f"{older_than:g} s, {found.unused} {done}"
+        f"{older_than:g} s, {done}{kept}"
     )

@@ -24,12 +24,14 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """Counts of objects: all, those younger than the grace, those that tasks refer to, and the unused rest."""
+    """Counts of objects: all, those younger than the grace, those that tasks refer to, the unused rest, and how many of
+    these cannot be deleted."""
 
     objects: int
     young: int
     used: int
     unused: int
+    left: int = 0
 
 
 def store_of(encryption: PayloadEncryption | None) -> PayloadStore:
@@ -44,7 +46,7 @@ def sweep(
 ) -> SweepResult:
     """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`. Raises
     PayloadStoreUnavailable, ServerError."""
-    objects = young = used = unused = 0
+    objects = young = used = unused = left = 0
     before_ms = unix_ms() - grace_s * 1000
     for folder in store.folders():
         ours = [(key, owner) for key in folder if (owner := owned(key)) is not None]
@@ -55,8 +57,8 @@ def sweep(
             garbage = unused_objects(broker, keys, some)
             used, unused = used + len(some) - len(garbage), unused + len(garbage)
             if deletes:
-                store.delete(garbage)
-    return SweepResult(objects=objects, young=young, used=used, unused=unused)
+                left += len(store.delete(garbage))
+    return SweepResult(objects=objects, young=young, used=used, unused=unused, left=left)
 
 
 def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ missing, an object is not what was written.
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from jobrunner.errors import (
     PayloadStoreUnavailable,
 )
 from jobrunner.formatting import install_command
+from jobrunner.logs import SafeLogger
 from jobrunner.payload_store.reference import StoredReference, digest_of, folder_of_prefix
 
 _LOCAL = ("file", "local")
+_log = SafeLogger("jobrunner.payload_store")
 
 
 class PayloadStore:
@@ -90,15 +92,25 @@ class PayloadStore:
             )
         return raw
 
-    def delete(self, keys: Iterable[str]) -> None:
-        """Deletes objects, ignoring those that do not exist. Raises PayloadStoreUnavailable."""
+    def delete(self, keys: Sequence[str]) -> list[str]:
+        """Deletes objects, ignoring those that do not exist. Returns those that the store keeps: they are locked, or
+        another's. Raises PayloadStoreUnavailable."""
         files, root = self._file_system()
-        for key in keys:
+        left: list[str] = []
+        failure: Exception | None = None
+        for number, key in enumerate(keys, 1):
             try:
                 with suppress(FileNotFoundError):
                     files.rm_file(f"{root}/{key}")
             except Exception as error:
-                raise self._away("cleaned up", error) from error
+                left.append(key)
+                failure = failure or error
+                if len(left) == number and not files.exists(f"{root}/{key}"):  # which is False of a store that is away
+                    raise self._away("cleaned up", error) from error
+        if failure is not None:
+            told = str(self._away("cleaned up", failure))
+            _log.warning("the payload store keeps objects", objects=len(left), first=left[0], error=told)
+        return left
 
     def folders(self) -> Iterator[list[str]]:
         """The keys of all objects, in one list for each hash tag. Raises PayloadStoreUnavailable."""

@@ -63,7 +63,7 @@ class PayloadCleaner:
             due = [heapq.heappop(self._due) for _ in range(_AT_ONCE) if self._due and self._due[0][0] <= now]
         try:
             unused = unused_objects(self._broker, self._keys, [key for _, key, _ in due])
-            self._store.delete(unused)
+            self._store.delete(unused)  # what cannot be deleted, the sweep looks at again
         except Exception:
             with self._lock:
                 for one in due:
@@ -75,7 +75,7 @@ class PayloadCleaner:
         if self._leads() and monotonic() - self._swept_at >= SWEEP_EVERY_S:
             self._swept_at = monotonic()
             found = sweep(self._broker, self._keys, self._store)
-            _log.info("the payload store was swept", objects=found.objects, deleted=found.unused)
+            _log.info("the payload store was swept", objects=found.objects, deleted=found.unused - found.left)
         return 0.0 if len(due) == _AT_ONCE else _TURN_S
 
     def _remember(self, key: str, for_s: float, *, is_second: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 import redis
+from fsspec.implementations.local import LocalFileSystem
 from starlette.testclient import TestClient
 
 from jobrunner import Client, Job, Unique, Worker, chain, job
@@ -468,13 +469,43 @@ def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
     monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
 
     young = cli("payloads", "sweep", "--json")
-    assert json.loads(young.out) == {"objects": 2, "young": 2, "used": 0, "unused": 0}
+    assert json.loads(young.out) == {"objects": 2, "young": 2, "used": 0, "unused": 0, "left": 0}
     monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
     assert "1 of tasks, 0 younger than 86400 s, 1 would be deleted" in cli("payloads", "sweep", "--dry-run").out
     assert len(objects(folder)) == 3
 
-    assert cli("payloads", "sweep", "--json").value == {"objects": 2, "young": 0, "used": 1, "unused": 1}
+    assert cli("payloads", "sweep", "--json").value == {"objects": 2, "young": 0, "used": 1, "unused": 1, "left": 0}
     assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_an_object_that_the_store_keeps_keeps_no_other_there(
+    connect: Connect, folder: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """A bucket may lock objects, or have some of another owner. It is not taken for a store that is away."""
+    client = connect()
+    for _ in range(count):
+        Note(text=LARGE).enqueue()
+    client.queue("stored").purge("waiting")
+    locked = str(objects(folder)[0])
+    delete = LocalFileSystem.rm_file
+
+    def refuse(files: LocalFileSystem, path: str) -> None:
+        if path == locked:
+            raise PermissionError(13, "the object is locked", path)
+        delete(files, path)
+
+    monkeypatch.setattr(LocalFileSystem, "rm_file", refuse)
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
+    monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
+    for before in (count, 1):
+        said = cli("payloads", "sweep").out
+        assert f"{before - 1} deleted, 1 that the store does not delete" in said
+        assert [str(path) for path in objects(folder)] == [locked]
+
+    monkeypatch.setattr(LocalFileSystem, "rm_file", delete)
+    assert sweep_now(client).left == 0
+    assert objects(folder) == []
 
 
 def test_objects_of_all_partitions_are_deleted_when_their_tasks_are_gone(
