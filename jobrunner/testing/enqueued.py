@@ -14,6 +14,7 @@ from jobrunner.errors import UsageError
 from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.jobs.registry import lookup
 from jobrunner.join import Join
+from jobrunner.option_names import check_names
 from jobrunner.task import Task
 from jobrunner.testing.memory import MemoryClient
 from jobrunner.testing.memory_task import MemoryTask
@@ -70,8 +71,10 @@ class Enqueued:
         return "enqueued: " + ("; ".join(str(task) for task in self._tasks) or "nothing")
 
     def of(self, job: Any, **params: Any) -> list[EnqueuedTask]:
-        """The tasks of one job, those only that have these parameters."""
+        """The tasks of one job, those only that have these parameters. Raises UnknownOption for a name that is none of
+        its parameters: no task could have it."""
         name = _name_of(job)
+        check_names(params, lookup(name).parameters.struct.__struct_fields__, f"parameter of job {name!r}")
         return [task for task in self._tasks if task.job == name and params.items() <= task.params.items()]
 
     def one(self, job: Any, **params: Any) -> EnqueuedTask:

@@ -8,7 +8,15 @@ import pytest
 
 from jobrunner import Job, TaskState, job
 from jobrunner.client.current import current_client
-from jobrunner.errors import InvalidOption, NaiveDatetime, ParameterError, TaskTimeout, UnknownJob, UsageError
+from jobrunner.errors import (
+    InvalidOption,
+    NaiveDatetime,
+    ParameterError,
+    TaskTimeout,
+    UnknownJob,
+    UnknownOption,
+    UsageError,
+)
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import Enqueued, Travel
 
@@ -154,3 +162,11 @@ def test_who_looks_before_a_move_sees_the_present() -> None:
     travel.before.append(lambda: seen.append(travel.now))
     after = travel.forward(3600)
     assert after - seen[0] >= timedelta(hours=1)
+
+
+def test_a_name_that_is_no_parameter_is_refused_as_no_task_could_have_it(enqueued: Enqueued) -> None:
+    """`none` would never fail."""
+    add.enqueue(1, 2)
+    for asked in (enqueued.none, enqueued.one, enqueued.of):
+        with pytest.raises(UnknownOption, match=r"unknown parameter of job '.*add' 'yy'; did you mean 'y'\?"):
+            asked(add, yy=2)
