@@ -6,6 +6,7 @@ its task, which its key names. Invariant: an object is deleted only when that ha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import tasks
@@ -13,6 +14,7 @@ from jobrunner.broker.keys import Keys, check_id, check_tag
 from jobrunner.clock import unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.logs import SafeLogger
 from jobrunner.payload_store.reference import ObjectOwner, owner_of, refers_to
 from jobrunner.payload_store.store import PayloadStore
 from jobrunner.payload_store.stored_payloads import StoredPayloads
@@ -20,6 +22,7 @@ from jobrunner.payload_store.stored_payloads import StoredPayloads
 GRACE_S = 86_400.0
 """An object this young may be that of an enqueue that is still on its way: that waits for room in a full queue."""
 _AT_ONCE = 500
+_log = SafeLogger("jobrunner.client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,8 @@ def sweep(
 ) -> SweepResult:
     """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`. Raises
     PayloadStoreUnavailable, ServerError."""
-    objects = young = used = unused = left = 0
+    objects = young = used = unused = 0
+    left: dict[str, str] = {}
     before_ms = unix_ms() - grace_s * 1000
     for folder in store.folders():
         ours = [(key, owner) for key in folder if (owner := owned(key)) is not None]
@@ -57,8 +61,10 @@ def sweep(
             garbage = unused_objects(broker, keys, some)
             used, unused = used + len(some) - len(garbage), unused + len(garbage)
             if deletes:
-                left += len(store.delete(garbage))
-    return SweepResult(objects=objects, young=young, used=used, unused=unused, left=left)
+                left |= store.delete(garbage)
+    for key, error in islice(left.items(), 1):
+        _log.warning("the payload store keeps objects", objects=len(left), first=key, error=error)
+    return SweepResult(objects=objects, young=young, used=used, unused=unused, left=len(left))
 
 
 def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[str]:

@@ -19,11 +19,9 @@ from jobrunner.errors import (
     PayloadStoreUnavailable,
 )
 from jobrunner.formatting import install_command
-from jobrunner.logs import SafeLogger
 from jobrunner.payload_store.reference import StoredReference, digest_of, folder_of_prefix
 
 _LOCAL = ("file", "local")
-_log = SafeLogger("jobrunner.payload_store")
 
 
 class PayloadStore:
@@ -92,24 +90,20 @@ class PayloadStore:
             )
         return raw
 
-    def delete(self, keys: Sequence[str]) -> list[str]:
-        """Deletes objects, ignoring those that do not exist. Returns those that the store keeps: they are locked, or
-        another's. Raises PayloadStoreUnavailable."""
+    def delete(self, keys: Sequence[str]) -> dict[str, str]:
+        """Deletes objects, ignoring those that do not exist. Returns those that the store keeps (they are locked, or
+        another's), each with its error. Raises PayloadStoreUnavailable."""
         files, root = self._file_system()
-        left: list[str] = []
-        failure: Exception | None = None
-        for number, key in enumerate(keys, 1):
+        left: dict[str, str] = {}
+        for number, key in enumerate(keys):
             try:
                 with suppress(FileNotFoundError):
                     files.rm_file(f"{root}/{key}")
             except Exception as error:
-                left.append(key)
-                failure = failure or error
+                away = self._away("cleaned up", error)
                 if len(left) == number and not files.exists(f"{root}/{key}"):  # which is False of a store that is away
-                    raise self._away("cleaned up", error) from error
-        if failure is not None:
-            told = str(self._away("cleaned up", failure))
-            _log.warning("the payload store keeps objects", objects=len(left), first=left[0], error=told)
+                    raise away from error
+                left[key] = str(away)
         return left
 
     def folders(self) -> Iterator[list[str]]:
