@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.inspector.shards import with_shards
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.queue_settings import RateLimit
 
@@ -51,20 +53,29 @@ def limit_uses(client: Client, queue: QueueView) -> list[LimitUse]:
 
 def tokens_left(client: Client, queue: str, rate: RateLimit) -> int:
     """The tokens in the bucket now, by the arithmetic of lua/lib/token_bucket.lua, which refills it only when it hands
-    tasks out."""
-    place = keys_of(client).queue(queue).bucket
+    tasks out; of a queue with partitions those of all shards, each of which has a slice of the rate."""
+    shards = [keys_of(client).queue(name) for name in with_shards(client, [queue])]
     now_ms: float
-    words: list[bytes | None]
-    now_ms, words = broker_of(client).run_many(
-        [server_time(), command("HMGET", place, "level", "at", "interval", read=list)]
+    now_ms, *found = broker_of(client).run_many(
+        [
+            server_time(),
+            *(command("HMGET", shard.bucket, "level", "at", "interval", read=list) for shard in shards),
+            *(command("HGET", shard.settings, "slice_tokens", read=lambda reply: reply) for shard in shards),
+        ]
     )
     if given := broker_of(client).now_ms():  # the clock that scripts are passed, in place of the server's
         now_ms = float(given)
+    slices = [rate.max_tokens if (own := _number(raw)) is None else int(own) for raw in found[len(shards) :]]
+    return sum(map(partial(_left_in, now_ms, rate.seconds), found, slices))
+
+
+def _left_in(now_ms: float, seconds: float, words: list[bytes | None], most: int) -> int:
+    """Of one bucket, which is full with `most`."""
     level, at_us, interval_us = (_number(word) for word in words)
     if level is None or at_us is None or not interval_us:
-        return rate.max_tokens
-    tokens = level / interval_us + max(0.0, now_ms * 1000 - at_us) * rate.max_tokens / (rate.seconds * 1e6)
-    return min(rate.max_tokens, max(math.floor(tokens), 0))
+        return most
+    tokens = level / interval_us + max(0.0, now_ms * 1000 - at_us) * most / (seconds * 1e6)
+    return min(most, max(math.floor(tokens), 0))
 
 
 def _number(raw: bytes | None) -> float | None:

@@ -14,6 +14,7 @@ from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, TaskTimeout, UsageError
+from jobrunner.inspector.shards import with_shards
 from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.retry import seconds
@@ -110,10 +111,11 @@ class JobrunnerWorker:
         limit_s = seconds(timeout, option="timeout")
         self._fire_periodic()
         refuse_text(queues, "queues")
-        served = self._queues() if queues is None else list(queues)
+        named = self._queues() if queues is None else list(queues)
+        served = with_shards(self._client, named)
         if not self._any_left(served, drain):
             return RunSummary(0, 0, 0.0)
-        worker = Worker(queues=served, client=self._client, **options)
+        worker = Worker(queues=named, client=self._client, **options)
         watched = _WatchedRun(self, worker, served, drain, limit_s)
         done = watched.run()
         return RunSummary(done.finished, done.released, done.seconds, find_holds(self._client, served).holds)
@@ -168,11 +170,11 @@ class JobrunnerWorker:
         return sorted(of_jobs | others)
 
     def _has_jobs(self, name: str) -> bool:
-        keys = keys_of(self._client).queue(name)
-        for state in ("waiting", "scheduled"):
-            for task_id in broker_of(self._client).run(queues.ids(keys, state, start=0, count=1)):
-                with suppress(TaskGone):
-                    return bool(self._client.task(task_id, queue=name).record().type)
+        for keys in map(keys_of(self._client).queue, with_shards(self._client, [name])):
+            for state in ("waiting", "scheduled"):
+                for task_id in broker_of(self._client).run(queues.ids(keys, state, start=0, count=1)):
+                    with suppress(TaskGone):
+                        return bool(self._client.task(task_id, queue=name).record().type)
         return False
 
     def _any_left(self, served: list[str], drain: bool) -> bool:

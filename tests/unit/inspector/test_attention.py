@@ -106,6 +106,21 @@ def test_the_tokens_that_a_rate_has_left_are_those_of_the_server(client: Client,
     assert (tokens_left(client, "mail", rate), len(queue.reserve(30))) == (2, 2)
 
 
+def test_those_of_a_queue_with_partitions_are_those_of_all_its_shards(client: Client, clock: Any) -> None:
+    clock.set()
+    queue, rate = client.queue("mail"), RateLimit(100, per=3600)
+    queue.configure(partitions=4, rate=rate)
+    queue.push_many(range(300))
+    assert tokens_left(client, "mail", rate) == 100
+
+    for count in (1, 3, 36):
+        before = tokens_left(client, "mail", rate)
+        assert before - tokens_left(client, "mail", rate) == 0
+        taken = len(queue.reserve(count))
+        assert taken
+        assert tokens_left(client, "mail", rate) == before - taken
+
+
 GOOD, BAD = (100, 2), (100, 90)
 RELEASES = {"1.4.1": NOW - 50 * MINUTE, "1.4.2": NOW - 4.5 * MINUTE, "1.5.0": NOW}
 

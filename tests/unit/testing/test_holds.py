@@ -94,6 +94,26 @@ def test_what_is_not_held_runs_before_a_run_ends(worker: JobrunnerWorker) -> Non
     assert (summary.finished, [held.waiting for held in summary.held]) == (3, [6])
 
 
+@pytest.mark.parametrize("named", [None, ["holds"]])
+def test_a_task_in_any_partition_runs(worker: JobrunnerWorker, named: list[str] | None) -> None:
+    queue_of(worker).configure(partitions=4)
+    tenants = [f"tenant{n}" for n in range(8)]
+    assert len({note.enqueue(tenant).id.partition("@")[2] for tenant in tenants}) > 1
+    for tenant in tenants:
+        worker.run(queues=named)
+        note.enqueue(tenant)
+    worker.run(queues=named)
+    assert queue_of(worker).totals()["succeeded"] == 16
+    for tenant in tenants:
+        note.using(in_=86_400).enqueue(tenant)
+    worker.run(queues=["holds"], drain=True)
+    assert queue_of(worker).totals()["succeeded"] == 24
+    queue_of(worker).pause()
+    late = note.enqueue(tenants[0])
+    assert [hold.why for hold in worker.run(queues=named).held] == ["a pause"]
+    assert late.state == "waiting"
+
+
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_paused_queue_is_named(worker: JobrunnerWorker, drain: bool) -> None:
     queue_of(worker).pause()
