@@ -322,3 +322,47 @@ def test_the_level_of_a_rate_counts_in_tokens_when_the_interval_changes(mail, cl
     assert len(mail.reserve(9)) == 3, "three were left"
     clock.advance(4000)
     assert len(mail.reserve(9)) == 2
+
+
+@pytest.mark.parametrize("priority", [None, 0, 2])
+def test_what_was_purged_keeps_nobody_from_what_comes_after_it(mail, priority):
+    limit(mail, fair=1)
+    add(mail, *(f"k{n % 3}-{n}" for n in range(1500)), priority=priority)
+    mail.run(queues.configure(mail.keys, {"fair": ""}))
+    add(mail, "k0-without")
+    limit(mail, fair=1)
+    while mail.run(queues.purge(mail.keys, "waiting", count=400)):
+        pass
+    assert indexes(mail) == set()
+
+    add(mail, "k0-new", "k1-new", priority=priority)
+    assert ids(mail.reserve(5)) == ["k0-new", "k1-new"]
+
+
+def test_a_slice_of_a_purge_leaves_the_others_in_their_partitions(mail):
+    limit(mail, fair=1)
+    add(mail, "a-1", "b-1", "a-2", "b-2", "a-3", "b-3")
+    left = [one.decode() for one in mail.raw.zrange(mail.keys.waiting, 3, -1)]
+    mail.run(queues.purge(mail.keys, "waiting", count=3))
+    assert sorted(ids(mail.reserve(6))) == sorted(left)
+    assert indexes(mail) == set()
+
+
+def test_a_queue_that_has_partitions_no_more_keeps_no_index_of_tasks_that_were_deleted(mail):
+    """Of more partitions than one step unlinks, beside tasks that are there."""
+    limit(mail, fair=1)
+    add(mail, *(f"k{n}-{m}" for n in range(450) for m in (0, 1)))
+    mail.run(tasks.remove(mail.keys, [f"k{n}-0" for n in range(450)]))
+    limit(mail, fair="")
+
+    found = []
+    while got := ids(mail.reserve(100)):
+        found += got
+    assert found == [f"k{n}-1" for n in range(450)]
+    assert indexes(mail) == set()
+    assert b"parked" not in mail.raw.hkeys(mail.keys.settings)
+
+
+def indexes(mail):
+    prefix = mail.keys.base + b"mail:"
+    return {key.removeprefix(prefix) for key in mail.raw.keys(prefix + b"partition:*")}

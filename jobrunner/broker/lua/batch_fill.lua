@@ -13,7 +13,8 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms, turn = unpac
 -- The same call again changes nothing, also when it comes late and found nothing before. Unfit tasks are dropped and
 --       limits hold, as for reserve.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
--- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
+-- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation queue_scan hand_out
+-- include batch
 -- rarely promote
 -- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done

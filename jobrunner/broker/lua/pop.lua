@@ -6,8 +6,8 @@ local now_ms, tasks, count = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding, then, retry_count}; empty when nothing waits, the queue is
 --       paused or has no tokens
--- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
--- include error_groups dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
+-- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation queue_scan hand_out
 -- rarely promote
 -- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done

@@ -5,15 +5,23 @@ local now_ms, tasks, count, before, counter = unpack(ARGV)
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many · before: only those with a lower
 --       score, '' = any · counter: the total that counts them; those of `done` begin with 'history'
 -- reply how many were deleted
--- include numbers task_end history error_groups
+-- include numbers commands queue_position waiting_set task_end history error_groups
 
 local last = before == '' and '+inf' or '(' .. before
-local ids = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'LIMIT', 0, count)
-if #ids == 0 then return 0 end
+local found = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'WITHSCORES', 'LIMIT', 0, count)
+if #found == 0 then return 0 end
 local is_history = string.sub(counter, 1, 7) == 'history'
-if is_history then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
+local is_waiting, is_dead = string.sub(set, -8) == ':waiting', string.sub(set, -5) == ':dead'
+local ids, keys = {}, {}
+for n = 1, #found, 2 do
+  local id, score = found[n], tonumber(found[n + 1])
+  ids[#ids + 1] = id
+  if is_waiting and score >= UNPARTITIONED then  -- a reserve would have to get past what is left in its index
+    redis.call('ZREM', partition_key(string.sub(set, 1, -8), band_of(score - PARTITIONED), partition_of(id)), id)
+  end
+end
+if is_history then note_trimmed(settings, found[#found]) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
-local keys, is_dead = {}, string.sub(set, -5) == ':dead'
 for _, id in ipairs(ids) do
   local key = tasks .. id
   if not is_history or read_record(set, id) then keys[#keys + 1] = key end

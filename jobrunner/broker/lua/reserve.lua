@@ -12,7 +12,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 --       encoding, expires_in_ms, then, place, priority, unknown_since, suspect, cancel_requested (nil)}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit allows fewer. (`rarely`: see scripts.py)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
--- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
+-- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation queue_scan hand_out
 -- rarely promote
 -- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done

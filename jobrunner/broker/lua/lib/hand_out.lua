@@ -21,9 +21,9 @@ end
 local function leave_partitions(prefix, most)
   local first = redis.call('ZRANGEBYSCORE', waiting, exact(UNPARTITIONED), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
   if #first == 0 then
-    redis.call('HDEL', settings, 'parked', 'recheck', 'rotation_seq')
-    redis.call('UNLINK', prefix .. 'blocked', prefix .. 'unsure')
-    for band = -1, 1 do redis.call('UNLINK', rotation_key(prefix, band)) end
+    for _ = 1, 6 do  -- one list each, with what tasks that were deleted left in the indexes
+      if not unlink_partitions(prefix) then return redis.call('HDEL', settings, 'parked', 'recheck', 'rotation_seq') end
+    end
     return
   end
   local places = {}
