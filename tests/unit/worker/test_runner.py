@@ -99,7 +99,7 @@ class Early(Job):
         note(self, "on_dead", error)
 
 
-@job(name="runner.periodic", every=60)
+@job(name="runner.tick", every=60)
 class Periodic(PeriodicJob):
     def run(self) -> Any:
         return acts["run"](self)
@@ -264,13 +264,13 @@ def test_the_backoff_grows_with_the_failures(runner: Runner) -> None:
 def test_a_failure_of_a_periodic_job_waits_for_the_next_tick(runner: Runner) -> None:
     """MOSQ-29"""
     for error in (ValueError("no"), Fail("no"), Fail("no", retry=True)):
-        outcome = outcome_of(runner, throw(error), job="runner.periodic")
+        outcome = outcome_of(runner, throw(error), job="runner.tick")
         assert isinstance(outcome, Failed)
         assert not outcome.retry, error
 
 
 def test_a_periodic_job_may_ask_for_a_retry(runner: Runner) -> None:
-    outcome = outcome_of(runner, throw(Retry(in_=1)), job="runner.periodic")
+    outcome = outcome_of(runner, throw(Retry(in_=1)), job="runner.tick")
     assert without_origin(outcome) == Failed("Retry: the job asked for a retry", 1.0)
 
 
