@@ -11,7 +11,7 @@ import msgspec
 from jobrunner.broker.keys import check_id
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
+from jobrunner.cli.options import CommonOptions, confirm, connected, not_empty, with_shared_options, with_wide
 from jobrunner.cli.output import (
     Refusal,
     answer_json,
@@ -77,7 +77,8 @@ def json_value(text: str) -> Any:
         ) from error
 
 
-GROUP = click.option("--group", metavar="ID", help="Only tasks of this group of errors: see jobrunner dead groups.")
+GROUP = click.option("--group", metavar="ID", callback=not_empty,
+                     help="Only tasks of this group of errors: see jobrunner dead groups.")  # fmt: skip
 
 
 @dead.command(epilog="Example:  jobrunner dead groups mail --json")

@@ -9,7 +9,7 @@ from jobrunner.broker.keys import check_id, check_name
 from jobrunner.cli.events import note
 from jobrunner.cli.history_report import report
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options, with_wide
+from jobrunner.cli.options import CommonOptions, connected, not_empty, seconds_of, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import check_queue, queue_names
@@ -99,9 +99,10 @@ Examples:
 
 
 @history.command(epilog=_REPLAY_EXAMPLES)
-@click.argument("queue", required=False, shell_complete=queue_names)
+@click.argument("queue", required=False, callback=not_empty, shell_complete=queue_names)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--where", metavar="SQL", help="SQL expression that selects the tasks, in place of ids; needs Spark.")
+@click.option("--where", metavar="SQL", callback=not_empty,
+              help="SQL expression that selects the tasks, in place of ids; needs Spark.")  # fmt: skip
 @click.option("--from", "path", metavar="PATH",
               help="Archive to read, a folder or table, in place of the history in Redis.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only counts the tasks.")

@@ -84,6 +84,15 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--wide", is_flag=True, help="Prints all columns, and shortens none.")(command)
 
 
+def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """A callback of options that select: an empty text, as an unset variable leaves, would select everything. Raises
+    click.BadParameter."""
+    if "" in (value if isinstance(value, tuple) else (value,)):
+        hint = f"{value!r} is empty and would select everything: give a text, or leave it out"
+        raise click.BadParameter(hint, param=parameter)
+    return value
+
+
 def seconds_of(text: str) -> float:
     """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`. Raises click.BadParameter."""
     try:

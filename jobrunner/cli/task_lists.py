@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from jobrunner.broker.keys import tag_of_id
-from jobrunner.cli.options import CommonOptions
+from jobrunner.cli.options import CommonOptions, not_empty
 from jobrunner.cli.output import answer_json, echo, prints_all_columns, readable, rising, table, talk, when
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.client.client import Client
@@ -74,9 +74,12 @@ class TaskConditions:
 def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of `TaskConditions`, which the command gets as `conditions`."""
 
-    @click.option("--job", metavar="TEXT", shell_complete=job_names, help="Only jobs whose name contains this text.")
-    @click.option("--error", metavar="TEXT", help="Only tasks whose last error contains this text.")
-    @click.option("--param", metavar="TEXT", help="Only tasks whose parameters contain this text, or name=value.")
+    @click.option("--job", metavar="TEXT", callback=not_empty, shell_complete=job_names,
+                  help="Only jobs whose name contains this text.")  # fmt: skip
+    @click.option("--error", metavar="TEXT", callback=not_empty,
+                  help="Only tasks whose last error contains this text.")  # fmt: skip
+    @click.option("--param", metavar="TEXT", callback=not_empty,
+                  help="Only tasks whose parameters contain this text, or name=value.")  # fmt: skip
     @click.option("--since", type=_instant, metavar="WHEN",
                   help="Only from this time on: 2h, 2026-11-20T20:00+01:00, or UTC without an offset. Dead tasks by "
                        "death, scheduled ones by due time, others by enqueueing.")  # fmt: skip
@@ -92,11 +95,14 @@ def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
     return conditional
 
 
-def _instant(text: str) -> datetime | None:
+def _instant(text: str) -> datetime:
     try:
-        return instant_of(text, option="it")
+        found = instant_of(text, option="it")
     except InvalidOption as error:
         raise click.BadParameter(str(error).removeprefix("it=")) from error
+    if found is None:
+        raise click.BadParameter(f"{text!r} is empty: give an instant such as 2026-03-01T12:30Z, or leave it out")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

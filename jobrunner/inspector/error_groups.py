@@ -108,6 +108,8 @@ def _shards_of(client: Client, queues: Sequence[str] | None) -> list[str]:
 
 def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | None:
     """One group of a queue; None for one that has left or never was. Raises InvalidName, ServerError."""
+    if not group_id:
+        return None  # to the server it is every group
     found, now_ms = _read(client, with_shards(client, [queue]), group_id)
     groups = found[queue_of(queue)].groups
     return next((_view(queue, group, now_ms, client.redaction()) for group in groups), None)

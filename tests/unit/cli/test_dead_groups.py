@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from jobrunner.client.client import Client
 from jobrunner.inspector.audit import entries
+from jobrunner.inspector.error_groups import find_group
 from jobrunner.task import Task, new_id
 
 Says = Callable[..., Any]
@@ -115,3 +118,32 @@ def test_a_group_without_dead_tasks_is_refused(cli: Says, client: Client) -> Non
 def test_one_way_to_select_is_given(cli: Says) -> None:
     assert cli("dead", "requeue", "mail", "--group", "a", "--all").code == 2
     assert cli("dead", "purge", "mail", "--group", "a", "--id", "b").code == 2
+
+
+EMPTY = [
+    *(("tasks", "cancel", option, "", "--yes") for option in ("--job", "--error", "--param", "--since", "--until")),
+    ("tasks", "cancel", "--job", "Charge", "--until", "", "--yes"),
+    ("dead", "requeue", "mail", "--job", "", "--yes"),
+    ("dead", "requeue", "mail", "--group", "", "--yes"),
+    ("dead", "purge", "mail", "--group", "", "--yes"),
+    ("history", "replay", "mail", "--where", ""),
+    ("history", "replay", "", "--where", "true"),
+]
+
+
+@pytest.mark.parametrize("words", EMPTY, ids=" ".join)
+def test_an_empty_condition_selects_nothing(cli: Says, client: Client, words: tuple[str, ...]) -> None:
+    """An unset variable of a shell leaves an empty text, which every task contains."""
+    fail(client, "Charge", "TimeoutError: late")
+    client.queue("mail").push(1)
+
+    result = cli(*words)
+
+    assert (result.code, "is empty" in result.line) == (2, True), result.err
+    assert client.queue("mail").counts()["dead"] == client.queue("mail").counts()["waiting"] == 1
+
+
+def test_no_group_has_an_empty_id(client: Client) -> None:
+    fail(client, "Charge", "TimeoutError: late")
+
+    assert find_group(client, "mail", "") is None
