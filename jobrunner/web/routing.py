@@ -3,9 +3,10 @@
 There is no other way to put a handler into the dashboard, so none is without a role: an action that is not in `ROLE_OF`
 cannot be declared.
 
-Parameters of a query or a form are typed and bounded. A value out of range is clamped; one that is not a number is
-replaced by the default, or refused (`optional`). Sidekiq and Faktory had advisories for exactly this: an unbounded
-`days` (CVE-2022-23837, CVE-2023-37279). Pages use no parameter that did not pass through here.
+Parameters of a query or a form are typed and bounded. In a query, a value out of range is clamped, and one that is not
+a number is replaced by the default; in a form, both are refused (`at_most`, `optional`, `one_of`). Sidekiq and Faktory
+had advisories for exactly this: an unbounded `days` (CVE-2022-23837, CVE-2023-37279). Pages use no parameter that did
+not pass through here.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ Values = Mapping[str, Any]
 _LARGEST_FORM = 1024 * 1024
 _FORM_S = 20.0
 _MOST_FIELDS = 2000
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 ROLE_OF = MappingProxyType(
     {
         "queue.pause": Role.OPERATOR,
@@ -82,21 +84,33 @@ class RequestParameters:
         except ValueError:
             return default
 
-    def number(self, name: str, default: float | None, *, lowest: float, highest: float) -> float | None:
-        """A number within its range; `default` for NaN and for a text that is not a number."""
-        try:
-            found = float(self._last.get(name, "").strip()[:30])
-        except ValueError:
+    def at_most(self, name: str, *, highest: int, default: int | None = None) -> int | None:
+        """A whole number from 1; `default` for nothing, and None for 0, which is no limit. Raises Refused."""
+        given = self.text(name)
+        if not given:
             return default
-        return default if math.isnan(found) else min(max(found, lowest), highest)
+        if not (given.isascii() and given.isdecimal() and int(given) <= highest):
+            raise Refused(f"{name}={given[:60]!r}: give a whole number up to {highest:,}, or 0 or nothing for no limit")
+        return int(given) or None
 
     def optional(self, name: str, *, lowest: float, highest: float, example: str) -> float | None:
-        """A number within its range; None where nothing is given. Raises Refused for what is not a number: where a
-        default would undo something."""
-        found = self.number(name, None, lowest=lowest, highest=highest)
-        if found is None and self.text(name):
-            raise Refused(f"{name}={self.text(name, longest=30)!r}: give {example}, or nothing")
+        """A number; None where nothing is given. Raises Refused for what is no number, or out of range: a default would
+        undo something."""
+        given = self.text(name)
+        try:
+            found = float(given) if given else None
+        except ValueError:
+            found = math.nan
+        if found is not None and not lowest <= found <= highest:  # as NaN is not
+            raise Refused(f"{name}={given[:60]!r}: give {example}, or nothing; from {lowest:,g} to {highest:,g}")
         return found
+
+    def one_of(self, name: str, known: Collection[str], default: str) -> str:
+        """One of `known`; `default` for nothing. Raises Refused."""
+        given = self.text(name, longest=60)
+        if given and given not in known:
+            raise Refused(f"{name}={given!r}: give one of {', '.join(known)}")
+        return given or default
 
     def choice(self, name: str, known: Collection[str], default: str) -> str:
         """One of `known`."""
@@ -104,8 +118,12 @@ class RequestParameters:
         return given if given in known else default
 
     def flag(self, name: str) -> bool:
-        """Whether the parameter is present and is not 0, false, no or off."""
-        return self._last.get(name, "").lower() not in ("", "0", "false", "no", "off")
+        """Whether the parameter is 1, true, yes or on; not where it is 0, false, no, off, empty or missing. Raises
+        Refused for anything else."""
+        given = self.text(name, longest=30).lower()
+        if given in _YES or given in _NO:
+            return given in _YES
+        raise Refused(f"{name}={given!r}: give 1 or 0")
 
     def all(self, name: str, *, most: int = 1000, longest: int = 200) -> list[str]:
         """All texts of that name except empty ones, at most `most`."""

@@ -124,7 +124,7 @@ def _known_name(name: str) -> str:
 
 def _pause(context: Context) -> Done:
     name = queue_named(context)
-    for_s = context.form.number("for", None, lowest=1, highest=_LONGEST_PAUSE_S)
+    for_s = context.form.optional("for", lowest=1, highest=_LONGEST_PAUSE_S, example="seconds, such as 600")
     context.client.queue(name).pause(for_s)
     return _done(context, name, f"queue {name} is paused{f' for {for_s:g} s' if for_s else ''}")
 
@@ -140,7 +140,7 @@ def _limit(context: Context) -> Done:
     options: dict[str, Any] = {}
     for option in ("max_inflight", "max_size", "max_inflight_per_partition", "history_max"):
         if option in form:
-            options[option] = form.whole(option, 0, lowest=1, highest=_MOST) or None
+            options[option] = form.at_most(option, highest=_MOST)
     for option in ("rate", "rate_per_partition"):
         if f"{option}_max" in form:
             options[option] = _rate_of(form, option)
@@ -148,7 +148,7 @@ def _limit(context: Context) -> Done:
         options["fair"] = form.flag("fair")
     if "history_for" in form:
         length = form.optional("history_for", lowest=0, highest=_MOST, example="how long, such as 7 or 0.5")
-        options["history"] = (length or 0) * _LENGTHS_S[form.choice("history_unit", _LENGTHS_S, "hours")] or None
+        options["history"] = (length or 0) * _LENGTHS_S[form.one_of("history_unit", _LENGTHS_S, "hours")] or None
     if not options:
         raise Refused("no limit is given: max_inflight, max_size, rate_max, fair, history_for, or the like")
     configure_as(context.client.queue(name), context.identity.name, options)
@@ -160,10 +160,12 @@ def _limit(context: Context) -> Done:
 
 
 def _rate_of(form: RequestParameters, option: str) -> RateLimit | None:
-    most = form.whole(f"{option}_max", 0, lowest=1, highest=_MOST)
-    interval = form.whole(f"{option}_interval", 1, lowest=1, highest=86_400)
-    unit = form.choice(f"{option}_unit", _UNITS, "SECONDS")
-    return RateLimit(max_tokens=most, interval=interval, interval_unit=unit) if most else None
+    most = form.at_most(f"{option}_max", highest=_MOST)
+    interval = form.at_most(f"{option}_interval", highest=86_400, default=1)
+    unit = form.one_of(f"{option}_unit", _UNITS, "SECONDS")
+    if most and not interval:
+        raise Refused(f"{option}_interval=0: give the length of the interval, from 1")
+    return RateLimit(max_tokens=most, interval=interval, interval_unit=unit) if most and interval else None
 
 
 def _history_of(settings: QueueSettings) -> tuple[str, str]:

@@ -199,6 +199,54 @@ def test_a_limit_form_without_a_limit_or_with_no_number_as_history_is_refused(ad
     assert client.queue("mail").settings().history == 60, "else what it keeps would be deleted"
 
 
+WRONG = [
+    *({"max_inflight": text} for text in ("1,000", "12.5", "-5", "99999999999", "1e4", "ten")),
+    {"max_size": "1e4"},
+    {"history_max": "0x10"},
+    {"rate_max": "100", "rate_interval": "60s", "rate_unit": "SECONDS"},
+    {"rate_max": "100", "rate_interval": "0"},
+    {"rate_max": "100", "rate_unit": "hours"},
+    {"rate_max": "fast"},
+    {"fair": "perhaps"},
+    {"history_for": "-3"},
+    {"history_for": "7", "history_unit": "weeks"},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG, ids=str)
+def test_a_limit_that_is_none_is_refused_and_changes_nothing(admin: Any, client: Client, fields: Any) -> None:
+    """One was lifted, or became another limit."""
+    line = client.queue("mail")
+    line.configure(max_inflight=10, max_size=500, rate=RateLimit(5, interval=1), history=60, history_max=9)
+    before = line.settings()
+
+    refused = do(admin, "/queues/mail/limit", **fields)
+
+    assert refused.status_code == 400, refused.text
+    assert any(f"{name}={text!r}: give" in html.unescape(refused.text) or f"{name}={text}: give" in refused.text
+               for name, text in fields.items())  # fmt: skip
+    assert line.settings() == before
+
+
+def test_a_limit_of_0_is_no_limit(admin: Any, client: Client) -> None:
+    client.queue("mail").configure(max_inflight=10, max_size=500, rate=RateLimit(5, interval=1))
+
+    assert do(admin, "/queues/mail/limit", max_inflight="0", max_size="0", rate_max="0").status_code == 200
+
+    assert client.queue("mail").settings() == QueueSettings()
+
+
+@pytest.mark.parametrize("text", ["10m", "90s", "nan", "inf", "-3", "0", "99999999"])
+def test_a_pause_for_no_length_of_time_is_refused(admin: Any, client: Client, text: str) -> None:
+    """It was one without an end."""
+    client.queue("mail").push({})
+
+    refused = do(admin, "/queues/mail/pause", **{"for": text})
+
+    assert (refused.status_code, client.queue("mail").is_paused()) == (400, False)
+    assert f"for={text!r}: give seconds" in html.unescape(refused.text)
+
+
 def test_the_form_sends_back_the_history_that_it_shows(admin: Any, client: Client) -> None:
     client.queue("mail").push({})
     client.queue("mail").configure(history=1_234_567)

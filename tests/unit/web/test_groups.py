@@ -134,7 +134,7 @@ def test_nothing_happens_to_a_group_that_is_not_there(browse: Callable[..., Any]
     assert failing.queue("mail").counts()["dead"] == 3
 
 
-@pytest.mark.parametrize("rate", ["fast", "nan"])
+@pytest.mark.parametrize("rate", ["fast", "nan", "0", "-1", "2e6"])
 def test_a_rate_that_is_none_is_refused(browse: Callable[..., Any], failing: Client, rate: str) -> None:
     answer = browse().post_form("/dead/requeue", {"queue": "mail", "rate": rate}, headers=JSON)
 
