@@ -189,6 +189,7 @@ class Dashboard:
     def _carried_out(self, action: Action, context: Context) -> Done:
         """Runs the endpoint and logs user and outcome in the audit log, also on errors."""
         try:
+            action.check(context)
             done = action.endpoint(context)
         except Exception as error:
             self._note_action(context, action, f"refused: {explained(error)[1]}")

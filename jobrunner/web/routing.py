@@ -34,6 +34,11 @@ Values = Mapping[str, Any]
 _LARGEST_FORM = 1024 * 1024
 _FORM_S = 20.0
 _MOST_FIELDS = 2000
+_LONGEST = 200
+_SHARED = ("csrf", "back")
+"""Fields of every form."""
+_LONG = (*_SHARED, "ids", "params")
+"""Fields with bounds of their own."""
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 ROLE_OF = MappingProxyType(
     {
@@ -72,7 +77,23 @@ class RequestParameters:
     def __contains__(self, name: str) -> bool:
         return name in self._last
 
-    def text(self, name: str, default: str = "", *, longest: int = 200) -> str:
+    def check(self, known: Collection[str]) -> None:
+        """Raises Refused for a name that is not known, a condition that is given twice, one that is blank, and one that
+        is too long: to leave any of them out would do more than was asked for."""
+        for name in dict.fromkeys(name for name, _ in self._pairs):
+            if name not in known and name not in _SHARED:
+                raise Refused(f"there is no field {name[:60]!r} here: give {', '.join(known) or 'none'}")
+        for name, value in self._pairs:
+            if name in _LONG:
+                continue
+            if value != self._last[name] and name != "fair":  # a checkbox overrides the hidden field before it
+                raise Refused(f"{name} is given twice, as {value[:60]!r} and {self._last[name][:60]!r}: give it once")
+            if value and not value.strip():
+                raise Refused(f"{name}={value[:60]!r} is blank: give a text, or leave it out")
+            if len(value) > _LONGEST:
+                raise Refused(f"{name}={value[:60]!r}… has {len(value):,} characters: at most {_LONGEST}; give a part")
+
+    def text(self, name: str, default: str = "", *, longest: int = _LONGEST) -> str:
         """A text of at most `longest` characters, stripped; longer ones are cut."""
         return self._last.get(name, default)[:longest].strip()
 
@@ -125,7 +146,7 @@ class RequestParameters:
             return given in _YES
         raise Refused(f"{name}={given!r}: give 1 or 0")
 
-    def all(self, name: str, *, most: int = 1000, longest: int = 200) -> list[str]:
+    def all(self, name: str, *, most: int = 1000, longest: int = _LONGEST) -> list[str]:
         """All texts of that name except empty ones, at most `most`."""
         return [value[:longest] for key, value in self._pairs if key == name and value][:most]
 
@@ -213,6 +234,15 @@ class Action:
     path: str
     name: str
     endpoint: Callable[[Context], Done]
+    takes: tuple[str, ...] = ()
+    """The fields of its form; others are refused."""
+    query: tuple[str, ...] = ()
+    """Those that it takes from the query of its URL, too."""
+
+    def check(self, context: Context) -> None:
+        """Raises Refused for fields that it does not take: conditions among them would not be kept to."""
+        context.form.check(self.takes)
+        context.query.check(self.query)
 
     def __post_init__(self) -> None:
         if self.name not in ROLE_OF:

@@ -28,6 +28,11 @@ _FIRST = 8
 _LONGEST_PAUSE_S = 30 * 86400
 _MOST = 10_000_000
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
+_LIMITS = (
+    *("max_inflight", "max_size", "max_inflight_per_partition", "history_max", "fair", "history_for", "history_unit"),
+    *(f"{option}_{part}" for option in ("rate", "rate_per_partition") for part in ("max", "interval", "unit")),
+)
+"""The fields of the form of limits."""
 _UNITS = ("SECONDS", "MINUTES", "HOURS")
 _LENGTHS_S = {"days": 86_400, "hours": 3600, "minutes": 60}
 _USES = {"max_inflight": "in flight", "rate": "of the rate", "max_size": "of the size"}
@@ -206,8 +211,8 @@ pages: list[Page] = [
     Page(path="/queues/{queue:path}", name="queue", endpoint=_queue),
 ]
 actions: list[Action] = [
-    Action(path="/queues/{queue:path}/pause", name="queue.pause", endpoint=_pause),
+    Action(path="/queues/{queue:path}/pause", name="queue.pause", endpoint=_pause, takes=("for",)),
     Action(path="/queues/{queue:path}/resume", name="queue.resume", endpoint=_resume),
-    Action(path="/queues/{queue:path}/limit", name="queue.limit", endpoint=_limit),
-    Action(path="/queues/{queue:path}/purge", name="queue.purge", endpoint=_purge),
+    Action(path="/queues/{queue:path}/limit", name="queue.limit", endpoint=_limit, takes=_LIMITS),
+    Action(path="/queues/{queue:path}/purge", name="queue.purge", endpoint=_purge, takes=("state",)),
 ]

@@ -32,6 +32,9 @@ _FACTS = (
 """Fields of the hash that are shown unchanged. Others may contain secrets."""
 
 
+_FIELDS = ("queue",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
     """The fields of a task on pages and in JSON answers: no payload, and no field outside the list above."""
@@ -232,10 +235,10 @@ pages: list[Page] = [
     Page(path="/tasks/{task}", name="task", endpoint=_task),
 ]
 actions: list[Action] = [
-    Action(path="/tasks/{task}/requeue", name="task.requeue", endpoint=_requeue),
-    Action(path="/tasks/{task}/edit", name="task.edit", endpoint=_edit),
-    Action(path="/tasks/{task}/cancel", name="task.cancel", endpoint=_cancel),
-    Action(path="/tasks/{task}/delete", name="task.delete", endpoint=_delete),
-    Action(path="/tasks/{task}/run-now", name="task.run-now", endpoint=_run_now),
-    Action(path="/tasks/{task}/replay", name="task.replay", endpoint=_replay),
+    Action(path="/tasks/{task}/requeue", name="task.requeue", endpoint=_requeue, takes=_FIELDS, query=_FIELDS),
+    Action(path="/tasks/{task}/edit", name="task.edit", endpoint=_edit, takes=(*_FIELDS, "params"), query=_FIELDS),
+    Action(path="/tasks/{task}/cancel", name="task.cancel", endpoint=_cancel, takes=_FIELDS, query=_FIELDS),
+    Action(path="/tasks/{task}/delete", name="task.delete", endpoint=_delete, takes=_FIELDS, query=_FIELDS),
+    Action(path="/tasks/{task}/run-now", name="task.run-now", endpoint=_run_now, takes=_FIELDS, query=_FIELDS),
+    Action(path="/tasks/{task}/replay", name="task.replay", endpoint=_replay, takes=_FIELDS, query=_FIELDS),
 ]

@@ -31,6 +31,7 @@ _MOST_JOBS = 200
 STATE_OF_LIST = {"tasks": "", "dead": "dead", "history": "done"}
 _MOST_CHOSEN = 500
 _FIRST_GROUPS, _ALL_GROUPS = 20, 500
+_CONDITIONS = ("queue", "state", "type", "job", "error", "id", "param", "group", "since", "until")
 _CHANGED = {"requeue": "requeued", "cancel": "cancelled or asked to stop", "delete": "deleted"}
 
 
@@ -207,7 +208,7 @@ def _bulk(context: Context) -> Done:
     if not action:
         raise Refused(f"no action is given: action is one of {', '.join(CHANGES)}")
     if form.flag("all"):
-        wanted = wanted_of(form)
+        wanted = _asked(form)
         if action == "delete" and context.role < Role.ADMIN:
             raise NotAllowed("deleting all that match requires the role admin; select single tasks, or ask an admin")
         return begin(context, action, wanted, f"{action}: all that match")
@@ -248,6 +249,20 @@ def wanted_of(form: RequestParameters) -> Filter:
     )
 
 
+def _asked(form: RequestParameters) -> Filter:
+    """The filter of an action, which must not be wider than what was asked for. Raises Refused, InvalidName,
+    InvalidOption."""
+    form.one_of("state", STATES, "")
+    if form.text("job") == "=":
+        raise Refused("job='=' names no job: give =Name, a part of a name, or nothing")
+    return wanted_of(form)
+
+
+def _asked_dead(form: RequestParameters) -> Filter:
+    form.one_of("state", ("dead",), "")
+    return replace(_asked(form), state="dead")
+
+
 def _chosen(text: str) -> tuple[str, str]:
     queue, _, task_id = text.partition(" ")
     split_any_queue(queue)
@@ -258,12 +273,12 @@ def _requeue_dead(context: Context) -> Done:
     form = context.form
     rate = form.optional("rate", lowest=0.001, highest=1_000_000, example="tasks per second, such as 50 or 0.5")
     at = f" at {per_second(rate)}" if rate else ""
-    wanted = replace(wanted_of(form), state="dead")
+    wanted = _asked_dead(form)
     return begin(context, "requeue", wanted, f"requeueing {_dead_named(context, wanted)}{at}", rate=rate)
 
 
 def _purge_dead(context: Context) -> Done:
-    wanted = replace(wanted_of(context.form), state="dead")
+    wanted = _asked_dead(context.form)
     return begin(context, "delete", wanted, f"deleting {_dead_named(context, wanted)}")
 
 
@@ -283,7 +298,7 @@ pages: list[Page] = [
     Page(path="/history", name="history", endpoint=_history),
 ]
 actions: list[Action] = [
-    Action(path="/tasks/bulk", name="tasks.bulk", endpoint=_bulk),
-    Action(path="/dead/requeue", name="dead.requeue", endpoint=_requeue_dead),
-    Action(path="/dead/purge", name="dead.purge", endpoint=_purge_dead),
+    Action(path="/tasks/bulk", name="tasks.bulk", endpoint=_bulk, takes=(*_CONDITIONS, "action", "all", "ids")),
+    Action(path="/dead/requeue", name="dead.requeue", endpoint=_requeue_dead, takes=(*_CONDITIONS, "rate")),
+    Action(path="/dead/purge", name="dead.purge", endpoint=_purge_dead, takes=_CONDITIONS),
 ]
