@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby, islice
 from typing import Any
@@ -34,6 +34,8 @@ CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] =
     "delete": delete_all,
 }
 """What can be done with many tasks of one queue: operations that return how many they changed."""
+_OPEN = ("pending", "waiting", "scheduled")
+"""What is cancelled where no state is named: no dead task, as that would delete it."""
 _KEPT_MS = 86_400_000
 _KEPT = 200
 _AT_ONCE = 500
@@ -88,7 +90,7 @@ class Operations:
         """Starts an operation on all tasks that match `wanted`, or on the tasks chosen; returns its id. `rate`: tasks
         per second that become due when they are requeued."""
         operation_id, fixed = secrets.token_hex(8), list(chosen)
-        total = len(fixed) if wanted is None else total_of(self._client, wanted)
+        total = len(fixed) if wanted is None else sum(total_of(self._client, one) for one in _searches(action, wanted))
         fields: dict[str, Any] = {
             "action": action,
             "who": who,
@@ -177,8 +179,9 @@ class _OperationRun:
 
     def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
         if self._wanted is not None:
-            for found in matching(self._client, self._wanted, self._client.redaction()):
-                yield EXAMINED_AT_ONCE, [(place.queue, place.id) for place in found]
+            for wanted in _searches(self._action, self._wanted):
+                for found in matching(self._client, wanted, self._client.redaction()):
+                    yield EXAMINED_AT_ONCE, [(place.queue, place.id) for place in found]
             return
         rest = iter(self._fixed)
         while piece := list(islice(rest, _AT_ONCE)):
@@ -196,6 +199,11 @@ class _OperationRun:
             [command("HSET", place, *words, read=int), command("HGET", place, "cancel", read=bool)]
         )
         return bool(asked[1])
+
+
+def _searches(action: str, wanted: Filter) -> list[Filter]:
+    """What an operation searches for, one after the other."""
+    return [replace(wanted, state=one) for one in _OPEN] if action == "cancel" and not wanted.state else [wanted]
 
 
 def texts_of(wanted: Filter) -> dict[str, str]:

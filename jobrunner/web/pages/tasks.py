@@ -209,8 +209,9 @@ def _bulk(context: Context) -> Done:
         raise Refused(f"no action is given: action is one of {', '.join(CHANGES)}")
     if form.flag("all"):
         wanted = _asked(form)
-        if action == "delete" and context.role < Role.ADMIN:
-            raise NotAllowed("deleting all that match requires the role admin; select single tasks, or ask an admin")
+        if (action == "delete" or (action, wanted.state) == ("cancel", "dead")) and context.role < Role.ADMIN:
+            what = "deleting" if action == "delete" else "cancelling what is dead, which deletes it,"
+            raise NotAllowed(f"{what} all that match requires the role admin; select single tasks, or ask an admin")
         return begin(context, action, wanted, f"{action}: all that match")
     chosen = [_chosen(text) for text in form.all("ids", most=_MOST_CHOSEN + 1, longest=1000)]
     if not chosen:

@@ -383,6 +383,35 @@ def test_an_action_is_not_wider_than_what_was_asked_for(
     assert (client.queue("mail").is_paused(), client.queue("mail").settings().max_size) == (False, None)
 
 
+def test_only_an_admin_cancels_all_that_are_dead(browse: Callable[..., Any], client: Client) -> None:
+    """A dead task that is cancelled is deleted a minute later."""
+    dead(client, 2)
+    operator = browse(auth=as_role(Role.OPERATOR), name="ann")
+
+    refused = do(operator, "/tasks/bulk", action="cancel", all="1", queue="mail", state="dead")
+
+    assert (refused.status_code, "requires the role admin" in refused.json()["error"]) == (403, True)
+    assert client.queue("mail").counts()["dead"] == 2
+
+
+def test_to_cancel_all_leaves_what_is_dead(browse: Callable[..., Any], client: Client) -> None:
+    dead(client, 2)
+    line = client.queue("mail")
+    line.push_many(["runs", "waits"])
+    (lease,) = line.reserve()
+    line.push("later", in_=60)
+    operator = browse(auth=as_role(Role.OPERATOR), name="ann")
+
+    operation = do(operator, "/tasks/bulk", action="cancel", all="1", queue="mail").json()["to"]
+
+    ended = wait_for(
+        lambda: (found := operator.get(operation, headers=JSON).json()["operation"])["state"] == "done" and found
+    )
+    assert (dict(ended["facts"])["Changed"], ended["total"]) == ("3", 3)
+    assert line.counts() | {"done": 0} == {"waiting": 0, "scheduled": 0, "pending": 1, "dead": 2, "done": 0}
+    assert lease.id in line.ids("pending")
+
+
 def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Client) -> None:
     announce = leader_calls.announce(keys_of(client), "w1", {"host": "h"}, ttl_ms=60_000)
     broker_of(client).run(announce)
