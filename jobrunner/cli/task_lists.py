@@ -79,7 +79,7 @@ def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--error", metavar="TEXT", callback=not_empty,
                   help="Only tasks whose last error contains this text.")  # fmt: skip
     @click.option("--param", metavar="TEXT", callback=not_empty,
-                  help="Only tasks whose parameters contain this text, or name=value.")  # fmt: skip
+                  help="Only tasks whose parameters contain this text; name=value: with this whole value.")  # fmt: skip
     @click.option("--since", type=_instant, metavar="WHEN",
                   help="Only from this time on: 2h, 2026-11-20T20:00+01:00, or UTC without an offset. Dead tasks by "
                        "death, scheduled ones by due time, others by enqueueing.")  # fmt: skip

@@ -54,7 +54,7 @@ class Filter:
     id: str = ""
     """A part of the id."""
     param: str = ""
-    """A part of the payload, as it is stored (JSON); or `name=value`."""
+    """A part of the payload, as it is stored (JSON); or `name=value`, the whole value of a parameter."""
     group: str = ""
     """The id of a group of errors: only tasks that died with one of them."""
     since: datetime | None = None
@@ -300,11 +300,24 @@ def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -
 
 
 def _parts(param: str) -> str:
-    """Substrings of which a matching payload contains one. Values are in JSON: a text has quotes, a number none."""
+    """Substrings of which a matching payload contains one, a line each. Of `name=value` they are the whole value in
+    JSON: a text has quotes, and a comma or a brace is behind a number, true, false or null."""
     name, sign, value = param.partition("=")
     if not sign or not name.strip().isidentifier():
-        return param
-    return f'"{name.strip()}":"{value.strip()}\n"{name.strip()}":{value.strip()}\n{param}'
+        return param.replace("\n", "\\n")  # as JSON has it; two lines would be two parts
+    key, value = f'"{name.strip()}":', value.strip()
+    parts = [f"{key}{msgspec.json.encode(value).decode()}"]
+    if _is_json(value.lower()) and "\n" not in value:
+        parts += [f"{key}{value},", f"{key}{value}}}"]
+    return "\n".join(parts)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 def _next(lines: list[_Stretch], at: int, here: _Cursor | None, chunk: SearchChunk) -> tuple[int, _Cursor | None]:

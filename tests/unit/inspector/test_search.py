@@ -100,6 +100,44 @@ def test_nothing_is_found_by_what_is_hidden(client: Client, param: str) -> None:
     assert [task.id for task in search(client, Filter(param="user=ADA"), redaction=redaction).tasks] == ["t0"]
 
 
+VALUES = [17, 170, 1700, 17.5, "17", "17b", "b17", 18, True, "x,17", None, 'a"b', "two\nlines", "", "17\\"]
+
+
+@pytest.mark.parametrize(
+    ("param", "values"),
+    [
+        ("customer=17", [17, "17"]),
+        ("customer=17.5", [17.5]),
+        ("customer=17b", ["17b"]),
+        ("customer=1", []),
+        ("customer=true", [True]),
+        ("Customer = TRUE", [True]),
+        ("customer=null", [None]),
+        ('customer=a"b', ['a"b']),
+        ("customer=two\nlines", ["two\nlines"]),
+        ("customer=", [""]),
+        ("customer=17\\", ["17\\"]),
+        ('"customer":17', [17, 170, 1700, 17.5]),
+        ("two\nlines", ["two\nlines"]),
+        ("no\n17", []),
+        ('customer="x', []),
+        ('customer="17"', ["17"]),
+    ],
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_a_value_by_name_is_the_whole_value(client: Client, param: str, values: list[Any], last: bool) -> None:
+    """A command that cancelled customer=17 cancelled 170 and 17b, too."""
+    after = {} if last else {"z": 1}
+    client.queue("mail").push_many([{"customer": one, **after} for one in VALUES])
+
+    for redaction in (None, Redaction(["z"])):
+        found = [task.params for task in search(client, Filter(param=param), redaction=redaction).tasks]
+        kept = list(matching(client, Filter(param=param), redaction))
+        assert len(found) == len(values) == len(kept[0])
+    ids = [task.id for task in search(client, Filter(param=param)).tasks]
+    assert [json.loads(client.task(one).record().payload)["customer"] for one in ids] == values
+
+
 def test_nothing_is_found_by_what_is_encrypted(client: Client) -> None:
     key = base64.b64encode(bytes(32)).decode()
     with Client(client.settings.url, client.settings.prefix, payload_keys=[key]) as secret:
