@@ -41,8 +41,8 @@ class CommonOptions:
     debug: bool
 
     def words(self) -> list[str]:
-        """The same options as arguments of a command line."""
-        named = [f"--{name}={value}" for name, value in (("url", self.url), ("prefix", self.prefix)) if value]
+        """The same options as arguments of a command line, but the URL, which may have a password: `ps` shows them."""
+        named = [f"--prefix={self.prefix}"] if self.prefix else []
         return named + ["--json"] * self.as_json + ["--debug"] * self.debug
 
 

@@ -1,7 +1,6 @@
 """`jobrunner pipeline`: list, diagram, run; `show` and `push` have modules of their own."""
 
 import os
-import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +23,7 @@ from jobrunner.cli.pipeline_show import loaded_pipeline, show
 from jobrunner.cli.signals import Restart
 from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.cli.supervisor import Supervisor
-from jobrunner.cli.work import WorkOptions, chosen_client, words, work_here
+from jobrunner.cli.work import WorkOptions, chosen_client, work_here, worker_command
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
@@ -182,7 +181,7 @@ def _supervise(
     # A worker sees only its own queues, so it cannot know that the whole is done: that is looked for here.
     endless = wanted.endless()
     commands = [
-        [sys.executable, "-m", "jobrunner", "work", *words(shared, endless.serving(queues))]
+        worker_command(shared, endless.serving(queues))
         for alike in slots
         for queues in alike
     ]

@@ -43,6 +43,7 @@ from jobrunner.worker.settings import EVENTS
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _TRACED = "jobrunner.tracing.exporter"
+_URL = "JOBRUNNER_URL"
 _FAREWELL_S = 30.0
 _BROKEN_FAREWELL_S = 5.0
 _EXAMPLES = """\b
@@ -155,10 +156,12 @@ class WorkOptions:
 @click.option("--conf", multiple=True, metavar="KEY=VALUE",
               help="A Spark setting, for stations on Spark; repeatable.")  # fmt: skip
 @click.option("--lifeline", type=int, hidden=True, help="A descriptor of the supervisor's.")
+@click.option("--url-of-environment", is_flag=True, hidden=True,
+              help="JOBRUNNER_URL counts as --url: the supervisor's.")  # fmt: skip
 @with_shared_options
 def work(
     shared: CommonOptions, modules: tuple[str, ...], processes: int, reload: bool, lifeline: int | None,
-    metrics_host: str, metrics_port: int | None, metrics_token: str,
+    url_of_environment: bool, metrics_host: str, metrics_port: int | None, metrics_token: str,
     conf: tuple[str, ...], **options: Any,
 ) -> int:  # fmt: skip
     """Run the tasks of queues until stopped.
@@ -167,6 +170,8 @@ def work(
     no more, lets running tasks finish within the grace period, hands back the rest; twice: hands back all at once.
     SIGHUP: restarts with the present code; with --processes one process after the other.
     """
+    if url_of_environment:
+        shared = replace(shared, url=os.environ[_URL])
     chosen = modules_or_configured(modules)
     if not chosen:
         raise InvalidOption(
@@ -191,8 +196,7 @@ def work(
 def _supervise(
     shared: CommonOptions, wanted: WorkOptions, processes: int, metrics: MetricsAddress, watched: Path | None
 ) -> int:
-    command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
-    supervisor = Supervisor([command] * processes, watched=watched, leave_s=wanted.leave_s)
+    supervisor = Supervisor([worker_command(shared, wanted)] * processes, watched=watched, leave_s=wanted.leave_s)
     if metrics.port is None:
         return supervisor.run()
     client = chosen_client(shared)
@@ -209,8 +213,17 @@ def cap_of(text: str) -> tuple[str, int]:
     return name, int(most)
 
 
-def words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
-    """The words of the command line that ask one process for this."""
+def worker_command(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
+    """The command line of a worker process for this. Puts the URL into the environment, which such a process inherits
+    and, other than its arguments, only its owner can read."""
+    found = [sys.executable, "-m", "jobrunner", "work"]
+    if shared.url:
+        os.environ[_URL] = shared.url
+        found.append("--url-of-environment")
+    return found + _words(shared, wanted)
+
+
+def _words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
     found += [f"--gate={gate}" for gate in wanted.gates]
     found += [f"--max-per-queue={cap}" for cap in wanted.max_per_queue]

@@ -226,6 +226,26 @@ def test_a_worker_process_that_crashes_is_started_again(
     assert set(worker_pids(client)) <= {first}  # killed, so it did not take its leave
 
 
+def test_children_of_a_supervisor_get_its_url_by_no_argument(
+    jobs: Any, client: Client, server: Any, wait_until: Callable[..., Any]
+) -> None:
+    """`ps` shows those to every user, and a URL may have a password. It precedes a module's own, as --url does."""
+    jobs.write("elsewhere.py", f"import jobrunner\njobrunner.configure('redis://localhost:1')\n{JOBS}")
+    with_password = server.url.replace("unix://", "unix://default:geheim@")
+    if "@" not in with_password:
+        pytest.skip("the server of the tests has no socket")
+    task = enqueue(client, "add", "maths", x=1, y=2)
+
+    supervisor = jobs.start("work", "elsewhere", "--processes", "2", "--url", with_password)
+    pids = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+    assert not [line for line in lines if b"geheim" in line or server.url.encode() in line]
+    assert client.task(task).result(timeout=30) == 3
+    supervisor.terminate()
+    assert supervisor.wait(30) == 0
+
+
 def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_looked_after(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
