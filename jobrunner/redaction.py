@@ -6,17 +6,25 @@ from typing import Any
 
 from jobrunner.errors import InvalidOption
 
-DEFAULT = ("password", "passwd", "secret", "token", "api_?key", "authorization", "credit_?card")
+DEFAULT = ("password", "passwd", "secret", "token", "api[-_]?key", "authorization", "credit[-_]?card")
 HIDDEN = "••••••"
 TOO_DEEP = "(nested too deep to be shown)"
 _DEEPEST = 20
-_NAME = re.compile(r"""(?<![\w-])[A-Za-z_][\w-]{0,99}(?![\w-])\\?["']?\s{0,3}[:=]\s{0,3}""")
+_NAME = re.compile(r"""(?<![\w-])[A-Za-z_][\w-]{0,99}(?![\w-])\\?["']?\s{0,3}(?:=>|[:=])\s{0,3}""")
 """The text before a value in free text: `name=`, `name: `, `'name': `, `"name":`."""
-_VALUE = re.compile(
-    r"""\\"(?:(?!\\").){0,9999}(?:\\")?|"(?:[^"\\]|\\.){0,9999}"?|'(?:[^'\\]|\\.){0,9999}'?|[^\s,;&)\]}"']+""",
-    re.DOTALL,
+_QUOTED = (
+    r"""\\"(?:(?!\\").){0,9999}(?:\\")?|\\'(?:(?!\\').){0,9999}(?:\\')?"""
+    r"""|"(?:[^"\\]|\\.){0,9999}"?|'(?:[^'\\]|\\.){0,9999}'?"""
 )
-"""In quotes, that may be missing where the text was cut; else up to a blank or a sign that ends it."""
+"""In quotes, of which the second may be missing where the text was cut."""
+_VALUE = re.compile(
+    rf"""(?:(?:digest|aws4-\S+)[ ][^\r\n]+|(?:bearer|basic|token|apikey|negotiate|ntlm|bot)\s{{1,3}})?"""
+    rf"""(?:[bru]{{0,2}}(?:{_QUOTED})|(?P<opened>(?:[a-z_][\w.]{{0,99}}\(|[\[{{(]))|[^\s,;&)\]}}"']+)?""",
+    re.DOTALL | re.IGNORECASE,
+)
+"""With the scheme of a header before it: in quotes, or in brackets, as of a list or `SecretStr('…')`; else up to a
+blank or a sign that ends it."""
+_PART = re.compile(rf"""{_QUOTED}|[^"'\\\[\](){{}}]+|.""", re.DOTALL)
 
 
 class Redaction:
@@ -44,9 +52,9 @@ class Redaction:
         while (found := _NAME.search(text, at)) is not None:
             at = found.end()
             name = re.match(r"[\w-]+", found[0])
-            if name is not None and self.hides(name[0]) and (value := _VALUE.match(text, at)) is not None:
+            if name is not None and self.hides(name[0]) and (end := _end_of_value(text, at)) > at:
                 parts += (text[done:at], HIDDEN)
-                done = at = value.end()
+                done = at = end
         return "".join((*parts, text[done:]))
 
     def shown(self, value: Any, *, deepest: int = _DEEPEST) -> Any:
@@ -63,6 +71,18 @@ class Redaction:
         if isinstance(value, str):
             return self.text(value)
         return value
+
+
+def _end_of_value(text: str, at: int) -> int:
+    """Where the value that begins there ends: one in brackets behind the last of them, or where the text was cut."""
+    found = _VALUE.match(text, at)
+    if found is None or found["opened"] is None:
+        return at if found is None else found.end()
+    open_, here = 1, found.end()
+    while open_ and (part := _PART.match(text, here)) is not None:
+        open_ += (part[0] in "[({") - (part[0] in "])}")
+        here = part.end()
+    return here
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

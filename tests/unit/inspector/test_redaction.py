@@ -6,7 +6,8 @@ from jobrunner.errors import InvalidOption
 from jobrunner.redaction import HIDDEN, Redaction
 
 
-@pytest.mark.parametrize("name", ["db_password", "PASSWD", "apikey", "api_key", "X-Authorization", "token_2"])
+@pytest.mark.parametrize("name", ["db_password", "PASSWD", "apikey", "api_key", "X-Authorization", "token_2",
+                                  "X-Api-Key", "api-key", "credit-card", "credit_card"])  # fmt: skip
 def test_the_usual_names_are_hidden_wherever_they_stand_in_a_name(name: str) -> None:
     assert Redaction().hides(name)
 
@@ -60,3 +61,36 @@ def test_a_name_that_no_server_could_keep_or_that_hides_nothing_is_refused(patte
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidOption, match="redact"):
         Redaction(["("])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("401: Authorization: Bearer sk-1", "401: Authorization: *"),
+        ("curl -H 'Authorization: Bearer sk-1' u", "curl -H 'Authorization: *' u"),
+        ("authorization: Basic sk-1= x", "authorization: * x"),
+        ('Authorization: Digest username="ada", response="sk-1"\nnext', "Authorization: *\nnext"),
+        ("connect(password=b'sk-1', a=1)", "connect(password=*, a=1)"),
+        ("{b'password': b'sk-1'} x", "{b'password': *} x"),
+        ('{"tokens": ["sk-1", "sk-2"], "a": 1}', '{"tokens": *, "a": 1}'),
+        ('{"password": {"value": "sk-1}", "b": [1]}} x', '{"password": *} x'),
+        (r'"{\"tokens\": [\"sk-1]\", \"d\"], \"b\": 1}"', r'"{\"tokens\": *, \"b\": 1}"'),
+        ("Settings(password=SecretStr('sk-1'), a=1)", "Settings(password=*, a=1)"),
+        ("password=('sk-1', ')') x", "password=* x"),
+        ("'password' => 'sk-1' x", "'password' => * x"),
+        ("403 for X-Api-Key: sk-1 x", "403 for X-Api-Key: * x"),
+        ("credit-card=sk-1, a", "credit-card=*, a"),
+        ('{"tokens": ["sk-1", "sk', '{"tokens": *'),
+        ("token= x", "token= *"),
+        ("token=", "token="),
+        ("no token (a) is here", "no token (a) is here"),
+    ],
+)
+def test_in_a_text_the_whole_value_behind_a_name_is_hidden(text: str, shown: str) -> None:
+    assert Redaction().text(text) == shown.replace("*", HIDDEN)
+
+
+def test_a_value_in_many_brackets_is_hidden_whole() -> None:
+    value = "[" * 6_000 + "'sk-1'" + "]" * 6_000
+
+    assert Redaction().text(f"token={value} x") == f"token={HIDDEN} x"
