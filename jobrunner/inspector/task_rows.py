@@ -121,7 +121,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -
         attempt=begun or None,
         started=read_instant(fields["started_at"]),
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
-        error=redaction.text(telling_line(fields["error"])),
+        error=telling_line(redaction.text(fields["error"])),
         lost=whole_number(fields["expiries"]),
         params=params_line(fields["payload"], fields["encoding"], redaction),
     )

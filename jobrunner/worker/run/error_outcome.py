@@ -27,6 +27,8 @@ from jobrunner.retry import errors_of, is_retried, is_spent, next_delay
 from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
 _ERROR_LIMIT = 8000
+_REDACTED = 200_000
+"""So much of the end of a traceback is looked through for hidden values."""
 _SHOWN_OF_GROUP = 3
 OnCancel = Callable[[BaseException], BaseException]
 """Called with the CancelledError of an attempt whose task was cancelled from outside its coroutine: returns the error
@@ -84,7 +86,9 @@ def error_text(error: BaseException) -> str:
         lines = "".join(traceback.format_exception(error))
     except Exception:
         return sendable(first)
-    return sendable(f"{first}\n{lines[-_ERROR_LIMIT:]}")
+    if len(lines) > _ERROR_LIMIT:
+        lines = in_error(lines[-_REDACTED:])[-_ERROR_LIMIT:]  # in this order: a value may not lose its name
+    return sendable(f"{first}\n{lines}")
 
 
 def _line_of(error: BaseException) -> str:

@@ -100,6 +100,16 @@ def test_nothing_is_found_by_what_is_hidden(client: Client, param: str) -> None:
     assert [task.id for task in search(client, Filter(param="user=ADA"), redaction=redaction).tasks] == ["t0"]
 
 
+def test_a_row_has_no_line_of_a_hidden_value(client: Client) -> None:
+    """The line that tells an error was taken first, and its value had lost its name."""
+    client.enqueue(Task(id="t", queue="mail", payload=b"{}", max_attempts=1))
+    client.queue("mail").reserve()[0].rollback(error="Traceback (most recent call last):\nE: password=\n  hunter2")
+
+    (row,) = search(client, Filter(state="dead"), redaction=Redaction()).tasks
+
+    assert "hunter2" not in row.error
+
+
 VALUES = [17, 170, 1700, 17.5, "17", "17b", "b17", 18, True, "x,17", None, 'a"b', "two\nlines", "", "17\\"]
 
 

@@ -105,3 +105,15 @@ def test_a_level_above_info_counts_nothing_and_debug_logs_all(monkeypatch: pytes
     assert flushed(log) == []
     monkeypatch.setattr(IDENTITY, "log_level", "debug")
     assert len(note(log, successes(50))) == 50
+
+
+def test_a_value_that_the_cut_parts_from_its_name_is_hidden() -> None:
+    """The text of an error was cut to its last 8 000 characters, and then looked through for names."""
+    try:
+        raise ValueError("login failed: token='" + "SECRET" * 100 + "' " + "x" * 7_600)
+    except ValueError as error:
+        told = failed(error).error
+
+    assert "SECRET" not in told
+    assert told.endswith("x\n")
+    assert len(told) > 8_000
