@@ -269,17 +269,19 @@ def published(jobs: Iterable[JobDefinition], encryption: PayloadEncryption | Non
 
 
 def define(job: JobDefinition) -> "PeriodicDefinition":
-    """The definition of a periodic job."""
+    """The definition of a periodic job. What a `default_factory` makes is no part of it: each heartbeat would publish
+    another one; the worker that runs the task makes it."""
     from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition  # a program that only enqueues defines none
 
     periodic = job.periodic
     assert periodic is not None
-    task = build_task(job, job.parameters.read(b"{}"), NOW)
+    values = job.parameters.read(b"{}")
+    task = build_task(job, values, NOW)
     return PeriodicDefinition(
         name=job.name,
         queue=task.queue,
         schedule=periodic.schedule.spec(),
-        payload=task.payload,
+        payload=job.parameters.write_fixed(values, kept=job.declared.partition_by),
         catch_up=periodic.catch_up,
         overlap=periodic.overlap,
         jitter=periodic.jitter,

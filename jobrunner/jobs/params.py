@@ -132,6 +132,17 @@ class JobParameters(Generic[P]):
             pass
         return self._write_slowly(values)
 
+    def write_fixed(self, values: P, kept: str | None = None) -> bytes:
+        """The payload without parameters whose default is made by a factory, but for the one named `kept`: reading it
+        makes them anew. The same in every process, also for a set."""
+        payload = msgspec.json.encode(values, order="deterministic")
+        fields = msgspec.structs.fields(self._struct)
+        made = {one.encode_name for one in fields if one.default_factory is not msgspec.NODEFAULT and one.name != kept}
+        if not made:
+            return payload
+        written = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode({name: value for name, value in written.items() if name not in made})
+
     def read(self, payload: bytes) -> P:
         """The parameters in a payload. Raises ParameterError for one that does not fit."""
         decode = self._decode or self._compile()

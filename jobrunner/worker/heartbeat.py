@@ -30,7 +30,7 @@ from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
 from jobrunner.jobs.declared_queues import publishing
-from jobrunner.jobs.registry import all_jobs
+from jobrunner.jobs.registry import JobDefinition, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
 from jobrunner.settings import MOST_RELEASE, check_release, file_settings
@@ -230,6 +230,9 @@ class Heartbeat:
         self._commands = commands
         self._heartbeat_s = heartbeat_s
         self._has_started = False
+        self._periodics: list[JobDefinition] = []
+        self._published: dict[str, bytes] = {}
+        """The definitions of those jobs, made once: a default may be made by code of the program."""
 
     def step(self) -> float:
         """One heartbeat; returns the seconds to the next."""
@@ -241,7 +244,9 @@ class Heartbeat:
             leader_calls.announce(self._keys, worker_id, self._commands.describe(), ttl_ms=ttl_ms),
         ]
         if periodics:
-            calls.append(leader_calls.define_periodics(self._keys, published(periodics, self._encryption)))
+            if periodics != self._periodics:
+                self._periodics, self._published = periodics, published(periodics, self._encryption)
+            calls.append(leader_calls.define_periodics(self._keys, self._published))
         calls += (replace(call, read=_nothing, may_fail=True) for call in publishing(self._keys, self._heartbeat_s))
         if self._registration.redact:
             calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))

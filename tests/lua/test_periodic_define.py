@@ -1,5 +1,7 @@
 """periodic_define: a worker publishes the periodic jobs it knows, with the time it did so."""
 
+import hashlib
+
 from jobrunner.broker.calls import leader as leader_calls
 
 
@@ -43,6 +45,14 @@ def test_what_is_noted_of_a_definition_is_one_entry_with_the_time_of_the_last(br
     clock.advance(86_400_000)
     broker.run(define[1])
     assert raw.hget(keys.periodics_deployed, "a").split() == [second, b"%d" % clock.ms]
+
+
+def test_of_many_definitions_of_one_job_the_sixteen_newest_are_noted(broker, keys, clock, raw):
+    clock.set()
+    for n in range(18):
+        broker.run(leader_calls.define_periodics(keys, {"a": b"%d" % n}))
+    noted = raw.hget(keys.periodics_deployed, "a").split()[::2]
+    assert noted == [hashlib.sha256(b"%d" % n).hexdigest()[:16].encode() for n in range(2, 18)]
 
 
 def test_a_definition_is_in_force_again_when_none_newer_is_published(broker, keys, clock):

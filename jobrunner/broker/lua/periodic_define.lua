@@ -13,6 +13,7 @@ local now_ms = unpack(ARGV, 1, 1)
 
 local FORGOTTEN_MS = 30000 -- less than the time after which a leader fires the job no more
 local DEPLOYED_KEEP_MS = 86400000
+local DEPLOYED_MOST = 16 -- of one job; every heartbeat reads them
 
 -- Notes that a definition was published; returns whether a newer one is still being published.
 local function is_outdated(name, digest, now)
@@ -26,7 +27,7 @@ local function is_outdated(name, digest, now)
     if now - at <= DEPLOYED_KEEP_MS then kept[#kept + 1] = known .. ' ' .. at end
   end
   if not own then kept[#kept + 1] = digest .. ' ' .. exact(math.floor(now)) end
-  redis.call('HSET', deployed, name, table.concat(kept, ' '))
+  redis.call('HSET', deployed, name, table.concat(kept, ' ', math.max(#kept - DEPLOYED_MOST + 1, 1)))
   return newer
 end
 

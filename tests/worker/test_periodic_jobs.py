@@ -1,0 +1,45 @@
+"""What a worker publishes of its periodic jobs."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from jobrunner import Client, PeriodicJob, job
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.jobs import registry
+from tests.support.waiting import wait_for
+from tests.worker.conftest import Start
+
+
+@pytest.fixture
+def made() -> Iterator[list[int]]:
+    """The values that the factory of a default made."""
+    values: list[int] = []
+
+    def one_more() -> int:
+        values.append(len(values))
+        return values[-1]
+
+    @job(name="published.yearly", queue="pj", cron="0 0 29 2 *")
+    class Yearly(PeriodicJob):
+        number: int = msgspec.field(default_factory=one_more)
+
+        def run(self) -> None: ...
+
+    yield values
+    registry.forget("published.yearly")
+
+
+def test_defaults_are_made_once_for_all_heartbeats(made: list[int], current: Client, start: Start) -> None:
+    def seen() -> float:
+        return broker_of(current).run(leader_calls.periodics_seen(keys_of(current))).get("published.yearly", 0.0)
+
+    start(queues=["pj"], heartbeat=0.05)
+    wait_for(lambda: seen() > 0)
+    before = len(made)
+    for _ in range(3):
+        last = seen()
+        wait_for(lambda last=last: seen() > last)
+    assert len(made) == before
