@@ -3,6 +3,7 @@
 Workers publish what they know and a leader fires what was published, so it may fire jobs whose code it does not have.
 """
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -48,6 +49,11 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
     def parsed(self) -> Schedule:
         """The schedule. Raises InvalidOption when it is damaged."""
         return parse_spec(self.schedule)
+
+    @property
+    def schedule_digest(self) -> str:
+        """Tells this schedule from another one of the job."""
+        return hashlib.sha256(msgspec.json.encode(self.schedule, order="deterministic")).hexdigest()[:16]
 
     def task(self, task_id: str, encryption: PayloadEncryption | None) -> Task:
         """The task of one run. Raises EncryptionError for parameters that were not published with one of

@@ -22,7 +22,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
-from jobrunner.schedule import GRACE, Schedule, due_ticks, first_tick, jittered, last_tick_at
+from jobrunner.schedule import GRACE, due_ticks, first_tick, jittered, last_tick_at
 
 _READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0
@@ -38,10 +38,12 @@ _log = SafeLogger("jobrunner.periodic")
 
 
 class _LastTick(NamedTuple):
-    """The last tick of a job as the server stores it, Unix ms; both empty before the first one."""
+    """The last tick of a job as the server stores it, Unix ms, and the digest of its schedule; empty before the first
+    one."""
 
     stored: str
     at: datetime | None
+    schedule: str
 
 
 class PeriodicTicks:
@@ -115,6 +117,8 @@ class PeriodicTicks:
             definition = read_definition(raw)
             if definition is not None:
                 self._definitions[name] = definition
+                if before.get(name) != definition:
+                    self._last.pop(name, None)
                 if name in before and before[name].schedule != definition.schedule:
                     self._tell_change(definition)
             else:
@@ -144,7 +148,8 @@ class PeriodicTicks:
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
         schedule = definition.parsed()
-        last_tick = self._last_tick(definition).at
+        last = self._last_tick(definition)
+        last_tick = last.at
         if last_tick is None:
             tick = first_tick(schedule, now)
             if tick > now:
@@ -152,9 +157,13 @@ class PeriodicTicks:
                 return tick
             self._fire(definition, "", tick, epoch, definition.overlap)
             return schedule.next_after(tick)
+        if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
+            self._anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
+            return now + _AFTER_DISPUTE
         longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
         if last_tick - now > longest_ahead:
-            self._anchor(definition, schedule, last_tick, now, longest_ahead, epoch)
+            if self._anchor(definition, last_tick_at(schedule, last_tick, now), epoch, longest_ahead):
+                self._tell_anchored(definition, last_tick - now)
             return now + _AFTER_DISPUTE
         due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up)
         overlap = definition.overlap
@@ -176,36 +185,43 @@ class PeriodicTicks:
                 leader_calls.keep_periodic_state(keys, definition.name),
                 leader_calls.periodic_state(keys, definition.name),
             ])  # fmt: skip
-            stored = _whole(state.get("last", b""))
-            known = self._last[definition.name] = _LastTick(stored, from_ms(float(stored)) if stored else None)
+            stored, schedule = _whole(state.get("last", b"")), state.get("schedule", b"").decode(errors="replace")
+            if stored and not schedule:  # of a version that did not note it
+                schedule = definition.schedule_digest
+                self._broker.run(leader_calls.adopt_schedule(keys, definition.name, schedule))
+            at = from_ms(float(stored)) if stored else None
+            known = self._last[definition.name] = _LastTick(stored, at, schedule)
         return known
 
     def _remember_start(self, definition: PeriodicDefinition, now: datetime) -> None:
         keys = self._keys.queue(definition.queue)
-        self._broker.run(leader_calls.start_periodic(keys, definition.name, _ms(now)))
+        self._broker.run_many([
+            leader_calls.start_periodic(keys, definition.name, _ms(now)),
+            leader_calls.adopt_schedule(keys, definition.name, definition.schedule_digest),
+        ])  # fmt: skip
         self._last.pop(definition.name, None)
 
     def _anchor(
-        self, definition: PeriodicDefinition, schedule: Schedule, last_tick: datetime, now: datetime,
-        longest_ahead: timedelta, epoch: int,
-    ) -> None:  # fmt: skip
-        """The server's clock was ahead, or a server whose clock was ahead has failed: the ticks go on from now."""
-        name, expected = definition.name, self._last.pop(definition.name).stored
-        to_ms, ahead_ms = _ms(last_tick_at(schedule, last_tick, now)), round(longest_ahead.total_seconds() * 1000)
-        keys = self._keys.queue(definition.queue)
+        self, definition: PeriodicDefinition, to: datetime, epoch: int, longest_ahead: timedelta | None = None
+    ) -> bool:  # fmt: skip
+        """The ticks go on from `to`; returns whether this leader had them do so."""
+        expected = self._last.pop(definition.name).stored
         anchoring = leader_calls.anchor(
-            keys, name, expected=expected, to_ms=to_ms, ahead_ms=ahead_ms, epoch=epoch
+            self._keys.queue(definition.queue), definition.name, expected=expected, to_ms=_ms(to), epoch=epoch,
+            ahead_ms=None if longest_ahead is None else round(longest_ahead.total_seconds() * 1000),
+            schedule=definition.schedule_digest,
         )  # fmt: skip
-        if self._broker.run(anchoring) == "anchored":
-            ahead_s = round((last_tick - now).total_seconds(), 3)
-            _log.warning(
-                "the last tick of a periodic job was ahead of the server's clock; it goes on from now",
-                job=name, queue=definition.queue, ahead_s=ahead_s,
-            )  # fmt: skip
-            said = events.note(
-                self._keys, "periodic_reanchored", queue=definition.queue, job=name, ahead_s=f"{ahead_s:g}"
-            )
-            self._broker.run(said)
+        return self._broker.run(anchoring) == "anchored"
+
+    def _tell_anchored(self, definition: PeriodicDefinition, ahead: timedelta) -> None:
+        """The server's clock was ahead, or a server whose clock was ahead has failed."""
+        name, ahead_s = definition.name, round(ahead.total_seconds(), 3)
+        _log.warning(
+            "the last tick of a periodic job was ahead of the server's clock; it goes on from now",
+            job=name, queue=definition.queue, ahead_s=ahead_s,
+        )  # fmt: skip
+        said = events.note(self._keys, "periodic_reanchored", queue=definition.queue, job=name, ahead_s=f"{ahead_s:g}")
+        self._broker.run(said)
 
     def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, overlap: str) -> str:
         tick_ms = _ms(tick)
@@ -225,11 +241,12 @@ class PeriodicTicks:
                 task_id=task.id,
                 priority=1 if definition.priority is None else definition.priority,
                 overlap=overlap,
+                schedule=definition.schedule_digest,
                 fields=[*fields, *task_options(task)],
             )
         )
         if word in _SETTLED:
-            self._last[definition.name] = _LastTick(str(tick_ms), tick)
+            self._last[definition.name] = _LastTick(str(tick_ms), tick, definition.schedule_digest)
         else:
             self._last.pop(definition.name, None)
         return word

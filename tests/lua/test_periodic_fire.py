@@ -20,6 +20,7 @@ def fire(mail, clock):
                 task_id=f"tick-{tick}",
                 priority=priority,
                 overlap=overlap,
+                schedule="5c",
                 fields=["type", "tick", "queue", "mail", "payload", b"{}", *fields],
             )
         )
@@ -39,7 +40,8 @@ def test_a_tick_becomes_a_waiting_task(mail, clock, fire, state):
     found = mail.hash("tick-1000")
     assert (found["id"], found["type"], found["queue"], found["payload"]) == (b"tick-1000", b"tick", b"mail", b"{}")
     assert (found["enqueue_time"], found["retry_count"]) == (b"%d" % clock.ms, b"0")
-    assert state() == {"last": b"1000", "task": b"tick-1000", "fired": b"1", "recent": b"1000,fired,tick-1000"}
+    assert state() == {"last": b"1000", "schedule": b"5c", "task": b"tick-1000", "fired": b"1",
+                       "recent": b"1000,fired,tick-1000"}
     assert mail.totals() == {"enqueued": 1}
     assert mail.wakes()
     (attempt,) = mail.reserve()
@@ -148,7 +150,8 @@ def test_a_job_that_is_switched_off_lets_its_ticks_pass_by(mail, clock, fire, st
     mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=False))
 
     assert fire(1000, epoch=1) == "disabled"
-    assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000", "recent": b"1000,disabled,"}
+    assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000", "schedule": b"5c",
+                       "recent": b"1000,disabled,"}
     assert mail.scores("waiting") == {}
 
     mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=True))
@@ -190,17 +193,27 @@ def test_a_last_tick_that_is_ahead_of_the_clock_is_taken_back(mail, clock, fire,
     fire(ahead, epoch=3)
 
     def anchor(**changes):
-        wanted = {"expected": str(ahead), "to_ms": int(clock.ms), "ahead_ms": 11_000, "epoch": 3} | changes
-        return mail.run(leader_calls.anchor(mail.keys, "tick", **wanted))
+        wanted = {"expected": str(ahead), "to_ms": int(clock.ms), "ahead_ms": 11_000, "epoch": 3, "schedule": "5c"}
+        return mail.run(leader_calls.anchor(mail.keys, "tick", **wanted | changes))
 
     assert anchor(epoch=2) == "fenced"
     assert anchor(expected="1000") == "missed"
-    assert anchor(ahead_ms=3_600_001) == "missed"
-    assert anchor(to_ms=ahead) == "missed"
+    assert anchor(ahead_ms=3_600_000) == "missed"
+    assert anchor(to_ms=int(clock.ms) + 11_001) == "missed"
     assert state()["last"] == b"%d" % ahead
-    assert anchor() == "anchored"
-    assert state()["last"] == b"%d" % clock.ms
+    assert anchor(to_ms=int(clock.ms) + 11_000) == "anchored"
+    assert state()["last"] == b"%d" % (clock.ms + 11_000)
     assert anchor() == "missed"
+
+
+def test_a_last_tick_of_another_schedule_is_moved(mail, fire, state):
+    fire(1000, epoch=3)
+    call = leader_calls.anchor(
+        mail.keys, "tick", expected="1000", to_ms=5000, ahead_ms=None, epoch=4, schedule="6d"
+    )  # fmt: skip
+    assert mail.run(call) == "anchored"
+    assert [state()[field] for field in ("last", "epoch", "schedule")] == [b"5000", b"4", b"6d"]
+    assert mail.run(call) == "missed"
 
 
 def test_the_last_ticks_are_kept_and_a_missed_one_is_none_of_them(mail, fire, state):

@@ -56,6 +56,7 @@ def fire(
     task_id: str,
     priority: int,
     overlap: str,
+    schedule: str,
     fields: Sequence[Arg],
 ) -> Call[str]:
     """One tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed', 'fenced' (lua/periodic_fire.lua)."""
@@ -71,18 +72,23 @@ def fire(
         priority=priority,
         due=repr(due_ms),
         overlap=overlap,
+        schedule=schedule,
     )
 
 
-def anchor(keys: QueueKeys, name: str, *, expected: str, to_ms: int, ahead_ms: int, epoch: int) -> Call[str]:
-    """Moves a last tick back that is further ahead of the clock. Reply: 'anchored', 'missed' or 'fenced'."""
+def anchor(
+    keys: QueueKeys, name: str, *, expected: str, to_ms: int, ahead_ms: int | None, epoch: int, schedule: str
+) -> Call[str]:
+    """Moves the last tick, with `ahead_ms` only one further ahead of the clock. Reply: 'anchored', 'missed' or
+    'fenced'."""
     return _anchor.with_keys(
-        (keys.periodic(name),), expected=expected, to=to_ms, ahead_ms=ahead_ms, epoch=epoch
+        (keys.periodic(name),), expected=expected, to=to_ms, ahead_ms="" if ahead_ms is None else ahead_ms, epoch=epoch,
+        schedule=schedule,
     )  # fmt: skip
 
 
 def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
-    """The state of a periodic job: last, task, fired, skipped."""
+    """The state of a periodic job: last, schedule, task, fired, skipped."""
     return command("HGETALL", keys.periodic(name), read=fields)
 
 
@@ -137,6 +143,11 @@ def enable_periodic(keys: QueueKeys, name: str, *, enabled: bool) -> Call[int]:
 def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
     """Notes the time after which ticks of a periodic job count, unless there is one."""
     return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
+
+
+def adopt_schedule(keys: QueueKeys, name: str, schedule: str) -> Call[int]:
+    """Notes the digest of the schedule that the last tick is one of, unless there is one."""
+    return command("HSETNX", keys.periodic(name), "schedule", schedule, read=int)
 
 
 def announce(keys: Keys, worker_id: str, description: Mapping[str, Arg], *, ttl_ms: int) -> Call[dict[str, bytes]]:

@@ -1,13 +1,14 @@
 local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KEYS)
-local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV, 1, 9)
+local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap, schedule = unpack(ARGV, 1, 10)
 -- periodic_fire: one tick of a periodic job becomes one waiting task, however many leaders try.
 -- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset ·
---       periodic: hash {last, task, epoch, fired, skipped, disabled, recent: the last 20 ticks, newest first, each
---       'tick,outcome,id' and ';' between}
+--       periodic: hash {last, schedule: digest of the one that `last` is a tick of, task, epoch, fired, skipped, disabled,
+--       recent: the last 20 ticks, newest first, each 'tick,outcome,id' and ';' between}
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it ('' = never
 --       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand) ·
 --       id: of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter) ·
---       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
+--       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · schedule: digest · then field,
+--       value, ...
 -- reply 'fired', 'skipped' (overlap), 'disabled' (only noted as the last tick), 'missed' (another caller was first) or
 --       'fenced' (an older leader)
 -- include numbers commands queue_position waiting_set
@@ -45,13 +46,13 @@ local is_disabled = tonumber(epoch) > 0 and state[4]
 local is_skipped = not is_disabled and overlap == 'skip' and state[2] and is_live(state[2])
 local exists = redis.call('EXISTS', tasks .. id) == 1
 if not (is_disabled or is_skipped or exists) then
-  create_task(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
+  create_task(id, priority, tonumber(due), now, {unpack(ARGV, 11)})
   redis.call('HSET', periodic, 'task', id)
   redis.call('HINCRBY', periodic, 'fired', 1)
   note_tick('fired', id)
 end
 if tonumber(epoch) > 0 then redis.call('HSET', periodic, 'epoch', epoch) end
-redis.call('HSET', periodic, 'last', tick)
+redis.call('HSET', periodic, 'last', tick, 'schedule', schedule)
 if is_disabled then
   note_tick('disabled', '')
   return 'disabled'

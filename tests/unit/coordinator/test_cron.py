@@ -384,6 +384,58 @@ def test_a_clock_that_was_ahead_silences_no_job(
     assert (event.queue, event.job, event.details) == ("q", "tick", {"ahead_s": "3597"})
 
 
+NOON = datetime(2024, 3, 20, 12, tzinfo=UTC)
+HOUR_S = 3600
+
+
+def turns(fire: PeriodicTicks, town: Town, *seconds: float, epoch: int = 1, **fields: Any) -> None:
+    """Turns of the leader at these instants, with a worker that publishes the job at each."""
+    for second in seconds:
+        town.at(second)
+        town.publish(**fields)
+        fire.step(epoch, town.at(second))
+
+
+@pytest.mark.usefixtures("read_anew")
+def test_a_changed_schedule_counts_from_the_moment_of_the_change(fire: PeriodicTicks, town: Town) -> None:
+    """Deployed at 14:00: no tick of the new schedule since 03:00 is made up for. Another leader changes nothing."""
+    town.start = NOON
+    turns(fire, town, 0, 15 * HOUR_S, schedule=Cron("0 3 * * *").spec(), catch_up=100)
+    changed: dict[str, Any] = {"schedule": Cron("0 4,*/6 * * *").spec(), "catch_up": 100}
+    turns(fire, town, 26 * HOUR_S, 26 * HOUR_S + 1, **changed)
+    fire.forget()
+    turns(fire, town, 30 * HOUR_S + 1, epoch=2, **changed)
+    assert town.ticks() == [15 * HOUR_S, 30 * HOUR_S]
+
+
+@pytest.mark.usefixtures("read_anew")
+def test_a_job_that_has_not_run_yet_has_its_schedule_noted(fire: PeriodicTicks, town: Town) -> None:
+    town.start = NOON
+    turns(fire, town, 0, schedule=Cron("0 3 * * *").spec())
+    turns(fire, town, 4 * HOUR_S, 4 * HOUR_S + 1, schedule=Cron("0 13 * * *").spec())
+    assert town.ticks() == []
+
+
+@pytest.mark.usefixtures("read_anew")
+def test_a_changed_interval_keeps_its_grid(fire: PeriodicTicks, town: Town) -> None:
+    turns(fire, town, 0, schedule=Every(86_400).spec(), catch_up=100)
+    turns(fire, town, 6010, 6011, 6599, 6600, schedule=Every(600).spec(), catch_up=100)
+    assert town.ticks() == [0, 6600]
+
+
+def test_the_state_of_a_version_that_did_not_note_the_schedule_is_taken_as_it_is(
+    fire: PeriodicTicks, town: Town, raw: redis.Redis, keys: Keys
+) -> None:
+    town.publish(schedule=Every(20).spec())
+    fire.step(1, town.at(0))
+    noted = town.state()["schedule"]
+    raw.hdel(keys.queue("q").periodic("tick"), "schedule")
+    fire.forget()
+    fire.step(2, town.at(41))
+    assert town.ticks() == [0, 40]
+    assert town.state()["schedule"] == noted
+
+
 def test_the_grid_stays_when_a_clock_was_ahead(fire: PeriodicTicks, town: Town) -> None:
     town.publish(schedule=Every(10).spec())
     fire.step(1, town.at(0))
