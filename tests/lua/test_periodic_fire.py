@@ -206,6 +206,38 @@ def test_a_last_tick_that_is_ahead_of_the_clock_is_taken_back(mail, clock, fire,
     assert anchor() == "missed"
 
 
+def test_a_tick_that_is_ahead_of_the_clock_makes_a_task_that_is_due_now(mail, clock, fire):
+    ahead = int(clock.ms) + 3_600_000
+    fire(ahead, due_ms=ahead)
+    fire(ahead + 1, expected=str(ahead), due_ms=ahead + 251, overlap="allow")
+    assert mail.ids("waiting") == [f"tick-{ahead}"]
+    assert mail.scores("scheduled") == {f"tick-{ahead + 1}": clock.ms + 250}
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "left_ms"),
+    [(3_600_400, 401), (3_599_999, 1), (1, 1)],
+    ids=["as long after its tick as before", "its pause is over", "no earlier than now"],
+)
+def test_the_task_of_a_tick_that_is_taken_back_is_moved_with_it(mail, clock, fire, delay_ms, left_ms):
+    clock.set(clock.ms // 1 + 0.25)  # due times are whole milliseconds
+    start, ahead = int(clock.ms), int(clock.ms) + 3_600_000
+    fire(ahead, due_ms=ahead, epoch=3, priority=2, fields=["priority", 2])
+    (attempt,) = mail.reserve()
+    mail.release(attempt, delay_ms=delay_ms)
+    mail.reserve()
+    assert mail.wakes()
+
+    call = leader_calls.anchor(
+        mail.keys, "tick", expected=str(ahead), to_ms=start, ahead_ms=11_000, epoch=3, schedule="5c"
+    )  # fmt: skip
+    assert mail.run(call) == "anchored"
+    (due,) = mail.scores("scheduled").values()
+    assert due - start == left_ms
+    assert float(mail.hash(attempt.id)["place"]) == due - 2**42
+    assert mail.wakes()
+
+
 def test_a_last_tick_of_another_schedule_is_moved(mail, fire, state):
     fire(1000, epoch=3)
     call = leader_calls.anchor(

@@ -79,11 +79,11 @@ def fire(
 def anchor(
     keys: QueueKeys, name: str, *, expected: str, to_ms: int, ahead_ms: int | None, epoch: int, schedule: str
 ) -> Call[str]:
-    """Moves the last tick, with `ahead_ms` only one further ahead of the clock. Reply: 'anchored', 'missed' or
-    'fenced'."""
+    """Moves the last tick, with its task when that is backwards; with `ahead_ms` only one further ahead of the clock.
+    Reply: 'anchored', 'missed' or 'fenced'."""
     return _anchor.with_keys(
-        (keys.periodic(name),), expected=expected, to=to_ms, ahead_ms="" if ahead_ms is None else ahead_ms, epoch=epoch,
-        schedule=schedule,
+        (keys.scheduled, keys.wake, keys.periodic(name)), tasks=keys.tasks, expected=expected, to=to_ms,
+        ahead_ms="" if ahead_ms is None else ahead_ms, epoch=epoch, schedule=schedule,
     )  # fmt: skip
 
 

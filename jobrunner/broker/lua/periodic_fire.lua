@@ -46,7 +46,8 @@ local is_disabled = tonumber(epoch) > 0 and state[4]
 local is_skipped = not is_disabled and overlap == 'skip' and state[2] and is_live(state[2])
 local exists = redis.call('EXISTS', tasks .. id) == 1
 if not (is_disabled or is_skipped or exists) then
-  create_task(id, priority, tonumber(due), now, {unpack(ARGV, 11)})
+  -- The tick is ahead of `now` when the clock was set back since the caller read it.
+  create_task(id, priority, math.min(tonumber(due), now + due - tick), now, {unpack(ARGV, 11)})
   redis.call('HSET', periodic, 'task', id)
   redis.call('HINCRBY', periodic, 'fired', 1)
   note_tick('fired', id)

@@ -436,6 +436,17 @@ def test_the_state_of_a_version_that_did_not_note_the_schedule_is_taken_as_it_is
     assert town.state()["schedule"] == noted
 
 
+def test_a_task_that_waits_by_a_clock_that_was_ahead_keeps_no_tick_out(fire: PeriodicTicks, town: Town) -> None:
+    """A day ahead, and back before the task of an hourly job with jitter was due."""
+    job: dict[str, Any] = {"schedule": Every(HOUR_S).spec(), "overlap": "skip", "jitter": 600.0}
+    turns(fire, town, DAY_S, **job)
+    for hour in (1, 2, 3):
+        turns(fire, town, hour * HOUR_S + 1, hour * HOUR_S + 2, **job)
+        town.at(hour * HOUR_S + 601)
+        town.finish()
+    assert (town.state()["fired"], town.state().get("skipped")) == (b"3", None)
+
+
 def test_the_grid_stays_when_a_clock_was_ahead(fire: PeriodicTicks, town: Town) -> None:
     town.publish(schedule=Every(10).spec())
     fire.step(1, town.at(0))
