@@ -74,7 +74,8 @@ key                                  type   content
 ``P:flows``                          zset   id of a flow → when it was sent, Unix ms; the last thousand, for people
 ``P:format``                         string number of the format of these keys (see broker/calls/server.py)
 ``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
-``P:{/}:periodics:seen``             zset   name → when a worker last published the job, Unix ms
+``P:{/}:periodics:seen``             zset   name → when a worker last published the job, Unix ms; later when its
+                                             heartbeats are over ten seconds apart
 ``P:{/}:periodics:deployed``         hash   name → its definitions that are published, see lua/periodic_define.lua
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
 ``P:{/}:redact``                     set    names of parameters that pages and commands hide

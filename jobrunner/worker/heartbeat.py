@@ -246,7 +246,7 @@ class Heartbeat:
         if periodics:
             if periodics != self._periodics:
                 self._periodics, self._published = periodics, published(periodics, self._encryption)
-            calls.append(leader_calls.define_periodics(self._keys, self._published))
+            calls.append(leader_calls.define_periodics(self._keys, self._published, ttl_ms=ttl_ms))
         calls += (replace(call, read=_nothing, may_fail=True) for call in publishing(self._keys, self._heartbeat_s))
         if self._registration.redact:
             calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))

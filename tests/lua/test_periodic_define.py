@@ -68,6 +68,21 @@ def test_a_definition_is_in_force_again_when_none_newer_is_published(broker, key
     assert broker.run(leader_calls.periodics(keys)) == {"a": b"1"}
 
 
+def test_a_worker_with_rare_heartbeats_publishes_for_longer(broker, keys, clock):
+    clock.set()
+    broker.run(leader_calls.define_periodics(keys, {"a": b"1"}))
+    broker.run(leader_calls.define_periodics(keys, {"a": b"2"}, ttl_ms=30_001))
+    assert broker.run(leader_calls.periodics_seen(keys)) == {"a": clock.ms + 1}
+    broker.run(leader_calls.define_periodics(keys, {"a": b"2"}, ttl_ms=510_000))
+    assert broker.run(leader_calls.periodics_seen(keys)) == {"a": clock.ms + 480_000}
+    found = []
+    for step_ms in (510_000, 1):
+        clock.advance(step_ms)
+        broker.run(leader_calls.define_periodics(keys, {"a": b"1"}))
+        found.append(broker.run(leader_calls.periodics(keys))["a"])
+    assert found == [b"2", b"1"]
+
+
 def test_a_definition_that_is_known_again_after_a_while_counts(broker, keys, clock, raw):
     clock.set()
     call = leader_calls.define_periodics(keys, {"a": b"1"})

@@ -8,6 +8,7 @@ import pytest
 from jobrunner import Client, PeriodicJob, job
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.clock import unix_ms
 from jobrunner.jobs import registry
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
@@ -30,6 +31,18 @@ def made() -> Iterator[list[int]]:
 
     yield values
     registry.forget("published.yearly")
+
+
+@pytest.mark.usefixtures("made")
+def test_a_worker_with_rare_heartbeats_publishes_its_jobs_for_three_of_them(current: Client, start: Start) -> None:
+    """A job counts as known for a minute after this instant."""
+    begun_ms = unix_ms()
+    start(queues=["pj"], heartbeat=170)
+
+    def seen() -> float:
+        return broker_of(current).run(leader_calls.periodics_seen(keys_of(current))).get("published.yearly", 0.0)
+
+    wait_for(lambda: seen() > begun_ms + 450_000)
 
 
 def test_defaults_are_made_once_for_all_heartbeats(made: list[int], current: Client, start: Start) -> None:

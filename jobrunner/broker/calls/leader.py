@@ -102,13 +102,14 @@ def end_periodic_state(keys: QueueKeys, name: str, in_ms: int) -> Call[int]:
     return command("PEXPIRE", keys.periodic(name), in_ms, read=int)
 
 
-def define_periodics(keys: Keys, definitions: Mapping[str, bytes]) -> Call[int]:
-    """Publishes definitions, so that a leader that does not know the job fires it too."""
+def define_periodics(keys: Keys, definitions: Mapping[str, bytes], *, ttl_ms: int = 0) -> Call[int]:
+    """Publishes definitions, so that a leader that does not know the job fires it too. They count as published for
+    `ttl_ms`, and for 30 seconds at least."""
     words: list[Arg] = []
     for name, definition in definitions.items():
         words += (name, definition, hashlib.sha256(definition).hexdigest()[:_DIGEST])
     picked = (keys.periodics, keys.periodics_seen, keys.periodics_version, keys.periodics_deployed)
-    return _define.with_keys(picked, rest=words)
+    return _define.with_keys(picked, rest=words, ttl_ms=ttl_ms)
 
 
 def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
@@ -126,7 +127,7 @@ def periodics(keys: Keys) -> Call[dict[str, bytes]]:
 
 
 def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
-    """When a worker last published each periodic job, Unix ms."""
+    """When a worker last published each periodic job, Unix ms; later when it does so more rarely than usual."""
     return command(
         "ZRANGE", keys.periodics_seen, 0, -1, "WITHSCORES",
         read=lambda reply: {name: float(ms) for name, ms in fields(reply).items()},
