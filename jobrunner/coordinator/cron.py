@@ -155,7 +155,7 @@ class PeriodicTicks:
             if tick > now:
                 self._remember_start(definition, now)
                 return tick
-            self._fire(definition, "", tick, epoch, definition.overlap)
+            self._fire(definition, "", tick, epoch, together=tick)
             return schedule.next_after(tick)
         if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
             self._anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
@@ -166,15 +166,12 @@ class PeriodicTicks:
                 self._tell_anchored(definition, last_tick - now)
             return now + _AFTER_DISPUTE
         due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up)
-        overlap = definition.overlap
         for tick in due.ticks:
-            word = self._fire(definition, self._last[definition.name].stored, tick, epoch, overlap)
+            word = self._fire(definition, self._last[definition.name].stored, tick, epoch, together=due.last)
             if word == "fired":
                 self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
             if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
-            if word == "fired":  # ticks that are caught up together must not block each other
-                overlap = "allow"
         return schedule.next_after(due.last)
 
     def _last_tick(self, definition: PeriodicDefinition) -> _LastTick:
@@ -223,7 +220,10 @@ class PeriodicTicks:
         said = events.note(self._keys, "periodic_reanchored", queue=definition.queue, job=name, ahead_s=f"{ahead_s:g}")
         self._broker.run(said)
 
-    def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, overlap: str) -> str:
+    def _fire(
+        self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, together: datetime
+    ) -> str:  # fmt: skip
+        """Ticks up to `together` are caught up together: they do not keep each other out."""
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
         task = definition.task(tick_id(definition.name, tick_ms, keys.tag), self._encryption)
@@ -240,8 +240,9 @@ class PeriodicTicks:
                 epoch=epoch,
                 task_id=task.id,
                 priority=1 if definition.priority is None else definition.priority,
-                overlap=overlap,
+                overlap=definition.overlap,
                 schedule=definition.schedule_digest,
+                together_ms=_ms(together),
                 fields=[*fields, *task_options(task)],
             )
         )

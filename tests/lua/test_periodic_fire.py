@@ -8,7 +8,7 @@ from jobrunner.errors import ServerFull, ServerRefused
 
 @pytest.fixture
 def fire(mail, clock):
-    def call(tick, *, expected="", due_ms=None, epoch=0, overlap="skip", priority=1, fields=()):
+    def call(tick, *, expected="", due_ms=None, epoch=0, overlap="skip", priority=1, together=None, fields=()):
         return mail.run(
             leader_calls.fire(
                 mail.keys,
@@ -21,6 +21,7 @@ def fire(mail, clock):
                 priority=priority,
                 overlap=overlap,
                 schedule="5c",
+                together_ms=tick if together is None else together,
                 fields=["type", "tick", "queue", "mail", "payload", b"{}", *fields],
             )
         )
@@ -40,8 +41,8 @@ def test_a_tick_becomes_a_waiting_task(mail, clock, fire, state):
     found = mail.hash("tick-1000")
     assert (found["id"], found["type"], found["queue"], found["payload"]) == (b"tick-1000", b"tick", b"mail", b"{}")
     assert (found["enqueue_time"], found["retry_count"]) == (b"%d" % clock.ms, b"0")
-    assert state() == {"last": b"1000", "schedule": b"5c", "task": b"tick-1000", "fired": b"1",
-                       "recent": b"1000,fired,tick-1000"}
+    assert state() == {"last": b"1000", "schedule": b"5c", "task": b"tick-1000", "together": b"1000",
+                       "fired": b"1", "recent": b"1000,fired,tick-1000"}
     assert mail.totals() == {"enqueued": 1}
     assert mail.wakes()
     (attempt,) = mail.reserve()
@@ -80,6 +81,14 @@ def test_a_tick_is_skipped_while_the_earlier_task_is_not_finished(mail, fire, st
     assert fire(4000, expected="3000") == "skipped"
     assert (state()["skipped"], state()["fired"], state()["last"]) == (b"3", b"1", b"4000")
     assert mail.totals()["enqueued"] == 1
+
+
+def test_ticks_that_are_caught_up_together_do_not_keep_each_other_out(mail, fire, state):
+    assert fire(1000, together=3000) == "fired"
+    assert fire(2000, expected="1000", together=3000) == "fired"
+    assert fire(3000, expected="2000", together=3000) == "fired"
+    assert fire(4000, expected="3000", together=5000) == "skipped"
+    assert fire(5000, expected="4000", together=5000) == "skipped"
 
 
 def test_a_dead_task_holds_up_no_tick(mail, fire):
@@ -244,7 +253,8 @@ def test_a_last_tick_of_another_schedule_is_moved(mail, fire, state):
         mail.keys, "tick", expected="1000", to_ms=5000, ahead_ms=None, epoch=4, schedule="6d"
     )  # fmt: skip
     assert mail.run(call) == "anchored"
-    assert [state()[field] for field in ("last", "epoch", "schedule")] == [b"5000", b"4", b"6d"]
+    fields = ("last", "together", "epoch", "schedule")
+    assert [state()[field] for field in fields] == [b"5000", b"5000", b"4", b"6d"]
     assert mail.run(call) == "missed"
 
 

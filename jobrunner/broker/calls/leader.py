@@ -57,6 +57,7 @@ def fire(
     priority: int,
     overlap: str,
     schedule: str,
+    together_ms: int,
     fields: Sequence[Arg],
 ) -> Call[str]:
     """One tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed', 'fenced' (lua/periodic_fire.lua)."""
@@ -73,6 +74,7 @@ def fire(
         due=repr(due_ms),
         overlap=overlap,
         schedule=schedule,
+        together=together_ms,
     )
 
 
@@ -88,7 +90,7 @@ def anchor(
 
 
 def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
-    """The state of a periodic job: last, schedule, task, fired, skipped."""
+    """The state of a periodic job: last, schedule, task, together, fired, skipped."""
     return command("HGETALL", keys.periodic(name), read=fields)
 
 

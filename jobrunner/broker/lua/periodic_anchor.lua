@@ -2,7 +2,7 @@ local scheduled, wake, periodic = unpack(KEYS)
 local now_ms, tasks, expected, to, ahead_ms, epoch, schedule = unpack(ARGV)
 -- periodic_anchor: moves the last tick of a periodic job, when it is one of another schedule, or from a clock that was
 --       ahead and is right again.
--- KEYS  scheduled, wake: zsets · periodic: hash {last, task, epoch, schedule, ...}
+-- KEYS  scheduled, wake: zsets · periodic: hash {last, task, together, epoch, schedule, ...}
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it · to: Unix
 --       ms, the last tick from now on · ahead_ms: only when it is more than so far ahead of the clock; '' in any case ·
 --       epoch: fencing number of the caller's lead · schedule: digest of the schedule that it is a tick of from now on
@@ -28,5 +28,5 @@ if back > 0 then
   redis.call('ZADD', scheduled, exact(due - back), state[3])
   notify_worker(wake)
 end
-redis.call('HSET', periodic, 'last', to, 'epoch', epoch, 'schedule', schedule)
+redis.call('HSET', periodic, 'last', to, 'together', to, 'epoch', epoch, 'schedule', schedule)
 return 'anchored'

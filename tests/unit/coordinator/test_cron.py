@@ -12,6 +12,7 @@ from jobrunner.broker.calls import events, leases, queues
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.cron import PeriodicTicks, tick_id
+from jobrunner.errors import OutcomeUnknown
 from jobrunner.periodic import PeriodicDefinition, read_definition
 from jobrunner.schedule import Cron, Every
 from tests.support.clock import Clock
@@ -208,6 +209,30 @@ def test_ticks_that_are_made_up_for_together_are_no_overlap(fire: PeriodicTicks,
     assert town.ticks() == [260, 280, 300]
     fire.step(1, town.at(320))
     assert town.ticks() == [260, 280, 300]
+
+
+def test_ticks_are_caught_up_though_the_leader_dies_between_them(
+    fire: PeriodicTicks, town: Town, broker: Broker, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job: dict[str, Any] = {"schedule": Every(20).spec(), "overlap": "skip", "catch_up": 5}
+    turns(fire, town, 0, **job)
+    town.finish()
+    fires, run = [], broker.run
+
+    def run_and_die(call: Any) -> Any:
+        said = run(call)
+        if said == "fired":
+            fires.append(said)
+        if len(fires) == 2:
+            raise OutcomeUnknown("the leader never reads this reply")
+        return said
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker, "run", run_and_die)
+        with pytest.raises(OutcomeUnknown):
+            turns(PeriodicTicks(broker, keys, None), town, 105, epoch=2, **job)
+    turns(PeriodicTicks(broker, keys, None), town, 106, 120, epoch=3, **job)
+    assert town.ticks() == [20, 40, 60, 80, 100]
 
 
 def test_overlapping_runs_are_allowed_when_the_job_says_so(fire: PeriodicTicks, town: Town) -> None:
