@@ -23,13 +23,13 @@ from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.routing import BROKEN_OFF, Routes, note_failure
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import sending
+from jobrunner.client.periodic_state import switch
 from jobrunner.client.records import (
     PeriodicRecord,
     WorkerRecord,
     read_periodics,
     read_stats,
     read_workers,
-    switch,
     whole_queues,
 )
 from jobrunner.client.shared_redaction import SharedRedaction

@@ -136,13 +136,13 @@ class Client:
 
     def enable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job fire again. Those that passed are not made up for. Raises UnknownJob."""
-        from jobrunner.client.records import switch
+        from jobrunner.client.periodic_state import switch
 
         run_operation(self._broker, switch(self._keys, name, enabled=True))
 
     def disable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job pass by, whatever workers publish, until it is enabled. Raises UnknownJob."""
-        from jobrunner.client.records import switch
+        from jobrunner.client.periodic_state import switch
 
         run_operation(self._broker, switch(self._keys, name, enabled=False))
 

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from jobrunner.broker.call import whole
-from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts, together
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import list_workers
@@ -284,16 +284,6 @@ def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:
     if not isinstance(name, str) or name not in readable:
         raise UnknownJob(f"no periodic job {describe(name)} was published; {_known(sorted(readable))}")
     return readable[name]
-
-
-def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
-    """Has the ticks of a periodic job fire, or pass by. Raises UnknownJob."""
-    job = yield from published(keys, name)
-    kind = "periodic_enabled" if enabled else "periodic_disabled"
-    yield [
-        leader_calls.enable_periodic(keys.queue(job.queue), job.name, enabled=enabled),
-        events.note(keys, kind, queue=job.queue, job=job.name, by=events.who()),
-    ]
 
 
 def _known(names: list[str]) -> str:

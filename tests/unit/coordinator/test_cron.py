@@ -11,6 +11,8 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events, leases, queues
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.periodic_state import switch
 from jobrunner.coordinator.cron import PeriodicTicks, tick_id
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.periodic import PeriodicDefinition, read_definition
@@ -48,6 +50,9 @@ class Town:
         instant = self.start + timedelta(seconds=seconds)
         self.clock.set(instant.timestamp() * 1000)
         return instant
+
+    def switch(self, name: str = "tick", *, enabled: bool) -> None:
+        run_operation(self.broker, switch(self.keys, name, enabled=enabled))
 
     def waiting(self, queue: str = "q") -> list[str]:
         return self.broker.run(queues.ids(self.keys.queue(queue), "waiting", start=0, count=100))
@@ -381,6 +386,26 @@ def test_ticks_of_a_job_that_was_switched_off_are_not_made_up_for(fire: Periodic
     town.broker.run(leader_calls.enable_periodic(town.keys.queue("q"), "tick", enabled=True))
     fire.step(1, town.at(6))
     assert town.ticks() == [6.0]
+
+
+def test_nor_are_those_that_passed_while_no_leader_ran(fire: PeriodicTicks, town: Town) -> None:
+    job: dict[str, Any] = {"schedule": Every(DAY_S).spec(), "catch_up": 10}
+    turns(fire, town, 0, **job)
+    town.switch(enabled=False)
+    town.at(3.5 * DAY_S)
+    town.switch(enabled=True)
+    for epoch, days in ((2, 3.6), (3, 4)):
+        fire.forget()
+        turns(fire, town, days * DAY_S, epoch=epoch, **job)
+    assert town.ticks() == [0, 4 * DAY_S]
+
+
+def test_to_enable_a_job_that_is_enabled_costs_no_tick(fire: PeriodicTicks, town: Town) -> None:
+    turns(fire, town, 0)
+    town.at(5)
+    town.switch(enabled=True)
+    turns(fire, town, 5)
+    assert town.ticks() == [0, 5]
 
 
 def test_where_nothing_is_published_one_command_tells(fire: PeriodicTicks, raw: redis.Redis, start: datetime) -> None:

@@ -1,0 +1,38 @@
+"""Changes of the state of a periodic job, but for its ticks, which the leader fires."""
+
+from jobrunner.broker.call import whole
+from jobrunner.broker.calls import events
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.operation import Operation
+from jobrunner.client.records import published
+from jobrunner.clock import from_ms
+from jobrunner.periodic import PeriodicDefinition
+
+
+def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
+    """Has the ticks of a periodic job fire, or pass by. Raises UnknownJob."""
+    job = yield from published(keys, name)
+    if enabled:
+        yield from _pass_ticks(keys, job)
+    kind = "periodic_enabled" if enabled else "periodic_disabled"
+    yield [
+        leader_calls.enable_periodic(keys.queue(job.queue), job.name, enabled=enabled),
+        events.note(keys, kind, queue=job.queue, job=job.name, by=events.who()),
+    ]
+
+
+def _pass_ticks(keys: Keys, job: PeriodicDefinition) -> Operation[None]:
+    """Ticks that passed while a job was disabled are not made up for, also when no leader ran to note them."""
+    queue = keys.queue(job.queue)
+    state, now_ms = yield [leader_calls.periodic_state(queue, job.name), server_time()]
+    last = state.get("last", b"")
+    if "disabled" not in state or not last.isdigit():
+        return
+    passed = job.parsed().ticks_between(from_ms(float(last)), from_ms(now_ms), 1)
+    if passed:
+        yield [leader_calls.anchor(
+            queue, job.name, expected=last.decode(), to_ms=round(passed[-1].timestamp() * 1000), ahead_ms=None,
+            epoch=whole(state.get("epoch")), schedule=job.schedule_digest,
+        )]  # fmt: skip
