@@ -156,6 +156,11 @@ class ScoreSpan:
         return self.last == math.inf and self.end is None
 
     @property
+    def limit(self) -> Mark:
+        """The position in front of which its members are."""
+        return (math.nextafter(self.last, math.inf) if self.end is None else self.end), b""
+
+    @property
     def lower(self) -> bytes:
         """As an argument of a sorted-set command."""
         return _word(self.first)
@@ -167,7 +172,10 @@ class ScoreSpan:
 
 
 def slices_of(broker: Broker, keys: QueueKeys, state: str, span: ScoreSpan, rows: int) -> list[QueueSlice]:
-    """Slices of up to `rows` items of one state, as it stands now. Costs the server two commands for each slice."""
+    """Slices of about `rows` items of one state, as it stands now. Costs the server a command for each slice.
+
+    Together they cover the span whatever leaves the set meanwhile: ranks, which shift then, place inner borders alone.
+    """
     key = getattr(keys, state)
     before, count = broker.run_many(
         [
@@ -175,14 +183,20 @@ def slices_of(broker: Broker, keys: QueueKeys, state: str, span: ScoreSpan, rows
             command("ZCOUNT", key, span.lower, span.upper, read=int),
         ]
     )
-    ranks = [before + taken - 1 for taken in (*range(rows, count, rows), count) if taken]
-    marks = [mark for mark in broker.run_many([_mark(key, rank) for rank in ranks]) if mark is not None]
+    if not count:
+        return []
+    ranks = [before + taken - 1 for taken in range(rows, count, rows)]
+    *inner, last = broker.run_many([_mark(key, rank) for rank in (*ranks, -1)])
+    upto = last if span.is_open else span.limit
+    if upto is None:
+        return []
     after: Mark | None = None if span.first == -math.inf else (span.first, b"")
     found, rank = [], max(0, before - 1)
-    for mark, at in zip(sorted(set(marks)), ranks, strict=False):
-        found.append(QueueSlice(keys.name, state, ScanRange(after=after, upto=mark, rank=rank)))
-        after, rank = mark, at
-    return found
+    for mark, at in zip(inner, ranks, strict=True):
+        if mark is not None and mark < upto and (after is None or after < mark):
+            found.append(QueueSlice(keys.name, state, ScanRange(after=after, upto=mark, rank=rank)))
+            after, rank = mark, at
+    return [*found, QueueSlice(keys.name, state, ScanRange(after=after, upto=upto, rank=rank))]
 
 
 def _mark(key: bytes, rank: int) -> Call[Mark | None]:

@@ -1,12 +1,14 @@
 """A walk sees each member that keeps its score exactly once, whatever comes and goes around it."""
 
+import math
 from bisect import insort
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobrunner.spark.source.scan import ScanRange, SetScan
+from jobrunner.spark.source.scan import ScanRange, ScoreSpan, SetScan, slices_of
 from tests.support.examples import examples
 
 
@@ -19,13 +21,21 @@ class Members:
         self._changes = list(changes)
 
     def ask(self, command, key, first, last, *_):
-        self._change()
+        self.change()
+        return self.answer(command, first, last)
+
+    def run_many(self, calls):
+        """As a broker: all of them in one exchange."""
+        self.change()
+        return [call.read(self.answer(call.words[0].encode(), *call.words[2:4])) for call in calls]
+
+    def answer(self, command, first, last):
         if command == b"ZCOUNT":
-            return sum(score < float(last[1:]) for score, _ in self.line)
-        found = self.line[first : last + 1]
+            return sum(float(first) <= score < float(last[1:]) for score, _ in self.line)
+        found = self.line[first : last + 1] if first >= 0 else self.line[first:]
         return [word for score, member in found for word in (member, b"%.17g" % score)]
 
-    def _change(self):
+    def change(self):
         if not self._changes:
             return
         removed, added = self._changes.pop(0)
@@ -81,3 +91,20 @@ def test_what_stays_is_seen_once_while_others_change_the_set(scores, changed, co
     assert len(seen) == len(set(seen))
     assert members.stays <= set(seen)
     assert all(one <= upto for one in seen)
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=120), changes, st.integers(0, 20) | st.none(),
+    st.integers(1, 41) | st.none(), st.integers(1, 40),
+)  # fmt: skip
+def test_slices_have_what_stays_once_while_others_change_the_set(scores, changed, first, end, rows):
+    """The set changes while it is counted and cut, too. Ranks shift then, and the borders that they place."""
+    members = Members(scores, changed)
+    span = ScoreSpan(first=-math.inf if first is None else float(first), end=None if end is None else float(end))
+    keys = SimpleNamespace(name="orders", done=b"set")
+    seen = [one for piece in slices_of(members, keys, "done", span, rows) for one in walked(members, piece.part, 5)]
+    assert len(seen) == len(set(seen))
+    within = {one for one in members.stays if span.first <= one[0] < (math.inf if end is None else end)}
+    assert within <= set(seen)
+    assert all(span.first <= score < (math.inf if end is None else end) for score, _ in seen)
