@@ -309,6 +309,22 @@ def test_a_selected_part_goes_back_into_its_queues_once(spark: Any, client: Any,
         select(there, "_state = = 1")
 
 
+def test_queues_of_an_archive_are_chosen_by_their_whole_names(spark: Any, client: Any, path: str, finish: Any) -> None:
+    names = ["mail", "mailbox", "shop/mail", "voicemail"]
+    for name in names:
+        client.queue(name).configure(history=3600)
+        finish(name, 1)
+    archive(spark, client, path, lag_s=0)
+
+    def chosen(*likes: str) -> list[str]:
+        return sorted(count(read_archive(spark, path, queues=likes)))
+
+    assert chosen("mail") == ["mail"]
+    assert chosen("voicemail", "mail") == ["mail", "voicemail"]
+    assert chosen("*/mail", "*box") == ["mailbox", "shop/mail"]
+    assert (chosen("*mail*"), chosen("ail"), chosen("mai")) == (names, [], [])
+
+
 def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, client: Any, finish: Any) -> None:
     finish("mail", 6)
     client.queue("mail").push(b"\xff\x00 bytes")

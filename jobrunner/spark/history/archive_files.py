@@ -136,8 +136,8 @@ def read_archive(
     else:
         found = read_archive_table(spark, place, queues, since, until)
     if queues:
-        likes = "|".join(f"({fnmatch.translate(pattern)})" for pattern in queues)
-        found = found.where(F.col("_queue").rlike(likes))
+        likes = "|".join(fnmatch.translate(pattern) for pattern in queues)
+        found = found.where(F.col("_queue").rlike(f"^({likes})"))  # a pattern of fnmatch names the end, not the begin
     if jobs:
         found = found.where(F.col("_type").isin(*jobs))
     if since is not None:
