@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
+from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
 from jobrunner.spark.history import archive as module
 from jobrunner.spark.history import archive_files
@@ -323,6 +324,38 @@ def test_queues_of_an_archive_are_chosen_by_their_whole_names(spark: Any, client
     assert chosen("voicemail", "mail") == ["mail", "voicemail"]
     assert chosen("*/mail", "*box") == ["mailbox", "shop/mail"]
     assert (chosen("*mail*"), chosen("ail"), chosen("mai")) == (names, [], [])
+
+
+def test_the_shards_of_a_queue_are_archived_trimmed_and_read_with_it(
+    spark: Any, client: Any, path: str, finish: Any
+) -> None:
+    first = finish("mail", 3)
+    assert archive(spark, client, path, lag_s=0).rows == {"mail": 3}
+    mail = client.queue("mail")
+    mail.configure(partitions=4)  # the other shards were not archived up to where the first was
+
+    def work(n: int) -> list[str]:
+        ids = mail.push_many([Item({"n": at}, max_attempts=1) for at in range(n)])
+        left = n
+        while left:
+            for at, lease in enumerate(mail.reserve(n)):
+                lease.commit() if at else lease.rollback(error="Oops")
+                left -= 1
+        return ids
+
+    second = work(40)
+    assert archive(spark, client, path, likes=["mail"], lag_s=0).rows == {"mail": 40}
+    third = work(8)
+    done = archive(spark, client, path, likes=["mail"], trim=True, lag_s=0)
+    assert (done.rows, done.trimmed, done.warnings) == ({"mail": 8}, 51, ())
+    assert mail.counts()["done"] == mail.counts()["dead"] == 0
+
+    there = read_archive(spark, path, queues=["mail"])
+    assert ids(spark, path) == sorted(first + second + third)
+    assert there.select("_queue").distinct().count() == 4
+    assert [row["queue"] for row in there.select("queue").distinct().collect()] == ["mail"]
+    (queues,) = build_report(there, source=path).table("queues").records()
+    assert (queues["queue"], queues["tasks"]) == ("mail", 51)
 
 
 def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, client: Any, finish: Any) -> None:

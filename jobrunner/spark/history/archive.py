@@ -13,6 +13,7 @@ window is one commit under its name, which is there or not. Invariants:
 import hashlib
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
@@ -36,7 +38,9 @@ from jobrunner.spark.failures import is_of_spark
 from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
+from jobrunner.spark.history.common_columns import whole_queue_of
 from jobrunner.spark.source.history_stream import check_untrimmed
+from jobrunner.spark.source.options import EXACT
 
 LAG_S = 5.0
 """Tasks that ended this lately are left to the next run: after a failover, the new server's clock differs a little."""
@@ -106,7 +110,7 @@ def archive(
     return Archived(
         path=run.place.where,
         until=datetime.fromtimestamp(window.until / 1000, UTC),
-        rows={name: sum(counts) for name, counts in rows.items()},
+        rows=_by_queue(rows),
         trimmed=trimmed,
         resumed=resumed,
         warnings=tuple(warnings),
@@ -190,7 +194,7 @@ class _ArchiveRun:
         wanted = {name: counts for name, counts in expected.items() if any(counts) and not is_there}
         if wanted:
             total = sum(map(sum, wanted.values()))
-            self._tell(f"writing {total} tasks of {len(wanted)} queues")
+            self._tell(f"writing {total} tasks of {len(set(map(whole_queue, wanted)))} queues")
             self._check_held()
             held = archives.cancellable(self._spark, self._name, self._check_held)
             told = self._watch(total)
@@ -242,7 +246,7 @@ class _ArchiveRun:
 
     def _chosen(self, likes: Sequence[str]) -> list[str]:
         known = run_operation(self._broker, queue_names(self._keys))
-        return [name for name in known if not likes or any(fnmatchcase(name, like) for like in likes)]
+        return [name for name in known if not likes or any(fnmatchcase(whole_queue(name), like) for like in likes)]
 
     def _expected(self, window: ArchiveWindow) -> dict[str, tuple[int, int]]:
         names = list(window.begins)
@@ -279,13 +283,15 @@ class _ArchiveRun:
         self.place.write(named, f"{self._digest}-{window.name}", self._check_held, adds=adds)
 
     def _named(self, rows: DataFrame, window: str) -> DataFrame:
-        return rows.withColumns({"date": F.to_date("_finished_at"), "queue": F.col("_queue"), "window": F.lit(window)})
+        made = {"date": F.to_date("_finished_at"), "queue": whole_queue_of("_queue"), "window": F.lit(window)}
+        return rows.withColumns(made)
 
     def _rows(self, names: list[str], begins: float, until: float, of: tuple[str, str]) -> DataFrame:
         state, column = of
         settings = self._client.settings
         options = {"url": endpoint_of(self._client).shared_url(), "prefix": settings.prefix, "missingQueues": "ignore"}
         options["filters"] = "server"  # the frame has no other filter than the one below
+        options[EXACT] = "true"  # each shard is archived up to an instant of its own
         options |= {"history": ",".join(names)} if state == "done" else {"queue": ",".join(names), "state": state}
         found = self._spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
         first, last = (F.timestamp_millis(F.lit(round(at))) for at in (begins, until))
@@ -306,6 +312,14 @@ class _ArchiveRun:
                 f"this process lost its claim on the archive {self.place.where} to another one, as it did not renew it "
                 f"for {_HOLD_MS // 1000} s; run the archive again"
             )
+
+
+def _by_queue(rows: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """All rows of each queue, of those by shard."""
+    found = Counter[str]()
+    for name, counts in rows.items():
+        found[whole_queue(name)] += sum(counts)
+    return dict(found)
 
 
 _STATES = (("done", "_finished_at"), ("dead", "_when"))

@@ -29,6 +29,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.spark.failures import error_line, is_of_spark
 from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
+from jobrunner.spark.history.common_columns import whole_queue_of
 from jobrunner.spark.running import is_classic
 from jobrunner.spark.station.sink_folders import local_path
 
@@ -137,7 +138,7 @@ def read_archive(
         found = read_archive_table(spark, place, queues, since, until)
     if queues:
         likes = "|".join(fnmatch.translate(pattern) for pattern in queues)
-        found = found.where(F.col("_queue").rlike(f"^({likes})"))  # a pattern of fnmatch names the end, not the begin
+        found = found.where(whole_queue_of("_queue").rlike(f"^({likes})"))  # anchored at its end by fnmatch
     if jobs:
         found = found.where(F.col("_type").isin(*jobs))
     if since is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from jobrunner.broker.shards import whole_queue
 from jobrunner.errors import BatchLost, InvalidOption, TableError, UsageError
 from jobrunner.etl.table_sink import TableAddress, address_of, is_table
 from jobrunner.spark.lake.arrow_types import arrow_schema
@@ -117,7 +118,7 @@ def read_archive_table(
     def admits(partition: Mapping[str, str | None]) -> bool:
         day, queue = partition.get("date"), partition.get("queue")
         return (day is None or first <= day <= last) and (
-            queue is None or not likes or any(fnmatchcase(queue, like) for like in likes)
+            queue is None or not likes or any(fnmatchcase(whole_queue(queue), like) for like in likes)
         )
 
     return read_table(spark, _loaded(address), admits=admits)

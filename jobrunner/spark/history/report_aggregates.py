@@ -12,6 +12,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
+from jobrunner.spark.history.common_columns import whole_queue_of
+
 GROUPS = ("bucket", "queue", "job", "hour")
 NO_JOB = "(no job)"
 """The job under which items without a job are counted."""
@@ -60,7 +62,7 @@ def measured(history: DataFrame) -> DataFrame:
         started = F.col("_started_at")
     wait_s = _seconds(started) - _seconds(F.coalesce("_due_time", "_enqueue_time"))
     return history.select(
-        F.col("_queue").alias("queue"),
+        whole_queue_of("_queue").alias("queue"),
         F.coalesce(F.nullif(F.col("_type"), F.lit("")), F.lit(NO_JOB)).alias("job"),
         F.col("_state").alias("state"),
         ended.alias("ended"),

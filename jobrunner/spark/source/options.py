@@ -26,6 +26,8 @@ _BOTH = ("history", "columns", "payloadSchema", "mode", "rowsPerPartition", "url
 _BATCH = ("queue", "state", "missingQueues", "filters", *_BOTH)
 _MISSING = ("fail", "ignore")
 _FILTERS = ("spark", "server")
+EXACT = "exactQueues"
+"""An option of this package's own reads: the queues are full names, shards among them, and no others are read."""
 _STREAM = (*_BOTH, "maxRowsPerTrigger", "startingOffset")
 PAYLOAD = "payload"
 MISFIT = "_misfit"
@@ -62,9 +64,13 @@ class ReadOptions:
     """Whether the server answers filters, as far as it can."""
     needs_queues: bool = False
     """Whether a queue that is not there is an error."""
+    is_exact: bool = False
+    """Whether `queues` are all that are read, each without its other shards."""
 
     def select(self, registered: Sequence[str]) -> list[str]:
         """Full names of the selected queues, among those that are registered, with their shards."""
+        if self.is_exact:
+            return list(self.queues)
         found = [name for name in self.queues if not _PATTERN.search(name)]
         patterns = [name for name in self.queues if _PATTERN.search(name)]
         found += [name for name in registered if any(fnmatchcase(name, one) for one in patterns)]
@@ -89,7 +95,7 @@ class ReadOptions:
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
     """Settles the options of a batch read. Raises UnknownOption and InvalidOption."""
-    options = settle_names(given, _BATCH, "a read from jobrunner")
+    options = settle_names(given, _BATCH, "a read from jobrunner", unsaid=(EXACT,))
     queue, history, state = (options.get(name) for name in ("queue", "history", "state"))
     if queue is None and history is None:
         raise InvalidOption(
@@ -133,13 +139,14 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
     missing = _choice(options, "missingQueues", _MISSING)
     filters = _choice(options, "filters", _FILTERS)
     mode = _choice(options, "mode", MODES)
+    is_exact = EXACT in options
     fields = options.get("payloadSchema")
     if fields is not None:
         _check_fields(fields)
     return ReadOptions(
         url=where.url,
         prefix=where.prefix,
-        queues=_queues(queues),
+        queues=listed(queues) if is_exact else _queues(queues),
         states=states,
         columns=_columns(options.get("columns"), fields is not None),
         payload_schema=fields,
@@ -149,6 +156,7 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
         starting=options.get("startingOffset", "earliest"),
         asks_server=filters == _FILTERS[1],
         needs_queues=missing == _MISSING[0],
+        is_exact=is_exact,
     )
 
 

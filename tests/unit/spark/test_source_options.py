@@ -6,7 +6,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.spark.source.options import batch_options, default_schema, stream_options
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
@@ -31,6 +31,16 @@ def test_a_queue_that_is_not_there_is_an_error_that_names_the_nearest(queue, mes
 @pytest.mark.parametrize("queue", ["orders", "flights/*,orders", "*"])
 def test_queues_that_are_there_are_no_error(queue):
     batch_options({"queue": queue}).check_there(THERE)
+
+
+def test_exact_queues_are_read_alone_and_may_be_shards():
+    """An archive has an instant of its own for each shard; a name of a queue means all its shards in other reads."""
+    registered = ["orders", "orders@1", "orders@2"]
+    assert batch_options({"queue": "orders"}).select(registered) == registered
+    exact = batch_options({"queue": "orders,orders@2", "exactQueues": "true", "missingQueues": "ignore"})
+    assert exact.select(registered) == ["orders", "orders@2"]
+    with pytest.raises(InvalidName):
+        batch_options({"queue": "orders@2"})
 
 
 @pytest.mark.parametrize(
