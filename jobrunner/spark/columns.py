@@ -135,17 +135,19 @@ def _whole(field: str, default: int | None) -> ItemColumn:
 
 
 def _instant(field: str) -> ItemColumn:
-    return _column("timestamp", lambda chunk: instants(chunk.numbers(field)), field)
+    return _column(_TIMESTAMP, lambda chunk: instants(chunk.numbers(field)), field)
 
 
 def _score(*states: str) -> ItemColumn:
     def make(chunk: ItemChunk) -> pa.Array:
         return instants(numbers(chunk.scores)) if chunk.state in states else chunk.nothing(UTC)
 
-    return _column("timestamp", make)
+    return _column(_TIMESTAMP, make)
 
 
-_KINDS = {"string": pa.string(), "int": pa.int32(), "timestamp": UTC}
+_TIMESTAMP = "timestamp_ltz"
+"""`timestamp` is another type in a session with spark.sql.timestampType=TIMESTAMP_NTZ."""
+_KINDS = {"string": pa.string(), "int": pa.int32(), _TIMESTAMP: UTC}
 
 
 def _column(ddl: str, make: Callable[[ItemChunk], pa.Array], *fields: str, done: bool = False) -> ItemColumn:
@@ -203,7 +205,7 @@ ITEM_COLUMNS: dict[str, ItemColumn] = {
     "_headers": _text("headers"),
     "_partition": _text("key"),
     "_hops": _whole("hops", 0),
-    "_due_time": _column("timestamp", _due_time, "place", "priority"),
+    "_due_time": _column(_TIMESTAMP, _due_time, "place", "priority"),
     "_encoding": _text("encoding"),
     "_max_attempts": _whole("max_attempts", None),
     "_max_stalled": _whole("max_stalled", None),

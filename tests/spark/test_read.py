@@ -8,20 +8,24 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as fn
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan
-from pyspark.sql.types import _parse_datatype_string
+from pyspark.sql.types import TimestampType, _parse_datatype_string
 from structlog.testing import capture_logs
 
 from jobrunner import Client, configure
 from jobrunner.client.current import current_client
+from jobrunner.clock import utc_now
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
 from jobrunner.spark import register
 from jobrunner.spark.failures import error_line
+from jobrunner.spark.history.archive import archive
+from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.payloads import PROTECTED
 from jobrunner.spark.source.batch_reader import FilteringReader
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of
 from jobrunner.spark.source.scan import QueueSlice
 from tests.security.conftest import KEY
 
+LTZ = TimestampType()
 NOW_MS = 1_700_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
 
@@ -349,7 +353,7 @@ def test_a_wrong_option_says_what_is_right(options, error, message):
     ("schema", "message"),
     [
         ("_ids string", "did you mean '_id'"),
-        ("_when string", "is timestamp, not string; cast it"),
+        ("_when string", "is timestamp_ltz, not string; cast it"),
         ("v variant", "payload column 'v': variant cannot be read"),
         ('`a"b` int', "payload columns: the name .* has a quote"),
         ("n int, n string", "payload columns: the name 'n' occurs twice"),
@@ -362,12 +366,29 @@ def test_a_column_that_cannot_be_is_refused(spark, schema, message):
         shape_of(_parse_datatype_string(schema))
 
 
+def test_instants_are_instants_also_where_spark_makes_timestamps_without_a_zone(spark, client, load, tmp_path):
+    client.queue("mail").configure(history=3600)
+    client.queue("mail").push_many([1, 2])
+    (lease,) = client.queue("mail").reserve(1)
+    lease.commit()
+    expected = load(history="mail").collect()
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert load(history="mail").collect() == expected
+        assert load(queue="mail", filters="server").where("_when is null").count() == 1
+        assert spark.readStream.format("jobrunner").option("history", "mail").load().schema["_when"].dataType == LTZ
+        assert archive(spark, client, str(tmp_path / "a"), lag_s=0).rows == {"mail": 1}
+        assert read_archive(spark, str(tmp_path / "a"), since=utc_now() - timedelta(hours=1)).count() == 1
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_spark_tells_of_a_wrong_option_before_any_job(spark, load):
     with pytest.raises(AnalysisException, match="did you mean 'queue'") as told:
         load(queeu="mail")
     assert "Traceback" not in str(told.value)
     assert error_line(told.value).startswith("UnknownOption: unknown option 'queeu'")
-    with pytest.raises(AnalysisException, match="is timestamp, not string"):
+    with pytest.raises(AnalysisException, match="is timestamp_ltz, not string"):
         load(queue="mail", schema="_when string").collect()
 
 

@@ -47,8 +47,8 @@ LAG_S = 5.0
 _HOLD_MS = 60_000
 _SLICES_AT_ONCE = 4
 _TOLD = tuple(name for name in ITEM_COLUMNS if name not in ("_when", "_finished_at"))
-SCHEMA = "payload binary, _when timestamp, _finished_at timestamp, " + ", ".join(
-    f"{name} {ITEM_COLUMNS[name].ddl}" for name in _TOLD
+SCHEMA = "payload binary, " + ", ".join(
+    f"{name} {ITEM_COLUMNS[name].ddl}" for name in ("_when", "_finished_at", *_TOLD)
 )
 """The columns that are read; the files have `date`, `queue` and `window` in addition."""
 Tell = Callable[[str], None]

@@ -272,5 +272,5 @@ def _check_item_column(name: str, kind: str) -> None:
     if name not in ITEM_COLUMNS:
         hint = _hint(name, [*ITEM_COLUMNS, MISFIT], ITEM_COLUMNS)
         raise InvalidOption(f"an item has no column {name!r}; {hint}")
-    if kind != ITEM_COLUMNS[name].ddl:
+    if kind != ITEM_COLUMNS[name].ddl.removesuffix("_ltz"):  # which Spark calls it by in a schema
         raise InvalidOption(f"column {name!r} is {ITEM_COLUMNS[name].ddl}, not {kind}; cast it after the read")
