@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
+from jobrunner.clock import utc_now
 from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
 from jobrunner.spark.history import archive as module
 from jobrunner.spark.history import archive_files
@@ -356,6 +359,31 @@ def test_the_shards_of_a_queue_are_archived_trimmed_and_read_with_it(
     assert [row["queue"] for row in there.select("queue").distinct().collect()] == ["mail"]
     (queues,) = build_report(there, source=path).table("queues").records()
     assert (queues["queue"], queues["tasks"]) == ("mail", 51)
+
+
+def test_an_archive_and_its_report_are_the_same_in_every_time_zone(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any
+) -> None:
+    finish("mail", 5)
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Pacific/Honolulu")
+        archive(spark, client, path, lag_s=0)
+        monkeypatch.setattr(module, "utc_day_of", F.to_date)
+        archive(spark, client, f"{path} of an earlier version", lag_s=0)
+
+        spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")  # where it is always the next day
+        for one in (path, f"{path} of an earlier version"):
+            now = utc_now()
+            found = read_archive(spark, one, since=now - timedelta(hours=1), until=now + timedelta(hours=1))
+            assert found.count() == 5
+        there = read_archive(spark, path)
+        assert there.where("unix_date(date) = floor(unix_seconds(_finished_at) / 86400)").count() == 5
+        seconds = [row[0] for row in there.selectExpr("unix_seconds(_finished_at)").collect()]
+        hours = build_report(there, source=path).table("hours").records()
+        assert {row["hour"] for row in hours} == {f"{at // 3600 % 24:02}" for at in seconds}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, client: Any, finish: Any) -> None:

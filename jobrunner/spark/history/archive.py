@@ -38,7 +38,7 @@ from jobrunner.spark.failures import is_of_spark
 from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
-from jobrunner.spark.history.common_columns import whole_queue_of
+from jobrunner.spark.history.common_columns import utc_day_of, whole_queue_of
 from jobrunner.spark.source.history_stream import check_untrimmed
 from jobrunner.spark.source.options import EXACT
 
@@ -283,7 +283,7 @@ class _ArchiveRun:
         self.place.write(named, f"{self._digest}-{window.name}", self._check_held, adds=adds)
 
     def _named(self, rows: DataFrame, window: str) -> DataFrame:
-        made = {"date": F.to_date("_finished_at"), "queue": whole_queue_of("_queue"), "window": F.lit(window)}
+        made = {"date": utc_day_of("_finished_at"), "queue": whole_queue_of("_queue"), "window": F.lit(window)}
         return rows.withColumns(made)
 
     def _rows(self, names: list[str], begins: float, until: float, of: tuple[str, str]) -> DataFrame:

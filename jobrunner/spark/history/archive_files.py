@@ -28,7 +28,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.spark.failures import error_line, is_of_spark
-from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
+from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, days_between, place_of, read_archive_table
 from jobrunner.spark.history.common_columns import whole_queue_of
 from jobrunner.spark.running import is_classic
 from jobrunner.spark.station.sink_folders import local_path
@@ -141,10 +141,11 @@ def read_archive(
         found = found.where(whole_queue_of("_queue").rlike(f"^({likes})"))  # anchored at its end by fnmatch
     if jobs:
         found = found.where(F.col("_type").isin(*jobs))
+    first, last = days_between(since, until)
     if since is not None:
-        found = found.where((F.col("_finished_at") >= F.lit(since)) & (F.col("date") >= F.to_date(F.lit(since))))
+        found = found.where((F.col("_finished_at") >= F.lit(since)) & (F.col("date") >= F.lit(first)))
     if until is not None:
-        found = found.where((F.col("_finished_at") < F.lit(until)) & (F.col("date") <= F.to_date(F.lit(until))))
+        found = found.where((F.col("_finished_at") < F.lit(until)) & (F.col("date") <= F.lit(last)))
     return found
 
 

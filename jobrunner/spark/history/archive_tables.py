@@ -8,7 +8,7 @@ rows tell it also when the marks are forgotten after days.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -104,6 +104,15 @@ def place_of(path: str) -> str | TableAddress:
     return path if _URL.match(path) else str(Path(path).absolute())
 
 
+def days_between(since: datetime | None, until: datetime | None) -> tuple[date, date]:
+    """The first and the last `date` of tasks that ended in [since, until): in UTC, and a day more on both sides, as
+    archives of earlier versions have dates of other zones."""
+    return (
+        date.min if since is None else (since.astimezone(UTC) - _A_DAY).date(),
+        date.max if until is None else (until.astimezone(UTC) + _A_DAY).date(),
+    )
+
+
 def read_archive_table(
     spark: SparkSession, address: TableAddress, queues: Iterable[str], since: datetime | None, until: datetime | None
 ) -> DataFrame:
@@ -112,8 +121,7 @@ def read_archive_table(
     Raises InvalidOption when there is no archive, TableError.
     """
     likes = tuple(queues)
-    first = "" if since is None else (since - _A_DAY).date().isoformat()
-    last = "9" if until is None else (until + _A_DAY).date().isoformat()
+    first, last = (day.isoformat() for day in days_between(since, until))
 
     def admits(partition: Mapping[str, str | None]) -> bool:
         day, queue = partition.get("date"), partition.get("queue")

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobrunner.spark.history.common_columns import whole_queue_of
+from jobrunner.spark.history.common_columns import utc_hour_of, whole_queue_of
 
 GROUPS = ("bucket", "queue", "job", "hour")
 NO_JOB = "(no job)"
@@ -87,7 +87,7 @@ def extent(runs: DataFrame) -> Extent | None:
 def by_group(runs: DataFrame, bucket_s: int) -> dict[str, list[Row]]:
     """Figures of all ('all'), and by each of GROUPS, ordered by the group; the group is the field `by`."""
     keyed = runs.withColumn("bucket", F.floor(F.unix_seconds("ended") / bucket_s) * bucket_s)
-    keyed = keyed.withColumn("hour", F.date_format("ended", "HH"))
+    keyed = keyed.withColumn("hour", utc_hour_of("ended"))
     keyed = keyed.withColumns({"its_queue": F.col("queue"), "its_job": F.col("job")})
     sets = [[], *([F.col(name)] for name in GROUPS)]
     found = (
