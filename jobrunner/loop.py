@@ -131,6 +131,11 @@ class Loop:
         return self._is_started and not self._ended.is_set()
 
     @property
+    def has_died(self) -> bool:
+        """Whether it has ended although nobody stopped it: by an error that is no Exception."""
+        return self._ended.is_set() and not self._stopping
+
+    @property
     def busy_s(self) -> float:
         """The duration of the current turn; 0 between turns. A turn that never ends hangs."""
         began = self._turn_began

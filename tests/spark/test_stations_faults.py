@@ -1,6 +1,7 @@
 """Spark stations whose driver dies, hangs or loses its lease: every item moves on once, by any driver."""
 
 import threading
+from asyncio import CancelledError
 
 import pytest
 
@@ -340,6 +341,38 @@ def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_
     assert due / 1000 <= raw.time()[0] + 1
     assert raw.hget(queue.batch + batch_id, "failures") == b"0"
     assert audit("flights/clean")["pending"] == 2
+
+
+@pytest.mark.parametrize("error", [type("PanicException", (BaseException,), {}), CancelledError])
+def test_an_error_that_is_no_exception_is_an_error_of_its_item(flights, drive, client, audit, error):
+    @flights.spark_station("clean", to="late", max_wait=0, batch=1, max_attempts=2, backoff=Backoff(base=0))
+    def panic(df, spark):
+        if df.first()["payload"] == "2":
+            raise error("index out of bounds")
+        return df
+
+    flights.declare("late")
+    ids = flights.push_many("clean", [1, 2, 3])
+    drive("clean")
+    assert audit("flights/clean") == NOTHING | {"dead": 1}
+    assert audit("flights/late")["waiting"] == 2
+    (dead,) = client.queue("flights/clean").tasks("dead")
+    assert (dead.id, dead.attempts) == (ids[1], 2)
+    assert dead.error.startswith(f"{error.__name__}: index out of bounds (test_stations_faults.py:")
+
+
+def test_a_ctrl_c_ends_the_process_and_not_the_item(flights, driver_of, spark, audit):
+    @flights.spark_station("clean", to="late", max_wait=0)
+    def interrupted(df, spark):
+        raise KeyboardInterrupt
+
+    flights.declare("late")
+    flights.push("clean", 1)
+    driver = driver_of("clean")
+    with pytest.raises(KeyboardInterrupt):
+        driver.step(spark)
+    driver.stop(0)
+    assert audit("flights/clean")["pending"] == 1
 
 
 def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(

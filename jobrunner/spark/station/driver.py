@@ -23,7 +23,7 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic, unix_ms
-from jobrunner.errors import BatchLost, JobrunnerError, ServerError
+from jobrunner.errors import BatchLost, JobrunnerError, ServerError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
@@ -115,6 +115,8 @@ class StationDriver:
     @property
     def failure(self) -> BaseException | None:
         """The error that this process does not survive, once there is one."""
+        if self._failures.failure is None and any(loop.has_died for loop in self._loops):
+            return StationError("a thread that runs its batches has ended")
         return self._failures.failure
 
     @property
@@ -191,6 +193,15 @@ class StationDriver:
         return self._run(self._lanes[0], spark)
 
     def _turn(self, lane: Lane) -> float:
+        try:
+            return self._serve(lane)
+        except Exception:
+            raise
+        except BaseException as error:  # it would end the thread, and nobody would serve the queue
+            self._failures.give_up(error)
+            return _IDLE_S
+
+    def _serve(self, lane: Lane) -> float:
         if not self.takes() or (self._spark is None and not self._begin()):
             return _IDLE_S
         assert self._spark is not None

@@ -117,13 +117,16 @@ class Lane:
         self._seen(BatchEnd(counts=counts))
 
     def _attempt(self, run: BatchRun, jobs: SparkJobs) -> int | BaseException:
-        """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
+        """Runs a batch to its decision. Returns the number of rows, or what went wrong: also what is no Exception, as a
+        panic of polars or deltalake, or a CancelledError. But a Ctrl-C of the process is passed on."""
         try:
             if self._durability != "none":
                 run.lease.confirm()  # before a sink writes under an id that a failover could forget
             with jobs:  # the first thing that an engine which died meanwhile refuses
                 return _observed(run, self._station.name, self._middleware)()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             return error
 
 

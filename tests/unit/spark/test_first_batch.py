@@ -31,7 +31,7 @@ class Starting:
     def __call__(self, app: str) -> Any:
         self.asked.set()
         assert self.goes_on.wait(60)
-        if isinstance(self.result, Exception):
+        if isinstance(self.result, BaseException):
             raise self.result
         return self.result
 
@@ -234,6 +234,44 @@ def test_a_session_that_cannot_be_asked_for_is_the_lanes_affair(
     starting.goes_on.set()
     wait_for(lambda: driver.failure)
     assert str(driver.failure) == "no Java here"
+
+
+class Panic(BaseException):
+    """As that of a library in Rust."""
+
+
+@pytest.mark.parametrize("where", ["session", "lane"])
+def test_an_error_that_is_no_exception_ends_the_worker_and_not_a_lane_alone(
+    client: Client, starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def panic(lane: Any, spark: Any, plan: Any) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(driver_module.Lane, "run", panic)
+    client.queue(QUEUE).push(1)
+    driver = driver_with(batch=5)
+    starting.result = Panic("index out of bounds") if where == "session" else object()
+    starting.goes_on.set()
+    driver.start()
+    wait_for(lambda: driver.failure)
+    assert repr(driver.failure) == "Panic('index out of bounds')"
+    assert not driver.takes()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_by_itself_ends_the_worker(
+    starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic(loop: Any) -> float:
+        raise Panic("outside of a turn")
+
+    monkeypatch.setattr(driver_module.Loop, "turn", panic)
+    driver = driver_with(batch=5)
+    assert driver.failure is None, "it was not started"
+    starting.goes_on.set()
+    driver.start()
+    wait_for(lambda: driver.failure)
+    assert str(driver.failure) == "a thread that runs its batches has ended"
 
 
 def test_a_driver_that_waits_for_items_stops_at_once(
