@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.client.item import Item
+from jobrunner.outcome import Snooze
 from jobrunner.retry import Backoff
 from jobrunner.spark import checked
 from jobrunner.spark.station import members
@@ -197,6 +198,43 @@ def test_with_missing_fail_neither_misfits_nor_cancelled_items_are_missing(fligh
     drive("clean")
     assert audit("flights/clean") == {**NOTHING, "dead": 1}
     assert audit("flights/late")["waiting"] == 1
+
+
+@pytest.mark.parametrize("missing", ["drop", "fail"])
+def test_an_item_that_is_cancelled_between_two_attempts_begins_no_other(flights, drive, client, audit, way, missing):
+    seen = []
+
+    @flights.spark_station("clean", to="late", max_wait=0, missing=missing, history=3600)
+    def leave(df, spark):
+        seen.append(sorted(row._id for row in df.collect()))
+        if len(seen) == 1:
+            client.task(ids[1]).cancel()
+            raise Snooze(in_=0)
+        return df
+
+    flights.declare("late")
+    ids = flights.push_many("clean", [1, 2, 3])
+    drive("clean")
+    assert seen == [sorted(ids), sorted([ids[0], ids[2]])]
+    assert audit("flights/clean") == NOTHING | {"done": 1}
+    assert (audit("flights/late")["waiting"], client.task(ids[1]).state) == (2, "cancelled")
+
+
+def test_a_sink_does_not_write_what_was_cancelled_before_its_attempt(flights, drive, client, way):
+    seen = []
+
+    @flights.spark_sink("clean", max_wait=0, history=3600)
+    def write(df, spark, batch):
+        if batch.epoch == 1:
+            client.task(ids[1]).cancel()
+            raise Snooze(in_=0)
+        client.task(ids[2]).cancel()  # after its attempt began: it ends as the sink does
+        seen.extend(sorted(row._id for row in df.collect()))
+
+    ids = flights.push_many("clean", [1, 2, 3])
+    drive("clean")
+    assert seen == sorted([ids[0], ids[2]])
+    assert [client.task(one).state for one in ids] == ["succeeded", "cancelled", "succeeded"]
 
 
 def test_what_columns_say_of_an_item_is_done(flights, drive, client):

@@ -32,6 +32,7 @@ from jobrunner.spark.station.members import (
     THROUGH_DRIVER,
     BatchConnections,
     BatchRef,
+    cancelled_members,
     members_frame,
     without_members,
 )
@@ -117,6 +118,9 @@ class BatchRun:
             url=self._plan.url, prefix=self._plan.prefix, queue=lease.queue, batch=lease.id, epoch=lease.epoch,
             root=lease.root, first=lease.first, size=lease.size, failures=lease.failures,
         )  # fmt: skip
+        if lease.epoch > 1 or lease.root != lease.id:
+            with BatchConnections(place, self._broker, self._keys) as asking:
+                place = replace(place, cancelled=cancelled_members(asking))
         access = BatchConnections(place, self._broker, self._keys)
         df = members_frame(self._spark, access, self._plan.shape)
         if station.link.is_sink:

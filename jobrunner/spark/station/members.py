@@ -38,6 +38,7 @@ from jobrunner.spark.station.payload_shape import PayloadShape, arrow_schema, sp
 CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
 MISFITS = "misfits."
+_CANCELLED = b"cancelled before this attempt"
 _NO_JSON = "the payload is bytes, not JSON"
 _FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 THROUGH_DRIVER = 10_000
@@ -58,6 +59,8 @@ class BatchRef:
     first: int
     size: int
     failures: int = 0
+    cancelled: frozenset[bytes] = field(default=frozenset(), repr=False)
+    """Members that this attempt leaves out, see `cancelled_members`."""
 
     @contextmanager
     def open(self) -> Iterator["BatchConnections"]:
@@ -107,11 +110,31 @@ def new_nonce(kind: str = "") -> str:
     return f"{kind}{secrets.token_hex(8)}"
 
 
+def cancelled_members(access: BatchConnections) -> frozenset[bytes]:
+    """Ids of the members whose cancellation was requested before this attempt: no other begins for them. They are
+    staged, as the row of such a member ends it as cancelled. Asked once, so that all reads of an attempt are alike."""
+    place, reader, found = access.place, access.reader, list[bytes]()
+    for start in range(0, place.size, CHUNK):
+        ids = _ids(access, start, CHUNK)
+        reader.send(pack_hash_reads(access.keys.tasks, ids, (b"cancel_requested",)))
+        found += [one for one, (flag,) in zip(ids, reader.receive(len(ids)), strict=True) if flag is not None]
+    if found:
+        access.stage(new_nonce(MISFITS), [word for one in found for word in (one, b"", _CANCELLED, b"")], after=0)
+    return frozenset(found)
+
+
+def _ids(access: BatchConnections, start: int, count: int) -> list[bytes]:
+    place = access.place
+    first, last = place.first + start, place.first + min(start + count, place.size) - 1
+    key = access.keys.batch + place.root.encode() + b":members"
+    ids: list[bytes] = access.reader.ask(b"LRANGE", key, first, last)
+    return [one for one in ids if one not in place.cancelled] if place.cancelled else ids
+
+
 def read_members(access: BatchConnections, start: int, count: int, payloads: PayloadReader) -> pa.RecordBatch:
     """Up to `count` members from position `start` on, without those that do not fit: they are staged as dead."""
     place, reader = access.place, access.reader
-    first, last = place.first + start, place.first + min(start + count, place.size) - 1
-    ids: list[bytes] = reader.ask(b"LRANGE", access.keys.batch + place.root.encode() + b":members", first, last)
+    ids = _ids(access, start, count)
     if place.root != place.batch:
         ids = _still_members(access, ids)
     reader.send(pack_hash_reads(access.keys.tasks, ids, _FIELDS))
