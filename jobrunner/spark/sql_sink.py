@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobrunner.errors import BatchLost, InvalidOption
+from jobrunner.errors import BatchLost, InvalidOption, StationError
 from jobrunner.formatting import describe
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def sql_transaction(
 
     Rows of earlier attempts at this batch, and of batches that it supersedes, are deleted from the `tables` first. At
     the end it renews the lease of the batch and commits. The table jobrunner_batches is created when it is missing.
-    Raises BatchLost when a later attempt has written, InvalidOption, and the errors of the database; then nothing was
-    changed.
+    Raises BatchLost when a later attempt has written, InvalidOption, StationError for a table that this attempt wrote
+    before, and the errors of the database; then nothing was changed.
     """
     with _transaction(connect, batch, tables, batch_column) as (cursor, _):
         yield cursor
@@ -104,6 +104,8 @@ def _transaction(
                 yield cursor, statements
                 batch.renew()
             connection.commit()
+            for table in tables:
+                batch.note_written(_place(table))
         except statements.error as error:
             _roll_back(connection)
             reason = str(error).partition("\n")[0]
@@ -187,6 +189,7 @@ def _begin(
     for tried in range(1, _TRIES + 1):
         try:
             for table in tables:
+                _check_first(cursor, statements, table, batch)
                 for larger in batch.supersedes:
                     _replace(cursor, statements, table, column, larger, _SUPERSEDED)
                 _replace(cursor, statements, table, column, batch.id, batch.epoch)
@@ -197,6 +200,22 @@ def _begin(
                 raise
     if getattr(connection, "autocommit", False) is True or getattr(connection, "in_transaction", True) is False:
         raise InvalidOption("connect() returned a connection in autocommit mode, which cannot write a batch as a whole")
+
+
+def _check_first(cursor: Any, statements: _Statements, table: str, batch: "SinkBatch") -> None:
+    """Raises StationError for a second write of one attempt. The table of another database may have the same name."""
+    if not batch.has_written(_place(table)):
+        return
+    cursor.execute(statements.of(_READ_EPOCH), (table, batch.id))
+    if (found := cursor.fetchone()) and found[0] == batch.epoch:
+        raise StationError(
+            f"one batch was written twice to {table} in one attempt, and the second write would replace the rows of "
+            "the first: unite the rows, or insert all of them in one sql_transaction"
+        )
+
+
+def _place(table: str) -> str:
+    return f"table {table}"
 
 
 def _replace(cursor: Any, statements: _Statements, table: str, column: str, batch_id: str, epoch: int) -> None:

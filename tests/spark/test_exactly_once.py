@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import BatchLost, InvalidOption, PipelineError
+from jobrunner.errors import BatchLost, InvalidOption, PipelineError, StationError
 from jobrunner.retry import Backoff
 from jobrunner.spark import write_batch, write_sql
 from jobrunner.spark.compaction import compact
@@ -120,6 +120,16 @@ def test_an_attempt_that_was_fenced_behind_its_write_leaves_what_the_newer_one_w
     assert {one.name.partition("=")[0] for one in folder.iterdir()} == {"batch", "_jobrunner"}
 
 
+def test_a_second_write_of_one_attempt_to_a_path_is_refused_and_keeps_the_rows_of_the_first(spark, tmp_path):
+    attempt = SinkBatch(id="b", supersedes=(), epoch=1, size=2)
+    write_batch(spark.range(2), attempt, f"{tmp_path}/one")
+    write_batch(spark.range(3), attempt, f"{tmp_path}/two")
+    with pytest.raises(StationError, match=r"one batch was written twice to .*/one/ in one attempt"):
+        write_batch(spark.range(9), attempt, f"{tmp_path}/one/")
+    write_batch(spark.range(5), attempt.of_sink("other", is_kept=False), f"{tmp_path}/two")
+    assert [spark.read.parquet(f"{tmp_path}/{name}").count() for name in ("one", "two")] == [2, 8]
+
+
 def test_rows_of_an_attempt_that_still_writes_are_not_read(spark, tmp_path, by):
     write_batch(spark.range(2), SinkBatch(id="b", supersedes=(), epoch=1, size=2), str(tmp_path))
     seen = []
@@ -185,7 +195,7 @@ def test_one_file_for_each_partition_value_and_after_compaction_for_all_batches(
         assert len(list((tmp_path / "late" / f"batch=b{number}").rglob("*.parquet"))) == 2
         assert len(list((tmp_path / "several" / f"batch=b{number}").rglob("*.parquet"))) == 3
     with pytest.raises(InvalidOption, match="files=0"):
-        write_batch(frame, batch, str(tmp_path / "late"), files=0)
+        write_batch(frame, batch, str(tmp_path / "refused"), files=0)
 
     for name in ("late", "flat"):
         path = str(tmp_path / name)

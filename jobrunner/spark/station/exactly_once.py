@@ -59,6 +59,7 @@ def write_batch(
     `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values are
     folders below that. `files`: most files of each of these values; None: one for each Spark task. `path` is local or a
     URL that Spark knows; a URL under Spark Connect is written to in place.
+    Call it once for a path: a second call in one attempt would replace the rows of the first, and raises StationError.
     Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
     are dead with the error. Raises PipelineError.
     """
@@ -68,6 +69,12 @@ def write_batch(
         raise StationError(
             f"the rows for {path} have a column {hidden[0]!r}: readers would see the id of the batch instead, which "
             f"its folder {FOLDER_COLUMN}=<id> has under this name; rename it"
+        )
+    place = path.rstrip("/")
+    if batch.has_written(place):
+        raise StationError(
+            f"one batch was written twice to {path} in one attempt, and the second write would replace the rows of the "
+            "first: unite the DataFrames, or write them to two paths"
         )
     df = _without_name_of_null(batch.quarantine(df), path, partition_by)
 
@@ -79,8 +86,9 @@ def write_batch(
     folders = folders_in(path, df.sparkSession, options)
     if folders is None:
         _write_in_place(df, batch, save)
-        return
-    write_folder(folders, batch, path, partial(save, df))
+    else:
+        write_folder(folders, batch, path, partial(save, df))
+    batch.note_written(place)
 
 
 def _without_name_of_null(df: DataFrame, path: str, partition_by: Sequence[str]) -> DataFrame:

@@ -84,6 +84,8 @@ class SinkBatch:
     written: list[int] = field(default_factory=list, repr=False, compare=False)
     """For writers of this package that do not let Spark write: how many rows each of their writes of this attempt
     added."""
+    places: set[tuple[object, ...]] = field(default_factory=set, repr=False, compare=False)
+    """For writers of this package: where this attempt wrote, see `has_written`."""
     is_kept: bool = field(default=False, repr=False, compare=False)
     """Whether the rows were computed and kept, so that a shuffle in front of the write would share no work."""
 
@@ -102,6 +104,17 @@ class SinkBatch:
         are there, or the function is called again without them."""
         self.left_out.are_some_there |= bool(there)
         return len(there) < self.size and self.left_out.fits(self.named(root), there)
+
+    def note_written(self, place: str) -> None:
+        """The rows of this run are at `place`."""
+        self.places.add(self._run_at(place))
+
+    def has_written(self, place: str) -> bool:
+        """Whether this run wrote to `place` before: a second write would replace the rows of the first."""
+        return self._run_at(place) in self.places
+
+    def _run_at(self, place: str) -> tuple[object, ...]:
+        return place, self.id, self.epoch, self.left_out.members
 
     @property
     def attempt(self) -> int:

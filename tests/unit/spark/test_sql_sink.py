@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from jobrunner.errors import BatchLost, InvalidOption
+from jobrunner.errors import BatchLost, InvalidOption, StationError
 from jobrunner.spark import SinkBatch, sql_transaction, write_sql
 from tests.support.postgres import binaries, postgres
 from tests.support.waiting import wait_for
@@ -112,6 +113,25 @@ def test_parts_replace_the_whole_which_can_write_no_more(database, whole_wrote):
     with pytest.raises(BatchLost):
         write_sql(numbers(1, 2), batch("a.1", 5), database.connect, "late")
     assert database.rows() == [(1, "a.1.1"), (2, "a.1.2"), (3, "a.2"), (4, "a.2")]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_second_write_of_one_attempt_is_refused_and_keeps_the_rows_of_the_first(database, epoch, tmp_path):
+    write_sql(numbers(9), batch("b1"), database.connect, "late")
+    attempt = SinkBatch(id="b1", epoch=epoch, supersedes=(), size=3)
+    write_sql(numbers(1, 2), attempt, database.connect, "late")
+    with pytest.raises(StationError, match="one batch was written twice to late in one attempt"):
+        write_sql(numbers(3), attempt, database.connect, "late")
+    assert database.rows() == [(1, "b1"), (2, "b1")]
+
+    def other():
+        return sqlite3.connect(tmp_path / "other.sqlite")
+
+    with closing(other()) as made:
+        made.execute("create table late (n int, batch_id text)")
+    write_sql(numbers(3), attempt, other, "late")
+    with closing(other()) as there:
+        assert there.execute("select n from late").fetchall() == [(3,)], "a table of another database"
 
 
 def test_an_attempt_that_lost_its_lease_changes_nothing(database):
