@@ -54,12 +54,13 @@ def write_sql(
 ) -> None:
     """Inserts the rows of a sink's batch into a table of a SQL database, replacing the rows of an earlier attempt.
 
+    Rows of a DataFrame with errors are left out, and their items are dead with the error, see `SinkBatch.quarantine`.
     `connect` returns a new connection of a DB-API driver. The columns of the rows are columns of `table`, which has
     one more for the id of the batch, a text: `batch_column`. The driver collects the rows and inserts them in one
     transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in its memory, let Spark write
     them into a staging table, and insert from that.
     """
-    found = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    found = rows if isinstance(rows, pa.Table) else batch.quarantine(rows).toArrow()
     names = [*found.column_names, batch_column]
     if batch_column in found.column_names:
         raise InvalidOption(f"the rows have a column {batch_column!r}, which is that of the batch's id; rename it")

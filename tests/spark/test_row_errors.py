@@ -1,6 +1,8 @@
 """Errors of single rows: the items of these rows are dead with the error, all others go on in the same attempt."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
@@ -9,6 +11,7 @@ from pyspark.sql.types import DoubleType, IntegerType
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.spark.row_errors import checked, fold_errors, guarded
+from jobrunner.spark.sql_sink import write_sql
 from jobrunner.spark.station.exactly_once import write_batch
 from jobrunner.spark.station.sink_batch import SinkBatch
 
@@ -93,6 +96,30 @@ def test_a_sink_writes_no_row_that_failed(flights, drive, spark, client, raw, ke
     read = spark.read.parquet(str(tmp_path))
     assert (sorted(row["n"] for row in read.collect()), "_error" in read.columns) == ([0, 2, 4, 5, 6, 7], False)
     assert dict(read.dtypes)["text"] == "int"
+    assert dead_of(raw, keys, "clean") == {ids[1], ids[3]}
+    assert audit("flights/clean")["pending"] == 0
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_sink_into_a_sql_table_inserts_no_row_that_failed(flights, drive, raw, keys, audit, tmp_path, drops):
+    def connect():
+        return sqlite3.connect(tmp_path / "sink.sqlite")
+
+    with closing(connect()) as made:
+        made.execute("create table late (_id text, n int, text int, batch_id text)")
+
+    @flights.spark_sink("clean", schema=SCHEMA, max_wait=0)
+    def store(df, spark, batch):
+        rows = df.select("_id", "n", as_int("text").alias("text"))
+        write_sql(batch.quarantine(rows).drop("_id") if drops else rows, batch, connect, "late")
+
+    ids = push(flights)
+
+    assert drive("clean") == 1
+
+    with closing(connect()) as there:
+        found = there.execute("select n, text, _id from late order by n").fetchall()
+    assert found == [(n, n, None if drops else ids[n]) for n in (0, 2, 4, 5, 6, 7)]
     assert dead_of(raw, keys, "clean") == {ids[1], ids[3]}
     assert audit("flights/clean")["pending"] == 0
 

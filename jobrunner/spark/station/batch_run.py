@@ -245,7 +245,10 @@ class SetAside:
         if ERROR not in rows.columns:
             return rows
         if ID not in rows.columns:
-            raise StationError(f"sink {self._rules.station!r} has errors of rows without _id: keep the column _id")
+            raise StationError(
+                f"sink {self._rules.station!r} has errors of rows without _id: keep the column _id, or drop it behind "
+                "batch.quarantine(df)"
+            )
         rows = rows.persist()
         self._kept.append(rows)
         failed = rows.where(F.col(ERROR).isNotNull()).select(ID, ERROR).toArrow()

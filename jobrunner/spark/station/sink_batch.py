@@ -69,7 +69,7 @@ class SinkBatch:
     """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
     quarantine: Callable[[DataFrame], DataFrame] = field(default=without_errors, repr=False, compare=False)
     """Sets rows with errors aside: their items are dead when the batch is decided. Returns the other rows, to be
-    written. `write_batch` does so."""
+    written. `write_batch`, `write_table` and `write_sql` do so."""
     lease: BatchLease | None = field(default=None, repr=False, compare=False)
     """For writers of this package; None in a test of a sink."""
     left_out: LeftOut = field(default_factory=LeftOut, repr=False, compare=False)
