@@ -98,6 +98,10 @@ def _transaction(
         raise InvalidOption("sql_transaction without a table: name each one that it writes to")
     with closing(connect()) as connection:
         statements = _Statements(connection)
+        if _is_in_autocommit(connection):
+            raise InvalidOption(
+                "connect() returned a connection in autocommit mode, which cannot write a batch as a whole"
+            )
         try:
             with closing(connection.cursor()) as cursor:
                 _create_record(connection, cursor, statements)
@@ -169,6 +173,16 @@ def _module_of(connection: Any) -> Any:
     )
 
 
+def _is_in_autocommit(connection: Any) -> bool:
+    """Asked before the first statement, which would be committed. A name for it is no part of the DB-API."""
+    if hasattr(connection, "in_transaction"):  # sqlite3; its `autocommit`, from Python 3.12 on, is -1 unless it is set
+        own = getattr(connection, "autocommit", -1)
+        return own is True or (own == -1 and connection.isolation_level is None)
+    if hasattr(connection, "get_autocommit"):  # MySQL
+        return bool(connection.get_autocommit())
+    return getattr(connection, "autocommit", False) is True
+
+
 def _create_record(connection: Any, cursor: Any, statements: _Statements) -> None:
     """Creates the table of records when it is missing. Another process may create it at the same time."""
     missing = "select 1 from jobrunner_batches where 1 = 0"
@@ -199,8 +213,6 @@ def _begin(
             connection.rollback()
             if tried == _TRIES:
                 raise
-    if getattr(connection, "autocommit", False) is True or getattr(connection, "in_transaction", True) is False:
-        raise InvalidOption("connect() returned a connection in autocommit mode, which cannot write a batch as a whole")
 
 
 def _check_first(cursor: Any, statements: _Statements, table: str, batch: "SinkBatch") -> None:

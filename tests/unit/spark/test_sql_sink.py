@@ -17,6 +17,7 @@ import pytest
 
 from jobrunner.errors import BatchLost, InvalidOption, StationError
 from jobrunner.spark import SinkBatch, sql_transaction, write_sql
+from jobrunner.spark.sql_sink import _is_in_autocommit
 from tests.support.postgres import binaries, postgres
 from tests.support.waiting import wait_for
 
@@ -291,4 +292,19 @@ def test_a_connection_in_autocommit_mode_is_refused(database):
 
     with pytest.raises(InvalidOption, match="autocommit"):
         write_sql(numbers(1), batch("a"), connect, "late")
-    assert database.rows() == []
+    write_sql(numbers(1, 2), batch("a"), database.connect, "late")
+    with pytest.raises(InvalidOption, match="autocommit"):
+        write_sql(numbers(1), batch("a", 2), connect, "late")
+    assert database.rows() == [(1, "a"), (2, "a")], "the rows of the earlier attempt"
+    assert database.rows("select epoch from jobrunner_batches") == [(1,)]
+
+
+def test_the_autocommit_mode_of_a_driver_for_mysql_is_asked_for():
+    class Connection:
+        def __init__(self, mode):
+            self.get_autocommit = lambda: mode
+
+        def autocommit(self, value):
+            """As that of pymysql, which sets the mode."""
+
+    assert [_is_in_autocommit(Connection(mode)) for mode in (True, False)] == [True, False]
