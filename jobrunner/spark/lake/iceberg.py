@@ -276,7 +276,8 @@ class IcebergLake:
                     seen.add(manifest.manifest_path)
                     addresses.append(manifest.manifest_path)
                     addresses += [one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io)]
-        addresses += [one.statistics_path for one in table.metadata.statistics]
+        statistics = [*table.metadata.statistics, *table.metadata.partition_statistics]
+        addresses += [one.statistics_path for one in statistics]
         for address in addresses:
             yield _unquoted(address).removeprefix(root).lstrip("/")
 

@@ -4,14 +4,19 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table.statistics import PartitionStatisticsFile
+from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost, TableError
 from jobrunner.spark.lake import iceberg
 from jobrunner.spark.lake.commit import commit, open_table
+from jobrunner.spark.lake.files import local_path
 from jobrunner.spark.lake.services import clean_up_table, compact_table
 from jobrunner.spark.lake.tables import CommitConflict
 from tests.unit.spark.lake.conftest import Lake, part
@@ -103,6 +108,24 @@ def test_iceberg_forgets_marks_by_age_and_number(catalog, numbers, monkeypatch):
     monkeypatch.setattr(iceberg, "_MARKS_BEYOND_A_DAY", 1)
     lake.write(part("b2"), numbers(2))
     assert [lake.mark(batch) is not None for batch in ("b0", "b0.1", "b1", "b2")] == [False, False, True, True]
+
+
+def test_statistics_of_partitions_that_the_metadata_names_stay(catalog, numbers):
+    lake = Lake(f"iceberg:{catalog()}.db.t")
+    lake.write(part("b"), numbers(1))
+    at = open_table(lake.address)
+    at.load()
+    folder = Path(local_path(at._table.location())) / "metadata"
+    for name in ("named", "other"):
+        pq.write_table(pa.table({"partition": [1]}), folder / f"{name}.parquet")
+        os.utime(folder / f"{name}.parquet", (1, 1))
+    told = {"snapshot-id": at.version, "statistics-path": f"{folder}/named.parquet", "file-size-in-bytes": 9}
+    update = SetPartitionStatisticsUpdate(partition_statistics=PartitionStatisticsFile.model_validate(told))
+    with at._table.transaction() as transaction:
+        transaction._apply((update,))
+
+    assert [name.rpartition("/")[2] for name in clean_up_table(lake.table).files] == ["other.parquet"]
+    assert (folder / "named.parquet").exists()
 
 
 def test_marks_that_another_program_destroyed_end_the_commit(catalog, numbers):
