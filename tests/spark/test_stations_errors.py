@@ -85,18 +85,23 @@ def test_a_sink_of_two_columns_of_one_name_but_for_its_case_names_both(flights, 
     assert f"{said.format(path=path)} columns 'n' and 'N', which Spark takes for one name" in error
 
 
-@pytest.mark.parametrize("value", ["x" * 254, "a\0b", "__HIVE_DEFAULT_PARTITION__"])
-def test_a_value_that_no_folder_can_be_named_after_stops_no_station(spark, flights, drive, client, tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [("x" * 254, "p"), ("a\0b", "p"), ("__HIVE_DEFAULT_PARTITION__", "p"), ("__HIVE_DEFAULT_PARTITION__", "P")],
+)
+def test_a_value_that_no_folder_can_be_named_after_stops_no_station(
+    spark, flights, drive, client, tmp_path, value, column
+):
     @flights.spark_sink("clean", max_wait=0, schema="p string, n int", quarantine=True)
     def store(df, _, batch):
-        write_batch(df.select("p", "n"), batch, f"{tmp_path}/rows", partition_by=["p"])
+        write_batch(df.select("p", "n"), batch, f"{tmp_path}/rows", partition_by=[column])
 
     flights.push_many("clean", [{"p": "a", "n": 1}, {"n": 2}])  # one in the folder of null
     bad = flights.push("clean", {"p": value})
     drive("clean")
     assert sorted(row["n"] for row in spark.read.parquet(f"{tmp_path}/rows").collect()) == [1, 2]
     assert client.queue("flights/clean").ids("dead") == [bad]
-    assert "are partitioned by column 'p', and have a value" in client.task(bad).record().error
+    assert f"are partitioned by column {column!r}, and have a value" in client.task(bad).record().error
 
 
 @pytest.mark.parametrize("name", ["batch", "Batch"])

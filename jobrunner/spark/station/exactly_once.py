@@ -22,7 +22,7 @@ from jobrunner.errors import FolderError, InvalidOption, JobrunnerError, Pipelin
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
-from jobrunner.spark.running import names_told, same_names, text_of
+from jobrunner.spark.running import conf_of, names_told, same_names, text_of
 from jobrunner.spark.station.members import THROUGH_DRIVER
 from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
 from jobrunner.spark.station.records import SinkRecords
@@ -93,8 +93,9 @@ def write_batch(
 
 def _without_name_of_null(df: DataFrame, path: str, partition_by: Sequence[str]) -> DataFrame:
     """The rows, of which one fails that would be in the folder of null, and be read as null."""
-    texts = {one.name for one in df.schema.fields if isinstance(one.dataType, StringType)}
-    for name in [one for one in partition_by if one in texts]:
+    as_spark = str if conf_of(df.sparkSession, "spark.sql.caseSensitive") == "true" else str.lower
+    texts = {as_spark(one.name) for one in df.schema.fields if isinstance(one.dataType, StringType)}
+    for name in [one for one in partition_by if as_spark(one) in texts]:
         told = (f"rows for {path} are partitioned by column {name!r}, and have a value {_FOLDER_OF_NULL!r}, which "
                 "readers take for null")  # fmt: skip
         fails = F.raise_error(F.lit(told)).cast("boolean")
