@@ -81,6 +81,21 @@ def test_columns_have_any_names(flights, drive, found, kind):
     assert found("late") == {task_id: dict.fromkeys(NAMES, 5) | {"more`": 7}}
 
 
+def test_a_column_of_the_name_of_that_for_corrupt_records_is_kept(spark, flights, drive, found):
+    @flights.spark_station("clean", to="late", max_wait=0, schema="raw string, x decimal(5,1)")
+    def leave(df, spark):
+        return df
+
+    flights.declare("late")
+    task_id = flights.push("clean", {"raw": "kept", "x": 1.5})
+    spark.conf.set("spark.sql.columnNameOfCorruptRecord", "raw")
+    try:
+        drive("clean")
+    finally:
+        spark.conf.unset("spark.sql.columnNameOfCorruptRecord")
+    assert found("late") == {task_id: {"raw": "kept", "x": 1.5}}
+
+
 def test_a_variant_is_any_payload_and_goes_on_as_one(flights, drive, found):
     @flights.spark_station("clean", to="late", max_wait=0, schema="variant")
     def leave(df, spark):

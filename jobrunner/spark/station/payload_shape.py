@@ -27,6 +27,9 @@ OWN_KINDS = (pa.string(), pa.string(), pa.int32(), UTC, pa.string())
 _OWN_TYPES = (StringType(), StringType(), IntegerType(), TimestampType(), StringType())
 OWN_FIELDS = [StructField(name, kind) for name, kind in zip(OWN, _OWN_TYPES, strict=True)]
 """`_headers` is text here, and a map where a function sees it."""
+_AS_IT_STANDS = {"mode": "FAILFAST", "columnNameOfCorruptRecord": "_corrupt_record"}
+"""Misfits were sorted out before; the mode makes sure that no value turns into null silently. A session may name the
+column of texts that are no JSON, and one of the payload of that name would be null: none begins with `_`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,7 @@ class PayloadShape:
             return read.select(*[_column(field, prefix) for field in reader.fields], *own)
         text = F.col(quoted(prefix + PAYLOAD))
         if self.columns is not None:
-            # Misfits were sorted out before; the mode makes sure that no value turns into null silently.
-            parsed = F.from_json(text, self.columns, {"mode": "FAILFAST"}).alias(PAYLOAD)
+            parsed = F.from_json(text, self.columns, _AS_IT_STANDS).alias(PAYLOAD)
             named: list[Column] = [F.col(quoted(PAYLOAD, name)) for name in self.columns.fieldNames()]
             return read.select(parsed, *own).select(*named, *map(F.col, OWN))
         return read.select((F.parse_json(text) if self.is_variant else text).alias(PAYLOAD), *own)
