@@ -9,6 +9,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
+from jobrunner.client.queue import Queue
 from jobrunner.inspector.audit import entries
 from jobrunner.task import Task, new_id
 
@@ -198,3 +199,23 @@ def test_misuse_changes_nothing(cli: Says, client: Client, words: tuple[str, ...
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert told in result.err
     assert client.queue("mail").counts()["dead"] == 2
+
+
+def test_a_purge_whose_reply_was_lost_does_not_say_that_there_was_nothing(
+    cli: Says, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted by the first sending, the second one does not find."""
+    queue = client.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.push_many(range(50))
+    queue.rollback_many(queue.reserve(50), delay=0)
+    purge = Queue.purge
+
+    def purge_twice(queue: Queue, state: str, **options: Any) -> int:
+        purge(queue, state)
+        return purge(queue, state, **options)
+
+    monkeypatch.setattr(Queue, "purge", purge_twice)
+    said = cli("dead", "purge", "mail", "--all", "--yes")
+
+    assert (said.code, said.out.strip()) == (0, "deleted 50 dead tasks of queue mail")
