@@ -118,7 +118,8 @@ def search(
     Without further conditions: pending, waiting, scheduled, dead; a search for something examines dead before scheduled
     and waiting. `order` is newest or oldest; otherwise dead and finished tasks come the newest first, others the first
     in line first. With a `redaction` no hidden value matches, as a user who may not see it could otherwise guess it
-    letter by letter; nor do payloads above 16 KiB match by their contents, as they are not searched for hidden values.
+    letter by letter; nor do payloads above 16 KiB match by their contents, as they are not searched for hidden values,
+    nor errors with hidden values by what is behind their first 16 KiB.
 
     `after` is the `onward` of the page before. Raises InvalidOption for a damaged one, InvalidName, ServerError.
     """
@@ -282,11 +283,22 @@ def _call(
 
 
 def _shown(chunk: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:
-    if redaction is None or not wanted.param:
+    if redaction is None or not (wanted.param or wanted.error):
         return chunk
-    parts = _parts(wanted.param).lower().splitlines()
-    kept = [one for one in chunk.tasks if _is_in_what_is_shown(one[2]["payload"], parts, redaction)]
+    kept = chunk.tasks
+    if wanted.param:
+        parts = _parts(wanted.param).lower().splitlines()
+        kept = [one for one in kept if _is_in_what_is_shown(one[2]["payload"], parts, redaction)]
+    if part := wanted.error.lower():
+        kept = [one for one in kept if _is_in_shown_error(one[2]["error"], part, redaction)]
     return replace(chunk, tasks=kept)
+
+
+def _is_in_shown_error(error: str, part: str, redaction: Redaction) -> bool:
+    shown = redaction.text(error)
+    if shown == error:
+        return True  # the server compares letters beyond ASCII otherwise
+    return part in shown.lower()
 
 
 def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -> bool:

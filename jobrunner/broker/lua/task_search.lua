@@ -16,7 +16,7 @@ local id_part, type, job_part, error_part, payload_part, group = unpack(ARGV, 12
 local LONGEST_ERROR, LONGEST_PAYLOAD, MOST_BYTES = 4000, 16385, 524288
 local FIELDS = {'type', 'retry_count', 'started_at', 'enqueue_time', 'error', 'encoding', 'attempts', 'outcome',
   'expiries'}
-
+local longest = error_part == '' and LONGEST_ERROR or LONGEST_PAYLOAD -- the caller looks through it again
 local is_descending = newest == '1'
 local lowest, highest = tonumber(since) or -math.huge, tonumber(before) or math.huge
 local by_score = scored == '1' and (since ~= '' or before ~= '')
@@ -49,7 +49,7 @@ local function match(id, score)
   if not contains_any(payload, payload_part) then return false end
   local task = redis.call('HMGET', tasks .. id, unpack(FIELDS))
   reply[#reply + 1], reply[#reply + 2] = id, score
-  for n = 1, #FIELDS do reply[#reply + 1] = string.sub(task[n] or '', 1, LONGEST_ERROR) end
+  for n = 1, #FIELDS do reply[#reply + 1] = string.sub(task[n] or '', 1, longest) end
   reply[#reply + 1] = string.sub(payload, 1, LONGEST_PAYLOAD)
   return true
 end

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -98,6 +99,22 @@ def test_nothing_is_found_by_what_is_hidden(client: Client, param: str) -> None:
     assert list(matching(client, Filter(param=param), redaction)) == [[]]
     assert [task.id for task in search(client, Filter(param="user"), redaction=redaction).tasks] == ["t0", "t1", "t2"]
     assert [task.id for task in search(client, Filter(param="user=ADA"), redaction=redaction).tasks] == ["t0"]
+
+
+@pytest.mark.parametrize(
+    ("error", "count"),
+    [("password='h", 0), ("hunter2", 0), ("hunter", 0), ("LOGIN", 1), ("the end", 1), ("password=", 1), ("É", 0)],
+)
+def test_nothing_is_found_by_what_is_hidden_in_its_error(client: Client, error: str, count: int) -> None:
+    """A user who may not see it could guess it letter by letter."""
+    client.enqueue(Task(id="t", queue="mail", payload=b'{"a":1}', max_attempts=1))
+    text = f"login failed: password='hunter2'\n{'x' * 7_000} the end"
+    client.queue("mail").reserve()[0].rollback(error=text)
+
+    for wanted in (Filter(error=error), Filter(error=error, param="a=1", state="dead")):
+        assert len(search(client, wanted, redaction=Redaction()).tasks) == count
+        assert len(list(latest(client, replace(wanted, state="dead"), redaction=Redaction()))) == count
+        assert sum(map(len, matching(client, wanted, Redaction()))) == count
 
 
 def test_a_row_has_no_line_of_a_hidden_value(client: Client) -> None:
