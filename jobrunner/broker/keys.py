@@ -77,6 +77,7 @@ key                                  type   content
 ``P:{/}:periodics:seen``             zset   name → when a worker last published the job, Unix ms; later when its
                                              heartbeats are over ten seconds apart
 ``P:{/}:periodics:deployed``         hash   name → its definitions that are published, see lua/periodic_define.lua
+``P:{/}:periodics:queues``           hash   name → the queue that has the state of the job; it is moved with the job
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
 ``P:{/}:redact``                     set    names of parameters that pages and commands hide
 ``P:{/}:periodics:version``          string counts changes of definitions, so that the leader knows when to read them
@@ -263,6 +264,7 @@ class Keys:
         self.periodics_seen = shared + b"periodics:seen"
         self.periodics_version = shared + b"periodics:version"
         self.periodics_deployed = shared + b"periodics:deployed"
+        self.periodics_queues = shared + b"periodics:queues"
         self.redact = shared + b"redact"
         self.workers = shared + b"workers"
         self.pipelines = self._root + b"pipelines"

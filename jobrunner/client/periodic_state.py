@@ -4,8 +4,8 @@ from jobrunner.broker.call import whole
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.server import server_time
-from jobrunner.broker.keys import Keys
-from jobrunner.client.operations.operation import Operation
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.records import published
 from jobrunner.clock import from_ms
 from jobrunner.periodic import PeriodicDefinition
@@ -14,6 +14,7 @@ from jobrunner.periodic import PeriodicDefinition
 def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
     """Has the ticks of a periodic job fire, or pass by. Raises UnknownJob."""
     job = yield from published(keys, name)
+    yield from bring_state(keys, job.name, job.queue)
     if enabled:
         yield from _pass_ticks(keys, job)
     kind = "periodic_enabled" if enabled else "periodic_disabled"
@@ -21,6 +22,29 @@ def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
         leader_calls.enable_periodic(keys.queue(job.queue), job.name, enabled=enabled),
         events.note(keys, kind, queue=job.queue, job=job.name, by=events.who()),
     ]
+
+
+def bring_state(keys: Keys, name: str, queue: str) -> Operation[None]:
+    """Moves the state of a periodic job, that it is disabled, its last tick and its counts, to its queue when a deploy
+    moved the job to another one. May be repeated from any point."""
+    before = yield from ask(leader_calls.periodic_queue(keys, name))
+    if before == queue:
+        return
+    if before is not None:
+        yield from _move_state(keys.queue(before), keys.queue(queue), name)
+    yield [leader_calls.note_periodic_queue(keys, name, queue)]
+
+
+def _move_state(source: QueueKeys, target: QueueKeys, name: str) -> Operation[None]:
+    moved, found = yield [leader_calls.periodic_state(one, name) for one in (source, target)]
+    if whole(found.get("last")) > whole(moved.get("last")):  # a leader of a version that did not move it ticked there
+        moved = {"disabled": moved["disabled"]} if "disabled" in moved else {}
+    elif moved and "disabled" in found and "disabled" not in moved:  # of an earlier time on that queue
+        yield [leader_calls.enable_periodic(target, name, enabled=True)]
+    moved.pop("task", None)  # of the other queue
+    if moved:
+        yield [leader_calls.set_periodic_state(target, name, moved)]
+    yield [leader_calls.delete_periodic_state(source, name)]
 
 
 def _pass_ticks(keys: Keys, job: PeriodicDefinition) -> Operation[None]:

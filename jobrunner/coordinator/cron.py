@@ -17,6 +17,8 @@ from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.periodic_state import bring_state
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
@@ -133,6 +135,7 @@ class PeriodicTicks:
             keys = self._keys.queue(definition.queue)
             if "disabled" not in self._broker.run(leader_calls.periodic_state(keys, name)):
                 self._broker.run(leader_calls.end_periodic_state(keys, name, _STATE_KEPT_MS))
+                self._broker.run(leader_calls.drop_periodic_queue(self._keys, name))
 
     def _tell_change(self, definition: PeriodicDefinition) -> None:
         """A deploy brought another schedule, or took it back."""
@@ -177,6 +180,7 @@ class PeriodicTicks:
     def _last_tick(self, definition: PeriodicDefinition) -> _LastTick:
         known = self._last.get(definition.name)
         if known is None:
+            run_operation(self._broker, bring_state(self._keys, definition.name, definition.queue))
             keys = self._keys.queue(definition.queue)
             _, state = self._broker.run_many([
                 leader_calls.keep_periodic_state(keys, definition.name),

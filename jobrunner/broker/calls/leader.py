@@ -94,6 +94,16 @@ def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
     return command("HGETALL", keys.periodic(name), read=fields)
 
 
+def set_periodic_state(keys: QueueKeys, name: str, state: Mapping[str, bytes]) -> Call[int]:
+    """Sets fields of the state of a periodic job."""
+    return command("HSET", keys.periodic(name), *(word for pair in state.items() for word in pair), read=int)
+
+
+def delete_periodic_state(keys: QueueKeys, name: str) -> Call[int]:
+    """Deletes the state of a periodic job."""
+    return command("DEL", keys.periodic(name), read=int)
+
+
 def keep_periodic_state(keys: QueueKeys, name: str) -> Call[int]:
     """Keeps the state of a periodic job that is known again, which was to expire."""
     return command("PERSIST", keys.periodic(name), read=int)
@@ -121,6 +131,21 @@ def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
         command("ZREM", keys.periodics_seen, name, read=int),
         command("HDEL", keys.periodics_deployed, name, read=int),
     ]
+
+
+def periodic_queue(keys: Keys, name: str) -> Call[str | None]:
+    """The queue that has the state of a periodic job; None when it was not noted yet."""
+    return command("HGET", keys.periodics_queues, name, read=lambda reply: None if reply is None else text(reply))
+
+
+def note_periodic_queue(keys: Keys, name: str, queue: str) -> Call[int]:
+    """Notes that this queue has the state of a periodic job."""
+    return command("HSET", keys.periodics_queues, name, queue, read=int)
+
+
+def drop_periodic_queue(keys: Keys, name: str) -> Call[int]:
+    """Forgets which queue has the state of a periodic job."""
+    return command("HDEL", keys.periodics_queues, name, read=int)
 
 
 def periodics(keys: Keys) -> Call[dict[str, bytes]]:

@@ -44,6 +44,7 @@ def test_all_keys_are_below_the_prefix_and_different():
     queue = keys.queue("mail")
     every = [getattr(queue, name) for name in QueueKeys.__struct_fields__ if name not in (*_NO_KEYS, "shard_counts")]
     every += [keys.queues, keys.periodics, keys.periodics_seen, keys.periodics_version, keys.workers, keys.leader]
+    every += [keys.periodics_queues]
     every += [keys.queue("mail/raw").shard_counts, keys.epoch, keys.job("j"), keys.worker("w")]
     every += [queue.task("t"), queue.periodic("n")]
 

@@ -2,12 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 import redis
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
 from jobrunner.broker.calls import events, leases, queues
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys
@@ -52,7 +54,9 @@ class Town:
         return instant
 
     def switch(self, name: str = "tick", *, enabled: bool) -> None:
-        run_operation(self.broker, switch(self.keys, name, enabled=enabled))
+        time = command("ECHO", repr(self.clock.ms), read=float)
+        with patch("jobrunner.client.periodic_state.server_time", lambda: time):
+            run_operation(self.broker, switch(self.keys, name, enabled=enabled))
 
     def waiting(self, queue: str = "q") -> list[str]:
         return self.broker.run(queues.ids(self.keys.queue(queue), "waiting", start=0, count=100))
@@ -131,6 +135,7 @@ def test_the_state_of_a_job_that_was_removed_has_an_end(
     fire.step(1, town.at(7 * DAY_S + 1))
     assert raw.hlen(keys.periodics) == raw.zcard(keys.periodics_seen) == raw.hlen(keys.periodics_deployed) == 0
     assert 399 * DAY_S < raw.ttl(state) <= 400 * DAY_S
+    assert raw.hlen(keys.periodics_queues) == 0
 
     town.publish(catch_up="none")
     fire.step(1, town.at(7 * DAY_S + 2))
@@ -398,6 +403,65 @@ def test_nor_are_those_that_passed_while_no_leader_ran(fire: PeriodicTicks, town
         fire.forget()
         turns(fire, town, days * DAY_S, epoch=epoch, **job)
     assert town.ticks() == [0, 4 * DAY_S]
+
+
+@pytest.mark.usefixtures("read_anew")
+def test_a_job_that_is_moved_to_another_queue_stays_disabled(
+    fire: PeriodicTicks, town: Town, raw: redis.Redis, keys: Keys
+) -> None:
+    turns(fire, town, 0)
+    town.switch(enabled=False)
+    turns(fire, town, 1)
+    turns(fire, town, 2, 3, queue="reports")
+    assert town.ticks("reports") == []
+    assert town.state(queue="reports")["recent"].startswith(b"%d,disabled,;" % (round(town.at(3).timestamp() * 1000)))
+    assert raw.exists(keys.queue("q").periodic("tick")) == 0
+
+    town.at(3)
+    town.switch(enabled=True)
+    turns(fire, town, 4, queue="reports")
+    turns(fire, town, 5, queue="mail")
+    assert [town.ticks(queue) for queue in ("q", "reports", "mail")] == [[0], [4], [5]]
+    assert town.state(queue="mail")["fired"] == b"3"
+
+
+def test_a_job_that_is_switched_before_a_leader_saw_it_move_is_switched_where_it_is(
+    fire: PeriodicTicks, town: Town
+) -> None:
+    turns(fire, town, 0)
+    for enabled, queue in ((False, "reports"), (True, "mail")):
+        town.publish(queue=queue)
+        town.switch(enabled=enabled)
+        assert ("disabled" in town.state(queue=queue)) != enabled
+    fire.forget()
+    turns(fire, town, 1, queue="mail")
+    assert town.ticks("mail") == [1]
+
+
+@pytest.mark.usefixtures("read_anew")
+def test_what_was_left_on_a_queue_at_an_earlier_time_is_not_in_force(fire: PeriodicTicks, town: Town) -> None:
+    reports = town.keys.queue("reports")
+    town.broker.run(leader_calls.set_periodic_state(reports, "tick", {"disabled": b"1", "last": b"5", "fired": b"9"}))
+    turns(fire, town, 0)
+    turns(fire, town, 1, queue="reports")
+    assert town.ticks("reports") == [1]
+    assert town.state(queue="reports")["fired"] == b"2"
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_tick_of_a_leader_that_moved_no_state_stays_the_last_one(
+    fire: PeriodicTicks, town: Town, disabled: bool
+) -> None:
+    """A worker of the version before led for a while."""
+    turns(fire, town, 0)
+    town.broker.run(leader_calls.enable_periodic(town.keys.queue("q"), "tick", enabled=not disabled))
+    last = b"%d" % round(town.at(7).timestamp() * 1000)
+    town.broker.run(leader_calls.set_periodic_state(town.keys.queue("reports"), "tick", {"last": last}))
+    fire.forget()
+    turns(fire, town, 7, queue="reports")
+    assert town.ticks("reports") == []
+    state = town.state(queue="reports")
+    assert (state["last"], "disabled" in state) == (last, disabled)
 
 
 def test_to_enable_a_job_that_is_enabled_costs_no_tick(fire: PeriodicTicks, town: Town) -> None:
