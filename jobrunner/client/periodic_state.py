@@ -52,10 +52,9 @@ def _pass_ticks(keys: Keys, job: PeriodicDefinition) -> Operation[None]:
     queue = keys.queue(job.queue)
     state, now_ms = yield [leader_calls.periodic_state(queue, job.name), server_time()]
     last = state.get("last", b"")
-    if "disabled" not in state or not last.isdigit():
+    if "disabled" not in state or not 0 < whole(last) < now_ms:  # damage is no tick either
         return
-    passed = job.parsed().ticks_between(from_ms(float(last)), from_ms(now_ms), 1)
-    if passed:
+    if passed := job.parsed().ticks_between(from_ms(whole(last)), from_ms(now_ms), 1):
         yield [leader_calls.anchor(
             queue, job.name, expected=last.decode(), to_ms=round(passed[-1].timestamp() * 1000), ahead_ms=None,
             epoch=whole(state.get("epoch")), schedule=job.schedule_digest,

@@ -381,6 +381,16 @@ def test_a_periodic_job_may_run_in_a_pipelines_queue(fire: PeriodicTicks, town: 
     assert town.ticks("orders/raw") == [0]
 
 
+@pytest.mark.parametrize("last", [b"9" * 40, b"x", b""])
+def test_a_damaged_last_tick_keeps_no_job_disabled(town: Town, raw: redis.Redis, last: bytes) -> None:
+    town.at(0)
+    town.publish()
+    town.switch(enabled=False)
+    raw.hset(town.keys.queue("q").periodic("tick"), "last", last)
+    town.switch(enabled=True)
+    assert town.state() == {"last": last}
+
+
 def test_ticks_of_a_job_that_was_switched_off_are_not_made_up_for(fire: PeriodicTicks, town: Town) -> None:
     town.publish(catch_up=10)
     fire.step(1, town.at(0))
