@@ -48,14 +48,15 @@ def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[
 
 
 def read(client: Client, after: str | None, *, follow: bool) -> Iterator[Event]:
-    """Yields events, oldest first; with `follow` for ever, and over times in which the server is away, once it has
-    answered."""
+    """Yields events without hidden values, oldest first; with `follow` for ever, and over times in which the server is
+    away, once it has answered."""
     has_answered = is_told = False
     while True:
         try:
             for event in client.events(after, follow=has_answered):
+                shown = audit.without_secrets(event, client.redaction())
                 has_answered, is_told, after = follow, False, event.id
-                yield event
+                yield shown
             if not follow:
                 return
             has_answered = True

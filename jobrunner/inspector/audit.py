@@ -12,7 +12,7 @@ import os
 import platform
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.events import Event
+from jobrunner.redaction import Redaction
 
 _KEPT = 50_000
 _LONGEST = 300
@@ -189,3 +190,8 @@ def newest_events(client: Client, kind: str, before: str, *, most: int) -> list[
             break
         before = some[-1].id
     return found[:most]
+
+
+def without_secrets(event: Event, redaction: Redaction) -> Event:
+    """The event with the hidden values in its details hidden, such as those in the error of a dead task."""
+    return replace(event, details={name: redaction.text(text) for name, text in event.details.items()})

@@ -1,10 +1,9 @@
 """Events: workers, leaders, pauses, deaths and changes, the newest first, with a filter by kind."""
 
 import re
-from dataclasses import replace
 
 from jobrunner.events import KINDS
-from jobrunner.inspector.audit import newest_events
+from jobrunner.inspector.audit import newest_events, without_secrets
 from jobrunner.web.routing import Context, Page, Values
 
 _AT_ONCE = 100
@@ -16,13 +15,10 @@ def _events(context: Context) -> tuple[str, Values]:
     before = context.query.text("before")
     before = before if _PLACE.fullmatch(before) else ""
     found = newest_events(context.client, kind, before, most=_AT_ONCE + 1)
-    hide = context.redaction.text
+    redaction = context.redaction
     return "events.html", {
         "nav": context.glance().nav,
-        "events": [
-            replace(event, details={name: hide(text) for name, text in event.details.items()})
-            for event in found[:_AT_ONCE]
-        ],
+        "events": [without_secrets(event, redaction) for event in found[:_AT_ONCE]],
         "kinds": KINDS,
         "kind": kind,
         "before": before,

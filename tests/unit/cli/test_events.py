@@ -76,6 +76,19 @@ def test_on_a_terminal_an_event_fits_and_nothing_of_it_is_cut(
     assert lines[0].split()[2] == "task_died"
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["for people", "for programs"])
+def test_what_lists_and_pages_hide_is_hidden(client: Client, cli: Any, form: tuple[str, ...]) -> None:
+    from jobrunner.broker.calls.events import note
+
+    client.redact("iban")
+    said = {"queue": "mail", "error": "ValueError: login failed: password='hunter2', iban=DE00 end"}
+    broker_of(client).run(note(keys_of(client), "task_died", **said))
+
+    out = cli("events", *form).out
+
+    assert ("hunter2" in out, "DE00" in out, "login failed" in out) == (False, False, True)
+
+
 def test_what_is_no_id_is_misuse(cli: Any) -> None:
     result = cli("events", "--after", "yesterday")
 
