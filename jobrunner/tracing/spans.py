@@ -6,6 +6,7 @@ OpenTelemetry's conventions for messaging, and are jobrunner's own under `jobrun
 """
 
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -29,6 +30,7 @@ from jobrunner.outcome import (
     Snoozed,
     Unknown,
 )
+from jobrunner.redaction import in_error
 from jobrunner.retry import is_spent
 from jobrunner.task import Task
 
@@ -133,12 +135,19 @@ def name_of(attempt: Attempt, outcome: Outcome | None) -> str:
     return "released" if outcome is None else _NAMES.get(type(outcome), "succeeded")
 
 
+def raised(span: Span, error: BaseException) -> None:
+    """Records an error with its traceback, without hidden values."""
+    first = f"{type(error).__name__}: {error}".replace("\n", " ")
+    lines = traceback.format_exception(error) if error.__traceback__ else ()
+    fail(span, in_error("\n".join((first, "".join(lines)))))
+
+
 def fail(span: Span, error: str) -> None:
     """Records an error as text: its first line is `Type: message`, the rest a traceback."""
-    first, _, traceback = error.partition("\n")
+    first, _, trace_text = error.partition("\n")
     kind, _, message = first.partition(": ")
     exception = {"exception.type": kind, "exception.message": message}
-    span.add_event("exception", exception | ({"exception.stacktrace": traceback} if traceback else {}))
+    span.add_event("exception", exception | ({"exception.stacktrace": trace_text} if trace_text else {}))
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR, first))
 

@@ -84,7 +84,7 @@ class OpenTelemetryTracer:
         with _ended(span):
             result = work()
             if isinstance(result, BaseException):
-                _quietly(partial(spans.fail, span, f"{type(result).__name__}: {result}"))
+                _quietly(partial(spans.raised, span, result))
         return result
 
     def current(self) -> str:
@@ -198,8 +198,12 @@ def _origins(headers: Sequence[bytes | None]) -> list[SpanContext]:
 def _ended(span: Span) -> Iterator[None]:
     """The span is the current one within the block, notes its error, and ends with it."""
     try:
-        with trace.use_span(span):
+        # OpenTelemetry would record the error as it is, with the values that are hidden everywhere else.
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             yield
+    except Exception as error:
+        _quietly(partial(spans.raised, span, error))
+        raise
     finally:
         _quietly(span.end)
 

@@ -25,6 +25,7 @@ from jobrunner.etl import Pipeline, To
 from jobrunner.formatting import DISTRIBUTION
 from jobrunner.jobs.registry import forget
 from jobrunner.observers import OBSERVERS
+from jobrunner.redaction import HIDDEN
 from jobrunner.tracing import instrument, is_instrumented, processing, uninstrument
 from tests.worker import traced_jobs as jobs
 
@@ -200,6 +201,25 @@ def test_a_bare_item_keeps_its_headers_and_is_linked_by_whoever_processes_it(cur
     (span,) = spans.run
     assert linked(span) == [id_of(sent)]
     assert span.status.status_code is StatusCode.ERROR
+
+
+def test_the_span_of_an_item_or_a_batch_has_no_hidden_value(current: Client, spans: Recorder) -> None:
+    current.queue("bare").push(1)
+    error = ValueError("login failed: password='hunter2'\nmore")
+
+    with pytest.raises(ValueError, match="login"), processing(current.queue("bare").reserve()[0], queue="bare"):
+        raise error
+    (tracer,) = OBSERVERS
+    assert tracer.run_batch("bare", "b", 1, list, lambda: error) is error
+
+    for span in spans.run:
+        (event,) = span.events
+        assert event.attributes is not None
+        assert event.attributes["exception.message"] == f"login failed: password={HIDDEN} more"
+        assert "test_tracing" in str(event.attributes["exception.stacktrace"])
+        assert "hunter2" not in f"{dict(event.attributes)} {span.status.description}"
+        assert span.status.status_code is StatusCode.ERROR
+    assert len(spans.run) == 2
 
 
 def test_an_item_with_a_traceparent_of_its_own_keeps_it(current: Client, spans: Recorder) -> None:
