@@ -13,6 +13,7 @@ import pytest
 from jobrunner import queue as declare_queue
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of
+from jobrunner.inspector.audit import entries
 from jobrunner.jobs.declared_queues import forget_queue
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
@@ -26,6 +27,16 @@ def test_it_enqueues_a_task_and_prints_its_id(cli: Callable[..., Any], add: Any,
     record = client.task(result.out.strip()).record()
     assert result.code == 0
     assert (record.type, record.queue, record.payload) == ("add", "maths", b'{"x":1,"y":2}')
+
+
+def test_what_programs_do_all_the_time_leaves_no_entry_in_the_audit_log(
+    cli: Callable[..., Any], add: Any, client: Client
+) -> None:
+    """A producer may not write there, and the log keeps so many entries."""
+    assert cli("enqueue", "add", "x=1").code == 0
+    assert entries(client) == []
+    assert cli("queues", "pause", "maths").code == 0
+    assert [one.action for one in entries(client)] == ["queue.pause"]
 
 
 def test_options_place_the_task(cli: Callable[..., Any], add: Any, client: Client) -> None:
