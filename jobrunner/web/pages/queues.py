@@ -28,11 +28,13 @@ _FIRST = 8
 _LONGEST_PAUSE_S = 30 * 86400
 _MOST = 10_000_000
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
+_WAS, _PARTS = "was_", ("max", "interval", "unit")
 _LIMITS = (
     *("max_inflight", "max_size", "max_inflight_per_partition", "history_max", "fair", "history_for", "history_unit"),
-    *(f"{option}_{part}" for option in ("rate", "rate_per_partition") for part in ("max", "interval", "unit")),
+    *(f"{option}_{part}" for option in ("rate", "rate_per_partition") for part in _PARTS),
 )
-"""The fields of the form of limits."""
+_SENT = (*_LIMITS, *(_WAS + name for name in _LIMITS))
+"""The fields of the form of limits, and each as it was when the page was opened."""
 _UNITS = ("SECONDS", "MINUTES", "HOURS")
 _LENGTHS_S = {"days": 86_400, "hours": 3600, "minutes": 60}
 _USES = {"max_inflight": "in flight", "rate": "of the rate", "max_size": "of the size"}
@@ -142,20 +144,21 @@ def _resume(context: Context) -> Done:
 
 def _limit(context: Context) -> Done:
     name, form = queue_named(context), context.form
+    changed = {one for one in _LIMITS if one in form and form.text(one) != form.text(_WAS + one, "\0")}
     options: dict[str, Any] = {}
     for option in ("max_inflight", "max_size", "max_inflight_per_partition", "history_max"):
-        if option in form:
+        if option in changed:
             options[option] = form.at_most(option, highest=_MOST)
     for option in ("rate", "rate_per_partition"):
-        if f"{option}_max" in form:
+        if f"{option}_max" in form and changed.intersection(f"{option}_{part}" for part in _PARTS):
             options[option] = _rate_of(form, option)
-    if "fair" in form:
+    if "fair" in changed:
         options["fair"] = form.flag("fair")
-    if "history_for" in form:
+    if "history_for" in form and changed.intersection(("history_for", "history_unit")):
         length = form.optional("history_for", lowest=0, highest=_MOST, example="how long, such as 7 or 0.5")
         options["history"] = (length or 0) * _LENGTHS_S[form.one_of("history_unit", _LENGTHS_S, "hours")] or None
     if not options:
-        raise Refused("no limit is given: max_inflight, max_size, rate_max, fair, history_for, or the like")
+        raise Refused("no limit is given, or each as it was: max_inflight, max_size, rate_max, fair, history_for, …")
     configure_as(context.client.queue(name), context.identity.name, options)
     said = ", ".join(
         f"{option.replace('_', ' ')} {'lifted' if value is None else _shown(value)}"
@@ -213,6 +216,6 @@ pages: list[Page] = [
 actions: list[Action] = [
     Action(path="/queues/{queue:path}/pause", name="queue.pause", endpoint=_pause, takes=("for",)),
     Action(path="/queues/{queue:path}/resume", name="queue.resume", endpoint=_resume),
-    Action(path="/queues/{queue:path}/limit", name="queue.limit", endpoint=_limit, takes=_LIMITS),
+    Action(path="/queues/{queue:path}/limit", name="queue.limit", endpoint=_limit, takes=_SENT),
     Action(path="/queues/{queue:path}/purge", name="queue.purge", endpoint=_purge, takes=("state",)),
 ]

@@ -258,6 +258,32 @@ def test_the_form_sends_back_the_history_that_it_shows(admin: Any, client: Clien
     assert client.queue("mail").settings().history == 1_234_567
 
 
+def test_a_form_of_limits_leaves_what_another_user_changed_meanwhile(admin: Any, client: Client) -> None:
+    line = client.queue("mail")
+    line.configure(max_inflight=5, max_size=500, rate=RateLimit(7, interval=2, interval_unit="HOURS"), history=60)
+    page = admin.get("/queues/mail").text
+    form = re.search(r'<form[^>]*action="/queues/mail/limit".*?</form>', page, re.DOTALL)
+    assert form is not None
+    fields = {name: html.unescape(value)
+              for name, value in re.findall(r'<input[^>]*name="([^"]*)"[^>]*value="([^"]*)"', form[0])
+              if name != "fair"}  # fmt: skip
+    for name, chosen in re.findall(r'<select name="([^"]*)".*?value="([^"]*)" selected', form[0]):
+        fields[name] = chosen
+    before = dict(fields)
+    line.configure(max_size=20, rate=None, history=3600)  # another user
+
+    unchanged = do(admin, "/queues/mail/limit", **before)
+    done = do(admin, "/queues/mail/limit", **{**fields, "max_inflight": "6"})
+
+    assert (unchanged.status_code, "as it was" in unchanged.json()["error"]) == (400, True)
+    assert done.json()["done"] == "limits of queue mail: max inflight 6"
+    found = line.settings()
+    assert (found.max_inflight, found.max_size, found.rate, found.history) == (6, 20, None, 3600)
+    do(admin, "/queues/mail/limit", **{**fields, "rate_unit": "MINUTES", "history_unit": "days"})
+    found = line.settings()
+    assert (found.rate, found.history) == (RateLimit(7, interval=2, interval_unit="MINUTES"), 86_400)
+
+
 def test_a_declared_limit_that_was_changed_on_the_page_names_who_did(admin: Any, client: Client) -> None:
     queue("mail", max_inflight=4, history=3600)
     publish_declared(client, heartbeat_s=10)
