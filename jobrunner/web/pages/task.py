@@ -14,7 +14,7 @@ from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
-from jobrunner.inspector.shards import pipeline_of
+from jobrunner.inspector.shards import pipeline_of, queue_of
 from jobrunner.logs import short_traceback
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, TaskState
@@ -195,7 +195,7 @@ def _delete(context: Context) -> Done:
     record = _existing(context)
     if not change(context.client, "delete", record.queue, [record.id]):
         raise Refused(f"task {record.id} is not deleted: a worker has it, or it is gone already")
-    there = context.url("queue", queue=record.queue) or context.url("tasks")
+    there = context.url("queue", queue=queue_of(record.queue)) or context.url("tasks")
     return Done(text=f"task {record.id} is deleted", to=there)
 
 

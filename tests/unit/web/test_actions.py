@@ -323,6 +323,18 @@ def test_a_task_is_cancelled_and_another_deleted(admin: Any, client: Client, aud
     assert audit("mail")["waiting"] == 0
 
 
+def test_what_follows_the_deletion_of_a_task_of_a_partition_is_the_page_of_its_queue(
+    admin: Any, client: Client
+) -> None:
+    line = client.queue("mail")
+    line.configure(partitions=4)
+    apart = next(one for one in line.push_many(range(40)) if "@" in one)
+
+    done = do(admin, f"/tasks/{apart}/delete", queue="mail").json()
+
+    assert (done["to"], admin.get(done["to"]).status_code) == ("/queues/mail", 200)
+
+
 def test_a_finished_task_is_replayed(admin: Any, client: Client) -> None:
     client.queue("mail").configure(history=60)
     client.enqueue(Task(id="one", queue="mail", payload=b'{"a":1}'))
