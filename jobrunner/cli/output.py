@@ -32,15 +32,23 @@ _UNPRINTABLE = re.compile(r"[^\n -~]")
 
 
 def answer_json(value: Any) -> None:
-    """Writes a value of dataclasses, structs, lists, dicts and datetimes (ISO 8601) as JSON."""
+    """Writes a value of dataclasses, structs, lists, dicts and datetimes (ISO 8601) as JSON; NaN and
+    Infinity as texts."""
     is_ascii = not is_utf8(sys.stdout.encoding)  # an escape that is not JSON's stands for none
-    text = json.dumps(value, indent=2, ensure_ascii=is_ascii, default=_plain)
+    text = _json(value, indent=2, ensure_ascii=is_ascii)
     click.echo(text if text.isprintable() else _UNPRINTABLE.sub(_json_escape, text))
 
 
 def plain_json(value: Any) -> Any:
     """The same value in lists, dicts, numbers and texts, for a JSON line."""
-    return json.loads(json.dumps(value, default=_plain))
+    return json.loads(_json(value))
+
+
+def _json(value: Any, **options: Any) -> str:
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False, **options)
+    except ValueError:  # a payload may have NaN or Infinity, of which JSON knows nothing
+        return json.dumps(json.loads(json.dumps(value, default=_plain), parse_constant=str), **options)
 
 
 def talk(line: str) -> None:

@@ -14,7 +14,7 @@ import click
 
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.cli.options import CommonOptions, not_empty
-from jobrunner.cli.output import answer_json, echo, prints_all_columns, readable, rising, table, talk, when
+from jobrunner.cli.output import answer_json, echo, plain_json, prints_all_columns, readable, rising, table, talk, when
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.client.client import Client
 from jobrunner.clock import instant_of
@@ -246,7 +246,7 @@ def _field(raw: bytes, hides: Redaction) -> str:
     if isinstance(value, str) and value is TOO_DEEP:
         return TOO_DEEP
     if isinstance(value, dict | list):
-        return json.dumps(hides.shown(value))
+        return json.dumps(plain_json(hides.shown(value)))
     return hides.text(raw.decode("utf-8", "replace"))
 
 

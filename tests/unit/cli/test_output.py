@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobrunner.cli import output
-from jobrunner.cli.output import answer_json, facts, readable, table, when
+from jobrunner.cli.output import answer_json, facts, plain_json, readable, table, when
 from jobrunner.clock import utc_now
 from jobrunner.inspector.doctor import ok
 
@@ -91,6 +91,19 @@ def test_facts_stand_below_each_other() -> None:
 )
 def test_an_instant_is_told_by_its_distance(away: timedelta, words: str) -> None:
     assert when(utc_now() + away) == words
+
+
+def test_what_json_has_no_number_for_is_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """A payload may have it: Python reads and writes it, and other programs could not read the answer."""
+    value = {"x": [float("nan"), float("inf"), -float("inf"), 1.5, "ü"]}
+
+    answer_json(value)
+
+    def refused(word: str) -> None:
+        raise AssertionError(word)
+
+    told = {"x": ["NaN", "Infinity", "-Infinity", 1.5, "ü"]}
+    assert json.loads(capsys.readouterr().out, parse_constant=refused) == told == plain_json(value)
 
 
 def test_no_instant_is_a_dash() -> None:
