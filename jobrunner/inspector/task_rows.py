@@ -70,6 +70,10 @@ class TaskRow:
     """The parameters on one line, redacted and cut; empty where the list does not read them."""
 
 
+_MOST_READ = 2000
+"""Of a state of a queue with many shards: of each shard its part."""
+
+
 def first_lines(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[TaskRow]]:
     """The lines of up to `count` tasks of one state in one command, first in line first; with `newest` of the last
     ones, the last one first. Those that are damaged are left out."""
@@ -99,10 +103,14 @@ def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int)
     for; empty states are left out."""
     names = with_shards(client, [queue])
     asked = [(state, name) for state in states for name in names]
-    calls = [first_lines(client, name, state, count=count, newest=state in LATEST_FIRST) for state, name in asked]
+    each = min(count, -(-_MOST_READ // len(names)))
+    calls = [first_lines(client, name, state, count=each, newest=state in LATEST_FIRST) for state, name in asked]
     rows: dict[str, list[TaskRow]] = {}
     for (state, _), found in zip(asked, broker_of(client).run_many(calls) if calls else (), strict=True):
         rows.setdefault(state, []).extend(found)
+    if len(names) > 1:
+        for state, some in rows.items():
+            some.sort(key=lambda row: row.when or row.enqueued, reverse=state in LATEST_FIRST)
     return {state: some[:count] for state, some in rows.items() if some}
 
 

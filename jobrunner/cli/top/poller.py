@@ -22,7 +22,7 @@ from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
 from jobrunner.inspector.live_snapshot import WENT_WRONG, LiveRates, LiveSnapshot, live_rates_of, look
 from jobrunner.inspector.search import Filter, matching, search
-from jobrunner.inspector.task_rows import LATEST_FIRST, first_lines
+from jobrunner.inspector.task_rows import first_rows
 
 Change = Callable[[Screen], Screen]
 """A change of the screen by an answer of the server, applied to the present screen."""
@@ -131,10 +131,9 @@ class ServerPoller:
         if asked.page == "tasks" and asked.queue is not None and asked.state == "dead" and asked.group:
             return self._tasks_of_group(asked, asked.queue, asked.group)
         if asked.page == "tasks" and asked.queue is not None:
-            newest = asked.state in LATEST_FIRST
-            call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
             workers = asked.look.workers if asked.look else ()
-            found = tuple(with_beginnings(broker_of(self._client).run(call), workers))
+            rows = first_rows(self._client, asked.queue, [asked.state], count=TASKS_SHOWN).get(asked.state, [])
+            found = tuple(with_beginnings(rows, workers))
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
         if asked.page == "task" and asked.task is not None:
             record = broker_of(self._client).run(task_calls.show(keys_of(self._client), asked.task, queue=asked.queue))

@@ -159,3 +159,25 @@ def test_a_look_that_fails_says_so_and_the_next_one_is_taken(
         assert str(error) in changed().trouble
 
     assert changed().look is not None
+
+
+@pytest.mark.parametrize("state", ["waiting", "dead"])
+def test_the_tasks_of_a_queue_with_partitions_are_those_of_all(client: Client, state: str) -> None:
+    mail = client.queue("mail")
+    mail.configure(partitions=4, max_attempts=1)
+    mail.push_many(range(40))
+    while state == "dead" and (held := mail.reserve(10)):
+        mail.rollback_many(held, error="no")
+    server = ServerPoller(client)
+    server.start()
+
+    asked = Screen(page="tasks", queue="mail", state=state, group="")
+    server.read(asked)
+    tasks = server.answers.get(timeout=10)(asked).tasks
+    server.stop()
+
+    assert tasks is not None
+    assert len({one.id for one in tasks}) == len(tasks) == mail.counts()[state] == 40
+    assert len({one.queue for one in tasks}) > 1
+    times = [one.when or one.enqueued for one in tasks]
+    assert times == sorted(times, reverse=state == "dead")
