@@ -40,6 +40,7 @@ _KEPT_MS = 86_400_000
 _KEPT = 200
 _AT_ONCE = 500
 _SILENT_MS = 30_000
+_BEAT_S = 5.0
 _AT_A_TIME = 2
 _log = logging.getLogger("jobrunner.web")
 Chosen = tuple[str, str]
@@ -109,8 +110,13 @@ class Operations:
         return operation_id
 
     def _take_turn(self, run: "_OperationRun") -> None:
-        with self._turns:
+        while not self._turns.acquire(timeout=_BEAT_S):
+            if run.is_cancelled_while_it_waits():
+                return
+        try:
             run.carry_out()
+        finally:
+            self._turns.release()
 
 
 class _OperationRun:
@@ -129,6 +135,17 @@ class _OperationRun:
         self._client, self._id, self._action, self._who = client, operation_id, action, who
         self._wanted, self._fixed, self._step_ms = wanted, fixed, step_ms
         self._looked = self._done = self._refused = 0
+
+    def is_cancelled_while_it_waits(self) -> bool:
+        """Gives a sign of life before its turn; whether a user cancelled it, which ends it."""
+        try:
+            if not self._say("queued"):
+                return False
+            self._say("cancelled", ended_ms=unix_ms())
+        except JobrunnerError:
+            return False  # the next sign of life may get through
+        self._note("cancelled")
+        return True
 
     def carry_out(self) -> None:
         """Runs the operation to its end; an error ends it and is recorded."""
@@ -287,7 +304,7 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
         action=fields.get("action", ""),
         who=fields.get("who", ""),
         wanted=msgspec.json.decode(fields["wanted"], type=Filter) if "wanted" in fields else None,
-        state="interrupted" if state == "running" and is_silent else state,
+        state="interrupted" if state in ("queued", "running") and is_silent else state,
         total=int(number("total")),
         looked=min(int(number("looked")), int(number("total"))),
         done=int(number("done")),

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from jobrunner import Client
 from jobrunner.client.client import keys_of
 from jobrunner.inspector.search import Filter
@@ -65,7 +67,24 @@ def test_an_operation_whose_process_died_is_shown_as_interrupted(current: Client
     operations = Operations(current)
     operation = operations.start("requeue", who="ann", wanted=None, chosen=[("w", "none")])
     wait_for(lambda: read_operation(current, operation).is_over)  # type: ignore[union-attr]
-    raw.hset(keys_of(current).operation(operation), mapping={"state": "running", "beat_ms": 1})
-
-    assert read_operation(current, operation).state == "interrupted"  # type: ignore[union-attr]
+    for state in ("running", "queued"):
+        raw.hset(keys_of(current).operation(operation), mapping={"state": state, "beat_ms": 1})
+        assert read_operation(current, operation).state == "interrupted"  # type: ignore[union-attr]
     assert 0 < raw.pttl(keys_of(current).operation(operation)) <= 86_400_000
+
+
+def test_an_operation_that_waits_for_its_turn_gives_signs_of_life_and_can_be_cancelled(
+    current: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobrunner.web.operations._BEAT_S", 0.01)
+    operations = Operations(current)
+    operations._turns.acquire()
+    operations._turns.acquire()
+    operation = operations.start("requeue", who="ann", wanted=Filter(queue="w", state="dead"))
+    raw.hset(keys_of(current).operation(operation), "beat_ms", 1)
+
+    wait_for(lambda: read_operation(current, operation).state == "queued")  # type: ignore[union-attr]
+    assert ask_to_stop(current, operation)
+
+    wait_for(lambda: read_operation(current, operation).state == "cancelled")  # type: ignore[union-attr]
+    assert not ask_to_stop(current, operation)
