@@ -69,18 +69,25 @@ class StatsWindow:
 def read_window(
     client: Client, since: timedelta, unit: Unit, queue: str | None = None, type_: str | None = None
 ) -> StatsWindow:
-    """The steps up to now by the server's clock, in one round trip. Raises InvalidOption, ServerError."""
+    """The steps up to now by the server's clock, in one round trip; two where this machine's clock differs by more than
+    the margin. Raises InvalidOption, ServerError."""
     if unit not in ("minute", "hour") or since <= timedelta(0):
         raise InvalidOption(f"since={since!r}, step={unit!r}: give a time above zero, and minute or hour")
     step_ms, kept = (MINUTE_MS, stats_calls.MINUTES_KEPT) if unit == "minute" else (HOUR_MS, stats_calls.HOURS_KEPT)
     count = min(-(-round(since.total_seconds() * 1000) // step_ms), kept)
     given = broker_of(client).now_ms()
     here = int((float(given) if given else unix_ms()) // step_ms)
-    first = here - count + 1 - _MARGIN
-    hashes = [_key(keys_of(client), unit, number) for number in range(first, here + _MARGIN + 1)]
-    now_ms, *replies = broker_of(client).run_many([server_time(), *stats_calls.read(hashes, queue or "", type_ or "")])
-    found = [one for reply in replies for one in reply]
-    there = here if given else min(max(int(now_ms // step_ms), here - _MARGIN), here + _MARGIN)
+
+    def read(last: int) -> tuple[int, int, list[dict[str, str]]]:
+        first = last - count + 1 - _MARGIN
+        hashes = [_key(keys_of(client), unit, number) for number in range(first, last + _MARGIN + 1)]
+        calls = [server_time(), *stats_calls.read(hashes, queue or "", type_ or "")]
+        now_ms, *replies = broker_of(client).run_many(calls)
+        return last if given else int(now_ms // step_ms), first, [one for reply in replies for one in reply]
+
+    there, first, found = read(here)
+    if abs(there - here) > _MARGIN:
+        there, first, found = read(there)
     begin, end = there - count + 1 - first, there + 1 - first
     starts = [float((first + place) * step_ms) for place in range(begin, end)]
     found = found[begin:end]

@@ -12,7 +12,9 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import stats as calls
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import register
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import Keys
+from jobrunner.client.client import broker_of
 from jobrunner.coordinator.records import StatsSampler
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.inspector.stats import by_job, by_queue, series
@@ -133,6 +135,22 @@ def test_a_read_is_one_round_trip(current: Client, monkeypatch: pytest.MonkeyPat
 
     assert len(trips) == 3
     assert max(trips) <= 10
+
+
+@pytest.mark.parametrize("minutes", [-600, -10, 1, 10, 600])
+def test_figures_are_those_of_the_servers_clock(
+    server: Any, keys: Keys, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """They were empty on a machine whose clock was more than two minutes off."""
+    with Client(server.url, keys.prefix) as client:
+        for call in calls.observe(keys, broker_of(client).run(server_time()), "w", 1, {"mail Job succeeded": 7}):
+            broker_of(client).run(call)
+        here_ms = time.time() * 1000
+        monkeypatch.setattr("jobrunner.inspector.stats.unix_ms", lambda: here_ms + minutes * 60_000)
+
+        found = series(client, since=timedelta(minutes=5))
+
+    assert found.total.counts == {"succeeded": 7}
 
 
 def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: Broker, keys: Keys, clock: Any) -> None:
