@@ -120,6 +120,16 @@ def test_trimming_deletes_what_is_in_files_and_nothing_else(
     audit("mail")
 
 
+def test_finished_and_dead_tasks_that_cannot_be_read_are_told(
+    spark: Any, client: Any, path: str, finish: Any, raw: Any, keys: Any
+) -> None:
+    (done, *_), (dead, _) = finish("mail", 3), finish("mail", 2, dies=True)
+    raw.delete(*(keys.queue("mail").task(one) for one in (done, dead)))
+    found = archive(spark, client, path, lag_s=0)
+    assert found.rows == {"mail": 3}
+    assert found.warnings == ("queue mail: 2 finished or dead tasks could not be read and are not archived",)
+
+
 @pytest.mark.parametrize("stopped_at", ["_write_files", "close", "trim"])
 def test_a_run_that_was_stopped_is_brought_to_its_end_and_doubles_nothing(
     spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any, stopped_at: str

@@ -175,6 +175,32 @@ module.archive(spark_session(), Client(sys.argv[1], prefix=sys.argv[2]), sys.arg
 """
 
 
+@pytest.mark.parametrize(
+    ("table", "is_table"), [("delta", True), ("iceberg", True), ("delta", False)], indirect=["table"]
+)
+def test_a_server_that_forgot_a_run_does_not_double_what_it_archived(
+    spark: Any, client: Any, finish: Any, table: str, is_table: bool, tmp_path: Any, raw: Any, keys: Any,
+    monkeypatch: Any,
+) -> None:  # fmt: skip
+    path = table if is_table else str(tmp_path / "folder")
+    every = finish("mail", 4) + finish("mail", 1, dies=True) + finish("orders/raw", 2)
+    archive(spark, client, path, lag_s=0)
+    raw.delete(*raw.scan_iter(keys.archive("*")))  # as a replica that takes over, and lacks the last seconds
+    later = finish("mail", 3)
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module._ArchiveRun, "close", killed)
+        with pytest.raises(Killed):
+            archive(spark, client, path, lag_s=0)
+    done = archive(spark, client, path, trim=True, lag_s=0)
+
+    assert (done.rows, done.trimmed, done.warnings) == ({"mail": 3}, 10, ())
+    assert ids(spark, path) == sorted(every + later)
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_between_the_commit_and_its_note_doubles_nothing(
     spark: Any, client: Any, finish: Any, server: Any, keys: Any, tmp_path: Any

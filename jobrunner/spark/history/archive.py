@@ -7,10 +7,12 @@ window is one commit under its name, which is there or not. Invariants:
 
 1. one process at a time writes an archive: it holds a claim on the server and renews it while it works;
 2. `done` advances when a whole window is in the archive, and this module deletes nothing that ended after `done`;
-3. tasks that a queue deleted by its own limits before they were archived are reported as a warning.
+3. tasks that a queue deleted by its own limits before they were archived are reported as a warning;
+4. what the archive has of a window's time and queues is not added again, whatever the server forgot of earlier runs.
 """
 
 import hashlib
+import math
 import secrets
 import threading
 from collections import Counter
@@ -219,12 +221,14 @@ class _ArchiveRun:
     def shortfall(self, window: ArchiveWindow, rows: dict[str, tuple[int, int]]) -> list[str]:
         """A warning for tasks that an index still names and the archive lacks: their hash is damaged or was trimmed
         meanwhile."""
-        found = []
-        for name, (finished, _) in self._expected(window).items():
-            missing = finished - rows.get(name, (0, 0))[0]
-            if missing > 0:
-                found.append(f"queue {name}: {missing} finished tasks could not be read and are not archived")
-        return found
+        expected = self._expected(window)
+        missing = _lacking(expected, rows)
+        if missing and (there := self.place.rows_since(self._firsts(window, list(missing)))) is not None:
+            missing = _lacking(expected, _counts(there))  # in windows that the server forgot, too
+        return [
+            f"queue {name}: {count} finished or dead tasks could not be read and are not archived"
+            for name, count in missing.items()
+        ]
 
     def close(self, window: ArchiveWindow) -> None:
         """Records that the whole window is in the archive."""
@@ -261,15 +265,23 @@ class _ArchiveRun:
 
     def _archived(self, window: ArchiveWindow) -> dict[str, tuple[int, int]]:
         found = self.place.rows(window.name)
-        if found is None:
-            return {}
-        dead = F.col("_state") == "dead"
-        counted = found.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
-        return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
+        return {} if found is None else _counts(found)
+
+    def _firsts(self, window: ArchiveWindow, names: Sequence[str]) -> dict[str, float]:
+        """Unix ms by queue: no task of the window that it still has ended before."""
+        sets = [key for name in names for key in (self._keys.queue(name).done, self._keys.queue(name).dead)]
+        calls = [command("ZRANGE", key, 0, 0, "WITHSCORES", read=_only_score) for key in sets]
+        scores = self._broker.run_many(calls)
+        by_begin: dict[float, float] = {}  # not one for each queue: there may be many, and each is a condition
+        for at, name in enumerate(names):
+            begins = window.begins[name]
+            first = max(begins, min(scores[2 * at : 2 * at + 2]) - 1)  # columns are whole microseconds
+            by_begin[begins] = min(first, by_begin.get(begins, window.until))
+        return {name: by_begin[window.begins[name]] for name in names}
 
     def _write_files(self, window: ArchiveWindow, names: list[str], *, adds: bool = False) -> None:
-        """Writes tasks of these queues; `adds`: those that are not in the archive, which may have tasks that the server
-        deleted since, and so is never written over."""
+        """Writes tasks of these queues that are not in the archive. `adds`: it has some of the window, and so is not
+        written over, as the server may have deleted them since."""
         by_begin: dict[float, list[str]] = {}
         for name in names:
             by_begin.setdefault(window.begins[name], []).append(name)
@@ -278,7 +290,9 @@ class _ArchiveRun:
         for part in parts[1:]:
             rows = rows.unionByName(part)
         named = self._named(rows, window.name)
-        if adds and (there := self.place.rows(window.name)) is not None:
+        there = self.place.rows_since(self._firsts(window, names))
+        if there is not None and not there.isEmpty():
+            adds = True
             named = named.join(there.select(*_DEATH_OR_END), list(_DEATH_OR_END), "left_anti").select(named.columns)
         self.place.write(named, f"{self._digest}-{window.name}", self._check_held, adds=adds)
 
@@ -312,6 +326,26 @@ class _ArchiveRun:
                 f"this process lost its claim on the archive {self.place.where} to another one, as it did not renew it "
                 f"for {_HOLD_MS // 1000} s; run the archive again"
             )
+
+
+def _counts(rows: DataFrame) -> dict[str, tuple[int, int]]:
+    """(finished, dead) by queue or shard."""
+    dead = F.col("_state") == "dead"
+    counted = rows.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
+    return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
+
+
+def _lacking(expected: dict[str, tuple[int, int]], rows: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """How many tasks are not among the rows, for the queues of which some are not."""
+    found = {
+        name: sum(max(0, wanted - got) for wanted, got in zip(counts, rows.get(name, (0, 0)), strict=True))
+        for name, counts in expected.items()
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _only_score(reply: list[bytes]) -> float:
+    return float(reply[1]) if reply else math.inf
 
 
 def _by_queue(rows: dict[str, tuple[int, int]]) -> dict[str, int]:

@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -28,8 +28,8 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.spark.failures import error_line, is_of_spark
-from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, days_between, place_of, read_archive_table
-from jobrunner.spark.history.common_columns import whole_queue_of
+from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
+from jobrunner.spark.history.common_columns import days_between, ended_since, whole_queue_of
 from jobrunner.spark.running import is_classic
 from jobrunner.spark.station.sink_folders import local_path
 
@@ -77,6 +77,17 @@ class FolderArchive:
         """The rows of a window; None when there are no files yet."""
         found = self._read()
         return None if found is None else found.where(F.col("window") == window)
+
+    def rows_since(self, firsts: Mapping[str, float]) -> DataFrame | None:
+        """The rows of queues and shards by exact name that ended at an instant of their own or later, Unix ms, of the
+        windows and days that may have some; None when there are no files yet."""
+        if (found := self._read()) is None:
+            return None
+        first = min(firsts.values())
+        day, _ = days_between(datetime.fromtimestamp(first / 1000, UTC), None)
+        until = F.split_part(F.col("window"), F.lit("-"), F.lit(2)).try_cast("long")
+        found = found.where((F.col("date") >= F.lit(day)) & F.coalesce(until > F.lit(first), F.lit(True)))
+        return found.where(ended_since(firsts))
 
     def _writer(self, rows: DataFrame, mode: str) -> DataFrameWriter:
         return rows.write.partitionBy(*PARTITIONS).mode(mode).option("partitionOverwriteMode", "dynamic")

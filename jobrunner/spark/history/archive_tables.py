@@ -8,7 +8,7 @@ rows tell it also when the marks are forgotten after days.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobrunner.broker.shards import whole_queue
 from jobrunner.errors import BatchLost, InvalidOption, TableError, UsageError
 from jobrunner.etl.table_sink import TableAddress, address_of, is_table
+from jobrunner.spark.history.common_columns import days_between, ended_since
 from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import open_table, prepare
 from jobrunner.spark.lake.identity import attempt_of
@@ -31,7 +32,6 @@ NEEDED = ("_id", "_state", "_finished_at", "payload")
 _WINDOW = "window"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """`file:/data` is a URL as `file:///data` is; `C:/data` is a path of Windows."""
-_A_DAY = timedelta(days=1)
 _FORMATS = ("delta", "iceberg")
 _EXAMPLES = "delta:/lake/history, iceberg:catalog.db.history, or a folder"
 
@@ -82,6 +82,12 @@ class TableArchive:
         found = read_table(self._spark, _loaded(self._address), column=_WINDOW, value=window)
         return found.where(F.col(_WINDOW) == window)
 
+    def rows_since(self, firsts: Mapping[str, float]) -> DataFrame:
+        """The rows of queues and shards by exact name that ended at an instant of their own or later, Unix ms."""
+        first = datetime.fromtimestamp(min(firsts.values()) / 1000, UTC)
+        found = read_archive_table(self._spark, self._address, set(map(whole_queue, firsts)), first, None)
+        return found.where(ended_since(firsts))
+
     def _check_takes(self, table: LakeTable) -> None:
         _check_is_archive(self._address, table.columns.names)
         if (by := table.partition_by) != PARTITIONS:
@@ -102,15 +108,6 @@ def place_of(path: str) -> str | TableAddress:
     if colon and get_close_matches(kind.lower(), _FORMATS) and not Path(path).exists():
         raise InvalidOption(f"{path} is neither a table nor a folder or URL: give {_EXAMPLES}")
     return path if _URL.match(path) else str(Path(path).absolute())
-
-
-def days_between(since: datetime | None, until: datetime | None) -> tuple[date, date]:
-    """The first and the last `date` of tasks that ended in [since, until): in UTC, and a day more on both sides, as
-    archives of earlier versions have dates of other zones."""
-    return (
-        date.min if since is None else (since.astimezone(UTC) - _A_DAY).date(),
-        date.max if until is None else (until.astimezone(UTC) + _A_DAY).date(),
-    )
 
 
 def read_archive_table(
