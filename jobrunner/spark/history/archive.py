@@ -135,7 +135,7 @@ class _ArchiveRun:
     ) -> None:
         self._spark, self._client, self.place, self._tell, self._watch = spark, client, place, tell, watch
         self._broker, self._keys = broker_of(client), keys_of(client)
-        self._digest = hashlib.sha256(place.where.rstrip("/").encode()).hexdigest()[:16]
+        self._digest = hashlib.sha256(place.identity.encode()).hexdigest()[:16]
         self._name = secrets.token_hex(8)
 
     @contextmanager

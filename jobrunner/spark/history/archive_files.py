@@ -5,8 +5,8 @@ are archived.
 `PATH/date=2026-11-20/queue=mail/window=1763600000000-1763686400000/part-….parquet`; a window is [from, to) in Unix
 ms by the server's clock. The rows have the columns of the data source, and the payload as it was stored.
 
-The server knows an archive by the digest of where it is. Its hash has `open`, the window that is being written (JSON),
-and `done`, up to when each queue is archived (JSON: queue → Unix ms).
+The server knows an archive by the digest of where it is (`identity`). Its hash has `open`, the window that is being
+written (JSON), and `done`, up to when each queue is archived (JSON: queue → Unix ms).
 """
 
 import fnmatch
@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,6 +37,8 @@ from jobrunner.spark.station.sink_folders import local_path
 _STAGED, _STAGED_S = ".spark-staging-*", 86_400
 _NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
+_LOCAL = re.compile(r"(?:file:(?://(?=/))?)?/+(.*)", re.DOTALL)
+"""A path, `file:/data` or `file:///data`; `file://host/data` has a host."""
 PARTITIONS = ("date", "queue", "window")
 
 
@@ -47,6 +50,12 @@ class FolderArchive:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark, self.where = spark, path
+
+    @property
+    def identity(self) -> str:
+        """The same for all spellings of one folder of this machine. Hadoop takes a `%20` in a URL as it is written."""
+        local = _LOCAL.fullmatch(self.where)
+        return self.where.rstrip("/") if local is None else str(Path("/" + local[1]).resolve())
 
     def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
         """Makes the folder, by writing no rows. Raises InvalidOption for one that cannot be written to, and, when no

@@ -54,6 +54,7 @@ class TableArchive:
     def __init__(self, spark: SparkSession, address: TableAddress) -> None:
         self._spark, self._address = spark, address
         self.where = str(address)
+        self.identity = self.where.rstrip("/")
 
     def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
         """Makes the table when no queue is archived yet. Raises TableError for one that is gone, away or of others."""

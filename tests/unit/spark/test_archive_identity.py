@@ -1,0 +1,38 @@
+"""One folder is one archive, in every spelling, and two folders are two."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from jobrunner.spark.history.archive_files import FolderArchive
+from jobrunner.spark.history.archive_tables import place_of
+
+
+def identity(path: object) -> str:
+    session: Any = None
+    place = place_of(str(path))
+    assert isinstance(place, str)
+    return FolderArchive(session, place).identity
+
+
+def test_spellings_of_one_folder_are_one_archive(tmp_path: Any, monkeypatch: Any) -> None:
+    folder = tmp_path / "archive of 2026"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    spellings = [
+        folder, f"{folder}/", f"file:{folder}", f"file://{folder}", f"file://{folder}/", f"/{folder}",
+        "archive of 2026", "./archive of 2026/../archive of 2026", tmp_path / "link", f"file://{tmp_path}/link",
+    ]  # fmt: skip
+    assert {identity(one) for one in spellings} == {str(folder)}
+
+
+def test_different_places_are_different_archives() -> None:
+    places = [
+        "/data/a b", "file:///data/a%20b", "/data/a", "file:///data/a#b", "file://host/data/a", "s3a://data/a",
+        "hdfs:///data/a", "hdfs://host/data/a",
+    ]  # fmt: skip
+    assert len({identity(one) for one in places}) == len(places)
+    assert identity("s3a://data/a/") == identity("s3a://data/a") == "s3a://data/a"
