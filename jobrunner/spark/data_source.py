@@ -30,7 +30,17 @@ from jobrunner.option_names import folded
 from jobrunner.spark.brief_errors import brief
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain
-from jobrunner.spark.running import activate, conf_of, first_line, has_conf, is_over, remember, set_conf
+from jobrunner.spark.running import (
+    TIME_POLICY,
+    activate,
+    conf_of,
+    first_line,
+    has_conf,
+    is_over,
+    parses_as_spark_2,
+    remember,
+    set_conf,
+)
 from jobrunner.spark.shipping import ship_package
 from jobrunner.spark.sink.micro_batch import OncePerRun, as_options, warn_of_plain_append
 from jobrunner.spark.sink.writer import StreamWriter, batch_writer
@@ -139,6 +149,12 @@ def prepare(spark: SparkSession) -> None:
         _log.warning(
             "the session's time zone is not UTC: functions of stations see local dates and hours",
             zone=zone, remedy='spark.conf.set("spark.sql.session.timeZone", "UTC")',
+        )  # fmt: skip
+    if parses_as_spark_2(spark) and TIME_POLICY not in _warned_of:
+        _warned_of.add(TIME_POLICY)
+        _log.warning(
+            "the session parses times as Spark 2 did: stations whose schema Spark parses do not start",
+            setting=f"{TIME_POLICY}=LEGACY", remedy=f'spark.conf.set("{TIME_POLICY}", "CORRECTED")',
         )  # fmt: skip
 
 

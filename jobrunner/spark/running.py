@@ -20,6 +20,7 @@ _NAMED = re.compile(r"The value '(?P<value>.*)' in the config \"(?P<name>[^\"]+)
 _JAVA_CALL = re.compile(r"An error occurred while calling \S+")
 """The first line of an error of Java, which names only the call."""
 _CONTEXT_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+TIME_POLICY = "spark.sql.legacy.timeParserPolicy"
 _remembered: list["SparkSession"] = []
 _log = SafeLogger("jobrunner.spark")
 
@@ -118,6 +119,11 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return f"{type(error).__name__} of a Java that has ended"
+
+
+def parses_as_spark_2(spark: "SparkSession") -> bool:
+    """Whether the session parses dates and times as Spark 2 did, which many platforms set."""
+    return (conf_of(spark, TIME_POLICY) or "").upper() == "LEGACY"
 
 
 def same_names(spark: "SparkSession | None", names: Sequence[str]) -> tuple[str, str] | None:

@@ -7,13 +7,14 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.client.item import Item
-from jobrunner.errors import StationError
+from jobrunner.errors import InvalidOption, StationError
 from jobrunner.etl import Drop, To
 from jobrunner.etl.table_sink import address_of
 from jobrunner.outcome import Fail, Retry
 from jobrunner.retry import Backoff
 from jobrunner.spark import guarded, write_batch
 from jobrunner.spark.lake.commit import open_table
+from jobrunner.spark.station.batch_run import plan_of
 
 CHAINED = {"max_wait": 0, "batch": 100}
 SCHEMA = "n int, carrier string"
@@ -66,6 +67,14 @@ def nothing_left(flights, audit, but_dead=0):
         counts = audit(node.queue)
         dead = but_dead if node.short == "raw" else 0
         assert [counts[state] for state in ("waiting", "scheduled", "pending", "dead")] == [0, 0, 0, dead], node.short
+
+
+def test_a_schema_within_a_chain_is_told_when_it_starts(flights, spark, client):
+    flights.station("raw", to="end")(lambda item: item.payload)
+    flights.spark_sink("end", schema="n integr")(lambda df, spark, batch: None)
+    flights.chain("raw")
+    with pytest.raises(InvalidOption, match="schema='n integr' of queue 'flights/end'"):
+        plan_of(flights.spark_stations["flights/raw"], client)
 
 
 @pytest.mark.parametrize("size", [100, 20_000])

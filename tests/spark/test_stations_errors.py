@@ -5,10 +5,11 @@ import math
 import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from structlog.testing import capture_logs
 
 from jobrunner.errors import InvalidOption
 from jobrunner.retry import Backoff
-from jobrunner.spark import write_batch, write_table
+from jobrunner.spark import data_source, write_batch, write_table
 from jobrunner.spark.station.payload_shape import shape_of
 
 NO_PAUSE = Backoff(base=0)
@@ -281,6 +282,27 @@ def test_a_schema_that_is_none_is_told_when_the_station_starts(spark):
     for schema in ('`a"b` int', "`a\\b` int", "n struct<`a\nb`: int>", "n int, n int"):  # no item is dead of it
         with pytest.raises(InvalidOption, match=r"in the schema of queue 'flights/clean': the name .* (has a|occurs)"):
             shape_of(schema, "flights/clean")
+
+
+def test_a_session_that_parses_times_as_spark_2_did_is_told_and_starts_no_station_that_has_some(spark, monkeypatch):
+    monkeypatch.setattr(data_source, "_warned_of", set())
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "legacy")
+    try:
+        with capture_logs() as told:
+            data_source.prepare(spark)
+            data_source.prepare(spark)
+        for schema in ("t timestamp, x decimal(9,2)", "d date, x float", "a array<struct<m: map<string, date>>>"):
+            with pytest.raises(InvalidOption, match=r"timeParserPolicy=LEGACY would change its dates .*CORRECTED"):
+                shape_of(schema, "flights/clean")
+        for schema in ("t timestamp, d date, n int", "n timestamp_ntz, x decimal(9,2)", "a array<int>", None):
+            shape_of(schema, "flights/clean")
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        with pytest.raises(InvalidOption, match="CORRECTED"):
+            shape_of("t timestamp", "flights/clean")
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert [one["setting"] for one in told if "setting" in one] == ["spark.sql.legacy.timeParserPolicy=LEGACY"]
 
 
 WRONG_CODE = {

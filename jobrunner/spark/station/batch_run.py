@@ -22,6 +22,7 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import PipelineError, ServerRefused, StationError
+from jobrunner.etl.chain import StationChain
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.running import activate
@@ -68,7 +69,10 @@ class StationPlan:
 
 
 def plan_of(station: SparkStation, client: Client) -> StationPlan:
-    """Needs a session. Raises InvalidOption that names the column of the schema."""
+    """Needs a session. Raises InvalidOption that names the column of the schema, also of a station within a chain."""
+    if isinstance(station.function, StationChain):
+        for queue, one in station.function.spark.items():
+            shape_of(one.schema, queue)
     return StationPlan(
         station=station,
         shape=shape_of(station.schema, station.queue),

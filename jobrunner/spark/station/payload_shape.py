@@ -12,13 +12,30 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import UTC, quoted
 from jobrunner.spark.parsed_values import check_names, check_type
-from jobrunner.spark.payload_columns import PayloadReader, has_times
-from jobrunner.spark.running import conf_of, names_told, running_session, same_names
+from jobrunner.spark.payload_columns import PayloadReader, has_times, payload_reader
+from jobrunner.spark.running import (
+    TIME_POLICY,
+    conf_of,
+    names_told,
+    parses_as_spark_2,
+    running_session,
+    same_names,
+)
 
 VARIANT = "variant"
 PAYLOAD = "payload"
@@ -91,7 +108,30 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
             ) from error
     if twice := same_names(running_session(), columns.fieldNames()):
         raise InvalidOption(f"the schema of queue {queue!r} has {names_told(twice)}, or leave the schema out")
+    _check_policy(columns, queue)
     return PayloadShape(columns)
+
+
+def _check_policy(columns: StructType, queue: str) -> None:
+    """The parser of Spark 2 takes microseconds for milliseconds, and shifts dates before 1582."""
+    spark = running_session()
+    if spark is None or not parses_as_spark_2(spark) or not _has_days(columns):
+        return
+    if not payload_reader(columns, time_zone(spark, [columns])).by_columns:
+        raise InvalidOption(
+            f"the schema of queue {queue!r} is parsed by Spark, and {TIME_POLICY}=LEGACY would change its dates and "
+            f'times: set it to "CORRECTED", or leave the schema out and read it from the column payload'
+        )
+
+
+def _has_days(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_days(one.dataType) for one in kind.fields)
+    if isinstance(kind, MapType):
+        return _has_days(kind.valueType)
+    if isinstance(kind, ArrayType):
+        return _has_days(kind.elementType)
+    return isinstance(kind, (DateType, TimestampType))
 
 
 def arrow_schema(reader: PayloadReader) -> pa.Schema:
