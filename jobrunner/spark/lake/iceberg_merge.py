@@ -14,6 +14,8 @@ from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessT
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Transaction
 
+from jobrunner.spark.lake.row_values import as_key
+
 _LISTED = 200
 """Up to so many values the library compares each with the bounds of a file."""
 _WITHOUT_BOUNDS = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary, pa.types.is_boolean)
@@ -56,7 +58,7 @@ def _without(there: pa.Table, keys: pa.Table, key: Sequence[str]) -> pa.Table:
 
 def _numbered(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The columns of the key, under names without a meaning, and the number of each row."""
-    columns = [rows.column(name) for name in key]
+    columns = [as_key(rows.column(name)) for name in key]
     return pa.table([*columns, pa.array(range(len(rows)))], names=[*(f"key {at}" for at in range(len(key))), _ROW])
 
 

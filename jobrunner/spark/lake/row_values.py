@@ -96,9 +96,7 @@ def latest_rows(table: str, rows: pa.Table, merge_on: Sequence[str], order: Sequ
         if nulls := rows.column(name).null_count:
             raise PipelineError(f"{nulls} rows have no value for {name!r}, a column of merge_on={key} for table "
                                 f"{table}")  # fmt: skip
-        if pa.types.is_floating(kind := rows.schema.field(name).type):  # a merge finds both equal, a group does not
-            plain = pc.add(rows.column(name), pa.scalar(0.0, kind))
-            rows = rows.set_column(rows.schema.get_field_index(name), name, plain)
+        rows = rows.set_column(rows.schema.get_field_index(name), name, as_key(rows.column(name)))
     if order:
         rows = rows.take(_places(rows, order))
     numbered = rows.select(key).append_column(place, pa.array(range(len(rows)), pa.int64()))
@@ -108,6 +106,11 @@ def latest_rows(table: str, rows: pa.Table, merge_on: Sequence[str], order: Sequ
         raise PipelineError(f"several rows for table {table} have the key {twice[0]}: give each key once, or "
                             "latest_by='a column' that says which row counts")  # fmt: skip
     return rows.take(last[f"{place}_max"].sort())
+
+
+def as_key(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values of a key, -0.0 as 0: a merge of Delta finds both equal, a group or a join of Arrow does not."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def _places(rows: pa.Table, order: Sequence[str]) -> pa.Array:

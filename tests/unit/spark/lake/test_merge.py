@@ -94,6 +94,12 @@ def test_a_key_that_is_zero_with_a_sign_is_zero(lake, numbers, kind):
         assert sorted(row["v"] for row in lake.read().to_pylist()) == [last, "n"]
 
 
+def test_a_row_that_was_appended_with_a_signed_zero_is_replaced(lake, numbers):
+    lake.write(part("a"), numbers(1, 2, x=[-0.0, 1.0], v=["a", "a"]))
+    lake.write(part("b"), numbers(3, x=[0.0], v=["b"]), merge_on=["x"])
+    assert sorted(lake.column()) == [2, 3]
+
+
 def test_a_key_of_values_that_cannot_be_compared_is_no_items_fault(lake, numbers):
     with pytest.raises(TableError, match=rf"merge_on=\['s'\] for table {lake.table}: column 's' is struct.*: take a"):
         lake.write(part("a"), numbers(1, s=[{"a": 1}]), merge_on=["s"])
