@@ -6,6 +6,9 @@ pickles by reference would end there in a `ModuleNotFoundError` within a page of
 within `load`, which is sent with its code, needs no module of this package, and reports what is missing in one line.
 """
 
+import atexit
+import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -55,12 +58,20 @@ def _packed() -> Path:
     archive = getattr(getattr(sys.modules["jobrunner"], "__loader__", None), "archive", None)
     if archive is not None:
         return Path(archive)
-    target = Path(mkdtemp(prefix="jobrunner-")) / "jobrunner.zip"
+    folder = Path(mkdtemp(prefix="jobrunner-"))
+    atexit.register(_remove, folder, os.getpid())  # until then executors that start late fetch it
+    target = folder / "jobrunner.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(_PACKAGE.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 packed.write(path, path.relative_to(_PACKAGE.parent))
     return target
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Leaves it where a fork of the process ends."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pickled(sent: object) -> bytes:

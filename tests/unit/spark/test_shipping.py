@@ -179,6 +179,33 @@ def test_a_value_that_the_session_was_made_with_is_named_though_another_setting_
         set_conf(SimpleNamespace(conf=Conf(line)), "spark.sql.python.filterPushdown.enabled", "true")
 
 
+SHIPPING = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from jobrunner.spark.shipping import ship_package
+
+def take(path, pyfile):
+    assert Path(path).stat().st_size
+    if not os.fork():
+        sys.exit()
+    os.wait()
+    assert Path(path).exists(), "the fork has removed it"
+    print(path)
+
+conf = SimpleNamespace(get=lambda *_: "spark://host:7077")
+ship_package(SimpleNamespace(conf=conf, session_id="a", addArtifacts=take))
+"""
+
+
+def test_the_archive_of_the_package_is_removed_when_the_process_ends(tmp_path):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", SHIPPING], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip().endswith("/jobrunner.zip"), ran.stdout + ran.stderr
+    assert ran.stdout.startswith(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_that_takes_no_files_is_a_warning(monkeypatch):
     sent_files = []
 
