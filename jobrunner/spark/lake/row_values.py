@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobrunner.errors import PipelineError
+from jobrunner.errors import PipelineError, TableError
 
 _LONGEST_PARTITION = 255
 """Bytes of `column=value`, quoted: compactions and merges have a folder of this name."""
@@ -90,7 +90,8 @@ def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> st
 
 def latest_rows(table: str, rows: pa.Table, merge_on: Sequence[str], order: Sequence[str]) -> pa.Table:
     """One row for each key: the last by the columns of `order`, where null is the least value and NaN the next; -0.0 in
-    a key is 0. Raises PipelineError for a key that is null, or several rows with one key and no order."""
+    a key is 0. Raises PipelineError for a key that is null, or several rows with one key and no order,
+    and TableError for an order by a list, a map or a struct."""
     key, place = list(merge_on), "\0place"
     for name in key:
         if nulls := rows.column(name).null_count:
@@ -98,7 +99,7 @@ def latest_rows(table: str, rows: pa.Table, merge_on: Sequence[str], order: Sequ
                                 f"{table}")  # fmt: skip
         rows = rows.set_column(rows.schema.get_field_index(name), name, as_key(rows.column(name)))
     if order:
-        rows = rows.take(_places(rows, order))
+        rows = rows.take(_places(table, rows, order))
     numbered = rows.select(key).append_column(place, pa.array(range(len(rows)), pa.int64()))
     last = numbered.group_by(key).aggregate([(place, "max"), (place, "count")])
     if len(last) < len(rows) and not order:
@@ -113,11 +114,15 @@ def as_key(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
-def _places(rows: pa.Table, order: Sequence[str]) -> pa.Array:
+def _places(table: str, rows: pa.Table, order: Sequence[str]) -> pa.Array:
     """The places of the rows in their order. Arrow alone would put null, and NaN, behind all values."""
     columns: dict[str, Any] = {}
     for at, name in enumerate(order):
         column = rows.column(name)
+        if pa.types.is_nested(column.type):
+            raise TableError(
+                f"latest_by={name!r} for table {table}: the column is {column.type}: take a column of plain values"
+            )
         if pa.types.is_floating(column.type):
             columns[f"is number {at}"] = pc.fill_null(pc.invert(pc.is_nan(column)), False)
         columns |= {f"is value {at}": pc.is_valid(column), f"value {at}": column}

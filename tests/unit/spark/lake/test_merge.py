@@ -79,6 +79,11 @@ def test_of_rows_with_one_key_the_last_by_an_order_counts_else_they_are_refused(
     assert values(lake) == {1: "new", 2: "x"}
 
 
+def test_an_order_by_values_that_cannot_be_compared_is_no_items_fault(lake, numbers):
+    with pytest.raises(TableError, match=rf"latest_by='v' for table {lake.table}: the column is list.*: take a column"):
+        lake.write(part("a"), numbers(1, 1, v=[[1], [2]]), order=["v"], **KEY)
+
+
 def test_a_row_without_a_value_to_order_by_counts_least(lake, numbers):
     rows = numbers(1, 1, 1, 2, 2, 3, 3, v=list("abcdefg"), at=[5.0, None, 2.0, float("nan"), 1.0, None, None])
     lake.write(part("a"), rows, order=["at", "v"], **KEY)
