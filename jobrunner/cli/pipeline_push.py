@@ -108,12 +108,16 @@ def _lines(advance: Callable[[list[bytes]], None]) -> Iterator[bytes]:
 
 def _read(text: str | bytes, what: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
         shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
         raise UsageError(
             f"{what} is no JSON: {shown.strip()[:60]!r} ({error}); a text is written '\"like this\"'"
         ) from error
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is a number of Python and not of JSON")
 
 
 @contextmanager

@@ -214,16 +214,25 @@ def test_who_watches_a_push_from_another_program_sees_one_line_that_counts(clien
     assert said == "".join(f"\rPushing  {n} lines" for n in ("1,000", "2,000", "2,500")) + "\r\n"
 
 
+@pytest.mark.parametrize(
+    ("line", "shown", "why"),
+    [
+        ("oops", "'oops'", "Expecting value"),
+        ('{"x": [NaN]}', "'{\"x\": [NaN]}'", "NaN is a number of Python and not of JSON"),
+        ("[" * 100_000, f"'{'[' * 60}'", "recursion"),
+    ],
+)
 def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
-    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch, line: str, shown: str, why: str
 ) -> None:
-    feed(monkeypatch, "1\n" * 1200 + "oops\n")
+    feed(monkeypatch, "1\n" * 1200 + f"{line}\n")
 
     result = cli("pipeline", "push", "orders/raw", "-", "--create")
 
     assert (result.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
     assert "1,000 items were pushed" in result.err
-    assert "line 1201 is no JSON: 'oops'" in result.err
+    assert f"line 1201 is no JSON: {shown} (" in result.err
+    assert why in result.err
 
 
 @pytest.mark.parametrize("typed", ["orders/rwa", "order/raw"])
