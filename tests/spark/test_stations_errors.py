@@ -146,6 +146,7 @@ def test_several_targets_need_a_column_that_names_one(flights, attempt):
 ROWS = {
     "an unknown target": (("_to", "'lat'"), "'lat' in column '_to' of item {id}: did you mean 'late'?"),
     "a strange id": (("_id", "'stranger'"), "UnknownMember: item 'stranger' is no member of batch"),
+    "another strange id": (("_id", "'stranger'"), "those of a station on Spark by emits_new=True and a null _id"),
 }
 
 

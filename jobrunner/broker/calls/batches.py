@@ -219,8 +219,8 @@ def _check_targets(keys: QueueKeys, targets: set[str]) -> None:
 def _staged(batch_id: str, reply: list[bytes]) -> None:
     if reply:
         raise UnknownMember(
-            f"item {reply[1].decode('utf-8', 'replace')!r} is no member of batch {batch_id}: nothing was staged; mark "
-            "rows that are new items as new"
+            f"item {reply[1].decode('utf-8', 'replace')!r} is no member of batch {batch_id}: nothing was staged; "
+            "mark rows that are new items as new, those of a station on Spark by emits_new=True and a null _id"
         )
 
 
