@@ -85,11 +85,14 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """A callback of options that select: an empty text, as an unset variable leaves, would select everything. Raises
-    click.BadParameter."""
+    """A callback of options that select: an empty text, as an unset variable leaves, would select everything; one
+    that is no UTF-8 cannot be sent. Raises click.BadParameter."""
     if "" in (value if isinstance(value, tuple) else (value,)):
         hint = f"{value!r} is empty and would select everything: give a text, or leave it out"
         raise click.BadParameter(hint, param=parameter)
+    for text in value if isinstance(value, tuple) else (value or "",):
+        if not text.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):  # of bytes that are no UTF-8
+            raise click.BadParameter(f"{text!r} is no UTF-8: give a text", param=parameter)
     return value
 
 

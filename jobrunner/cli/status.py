@@ -103,6 +103,8 @@ def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:
 
 
 def _worker_state(worker: WorkerRecord) -> str:
+    if worker.stopping:
+        return "stopping"
     if worker.gate:
         return f"gate closed ({worker.gate})"
     return "quiet" if worker.quiet else "open"

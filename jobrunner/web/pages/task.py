@@ -1,6 +1,7 @@
 """One task: parameters, timeline, result, and the actions on it."""
 
 import json
+import math
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -154,8 +155,9 @@ def _progress(context: Context, record: TaskRecord) -> dict[str, Any] | None:
     try:
         said = json.loads(record.fields["progress"])
         note = context.redaction.text(str(said.get("note", "")))
-        return {"done": float(said["done"]), "total": float(said["total"]), "note": note}
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        done, total = float(said["done"]), float(said["total"])
+        return {"done": done, "total": total, "note": note} if math.isfinite(done + total) else None
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
         return None
 
 

@@ -32,6 +32,13 @@ def test_workers_are_listed(cli: Callable[..., Any], client: Client, two: Any) -
     assert [line.split()[:2] for line in lines[1:]] == [[IDS[0], "open"], [IDS[1], "open"]]
 
 
+def test_a_worker_that_stops_is_listed_as_such(cli: Callable[..., Any], client: Client) -> None:
+    said = {"host": "web1", "pid": 7, "queues": "mail", "stopping": "1", "quiet": "1", "gate": "memory"}
+    broker_of(client).run(announce(keys_of(client), IDS[0], said, ttl_ms=60_000))
+
+    assert cli("workers", "list").out.splitlines()[1].split()[:2] == [IDS[0], "stopping"]
+
+
 def test_without_workers_the_list_says_how_to_start_one(cli: Callable[..., Any], client: Client) -> None:
     result = cli("workers", "list")
 

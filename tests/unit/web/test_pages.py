@@ -361,3 +361,11 @@ def test_the_ticks_of_all_jobs_are_listed_the_latest_first_with_their_tasks(brow
     ]  # fmt: skip
     assert rows[0][1].startswith("1970-01-01T00:50:00")
     assert "/tasks/n-mail?queue=mail" in text
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "1" + "0" * 400])
+def test_the_page_of_a_task_with_damaged_progress_is_there(browse, client, raw, number):
+    task = client.queue("mail").push(1)
+    raw.hset(keys_of(client).queue("mail").task(task), "progress", f'{{"done": {number}, "total": 7}}')
+
+    assert browse().get(f"/tasks/{task}").status_code == 200
