@@ -210,8 +210,8 @@ def _bulk(context: Context) -> Done:
     if form.flag("all"):
         wanted = _asked(form)
         if (action == "delete" or (action, wanted.state) == ("cancel", "dead")) and context.role < Role.ADMIN:
-            what = "deleting" if action == "delete" else "cancelling what is dead, which deletes it,"
-            raise NotAllowed(f"{what} all that match requires the role admin; select single tasks, or ask an admin")
+            what = "deleting all that match" if action == "delete" else "cancelling (so deleting) all that are dead"
+            raise NotAllowed(f"{what} requires the role admin; select single tasks, or ask an admin")
         return begin(context, action, wanted, f"{action}: all that match")
     chosen = [_chosen(text) for text in form.all("ids", most=_MOST_CHOSEN + 1, longest=1000)]
     if not chosen:
