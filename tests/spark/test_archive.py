@@ -124,9 +124,10 @@ def test_finished_and_dead_tasks_that_cannot_be_read_are_told(
     spark: Any, client: Any, path: str, finish: Any, raw: Any, keys: Any
 ) -> None:
     (done, *_), (dead, _) = finish("mail", 3), finish("mail", 2, dies=True)
+    finish("orders/raw", 1)
     raw.delete(*(keys.queue("mail").task(one) for one in (done, dead)))
     found = archive(spark, client, path, lag_s=0)
-    assert found.rows == {"mail": 3}
+    assert found.rows == {"mail": 3, "orders/raw": 1}
     assert found.warnings == ("queue mail: 2 finished or dead tasks could not be read and are not archived",)
 
 

@@ -224,7 +224,8 @@ class _ArchiveRun:
         expected = self._expected(window)
         missing = _lacking(expected, rows)
         if missing and (there := self.place.rows_since(self._firsts(window, list(missing)))) is not None:
-            missing = _lacking(expected, _counts(there))  # in windows that the server forgot, too
+            # In windows that the server forgot, too.
+            missing = _lacking({name: expected[name] for name in missing}, _counts(there))
         return [
             f"queue {name}: {count} finished or dead tasks could not be read and are not archived"
             for name, count in missing.items()
