@@ -116,8 +116,10 @@ def cancelled_members(access: BatchConnections) -> frozenset[bytes]:
     place, reader, found = access.place, access.reader, list[bytes]()
     for start in range(0, place.size, CHUNK):
         ids = _ids(access, start, CHUNK)
-        reader.send(pack_hash_reads(access.keys.tasks, ids, (b"cancel_requested",)))
-        found += [one for one, (flag,) in zip(ids, reader.receive(len(ids)), strict=True) if flag is not None]
+        reader.send(pack_hash_reads(access.keys.tasks, ids, (b"cancel_requested", b"finished_at")))
+        for one, (is_asked, finished_at) in zip(ids, reader.receive(len(ids)), strict=True):
+            if is_asked is not None and finished_at is None:  # else it was deleted since, and is history
+                found.append(one)
     if found:
         access.stage(new_nonce(MISFITS), [word for one in found for word in (one, b"", _CANCELLED, b"")], after=0)
     return frozenset(found)
