@@ -15,7 +15,6 @@ import hashlib
 import math
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import prepare
 from jobrunner.spark.failures import is_of_spark
 from jobrunner.spark.history import archive_files as archives
+from jobrunner.spark.history.archive_counts import by_queue, counts_of, lacking
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
 from jobrunner.spark.history.common_columns import utc_day_of, whole_queue_of
@@ -112,7 +112,7 @@ def archive(
     return Archived(
         path=run.place.where,
         until=datetime.fromtimestamp(window.until / 1000, UTC),
-        rows=_by_queue(rows),
+        rows=by_queue(rows),
         trimmed=trimmed,
         resumed=resumed,
         warnings=tuple(warnings),
@@ -222,10 +222,10 @@ class _ArchiveRun:
         """A warning for tasks that an index still names and the archive lacks: their hash is damaged or was trimmed
         meanwhile."""
         expected = self._expected(window)
-        missing = _lacking(expected, rows)
+        missing = lacking(expected, rows)
         if missing and (there := self.place.rows_since(self._firsts(window, list(missing)))) is not None:
             # In windows that the server forgot, too.
-            missing = _lacking({name: expected[name] for name in missing}, _counts(there))
+            missing = lacking({name: expected[name] for name in missing}, counts_of(there))
         return [
             f"queue {name}: {count} finished or dead tasks could not be read and are not archived"
             for name, count in missing.items()
@@ -266,7 +266,7 @@ class _ArchiveRun:
 
     def _archived(self, window: ArchiveWindow) -> dict[str, tuple[int, int]]:
         found = self.place.rows(window.name)
-        return {} if found is None else _counts(found)
+        return {} if found is None else counts_of(found)
 
     def _firsts(self, window: ArchiveWindow, names: Sequence[str]) -> dict[str, float]:
         """Unix ms by queue: no task of the window that it still has ended before."""
@@ -329,32 +329,8 @@ class _ArchiveRun:
             )
 
 
-def _counts(rows: DataFrame) -> dict[str, tuple[int, int]]:
-    """(finished, dead) by queue or shard."""
-    dead = F.col("_state") == "dead"
-    counted = rows.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
-    return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
-
-
-def _lacking(expected: dict[str, tuple[int, int]], rows: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """How many tasks are not among the rows, for the queues of which some are not."""
-    found = {
-        name: sum(max(0, wanted - got) for wanted, got in zip(counts, rows.get(name, (0, 0)), strict=True))
-        for name, counts in expected.items()
-    }
-    return {name: count for name, count in found.items() if count}
-
-
 def _only_score(reply: list[bytes]) -> float:
     return float(reply[1]) if reply else math.inf
-
-
-def _by_queue(rows: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """All rows of each queue, of those by shard."""
-    found = Counter[str]()
-    for name, counts in rows.items():
-        found[whole_queue(name)] += sum(counts)
-    return dict(found)
 
 
 _STATES = (("done", "_finished_at"), ("dead", "_when"))
