@@ -7,6 +7,7 @@ it.
 
 import base64
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -239,6 +240,8 @@ def guarded(command: click.Command, words: Sequence[str]) -> int:
         if "--debug" in words:
             click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         _tell(error, as_json="--json" in words)
+        if _has_no_room(error):
+            _read_by_nobody()
         return exit_code(error)
 
 
@@ -270,7 +273,13 @@ def _message(error: Exception) -> str:
         return error.format_message()
     if isinstance(error, JobrunnerError | Refusal):
         return str(error)
+    if _has_no_room(error):
+        return f"{error}: there is no room for the output, or for a file of this command; make room and run it again"
     return f"{type(error).__name__}: {error}; this was not foreseen, --debug shows where it happened"
+
+
+def _has_no_room(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _read_by_nobody() -> None:

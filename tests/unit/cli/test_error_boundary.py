@@ -1,6 +1,9 @@
 """Every error is one line on stderr and an exit code."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -92,3 +95,16 @@ def test_an_interruption_is_quiet(interruption: BaseException, capsys: pytest.Ca
 
 def test_a_command_may_answer_with_a_code() -> None:
     assert guarded(click.Command("no", callback=lambda: 1), []) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_an_output_without_room_is_told_in_one_line() -> None:
+    """Also by the interpreter, which flushes what is left at its exit."""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "jobrunner", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert ended.returncode == 1
+    assert "No space left on device: there is no room for the output" in ended.stderr
+    assert ended.stderr.count("\n") == 1
