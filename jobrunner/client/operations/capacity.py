@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from jobrunner.broker.call import Call
@@ -13,7 +14,6 @@ from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, 
 from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerUnavailable
-from jobrunner.logs import SafeLogger
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -26,7 +26,6 @@ _OF_SOME = (
     "This is of some of the tasks; those for other queues or partitions may have been added; with ids of your own you "
     "may send all again"
 )
-_log = SafeLogger("jobrunner.client")
 
 
 def write(
@@ -62,11 +61,8 @@ def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[An
     new = [queue for queue, reply in zip(queues_of_calls, replies, strict=True) if getattr(reply, "is_first", False)]
     if not new:
         return
-    names = [queue.name for queue in new]
-    try:
-        yield queues.register_if_room(new[0], names)
-    except ServerError as error:
-        _log.warning("new queues could not be registered", queues=names, error=str(error))
+    with suppress(ServerError):
+        yield queues.register_if_room(new[0], [queue.name for queue in new])
 
 
 def _when_there_is_room(queue: QueueKeys, call: Call[Any], ends: float) -> Operation[list[Any]]:
