@@ -21,10 +21,11 @@ from jobrunner.formatting import describe, install_command
 
 WRITER = "jobrunner.spark.lake.write"
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-_LOWEST = {"deltalake": "1.6.1", "pyiceberg": "0.11"}
+_LOWEST = {"deltalake": "1.6.3", "pyiceberg": "0.11"}
 """As in the extra `lake`. deltalake below 1.6 writes files without the transaction of the application that is passed
 with them, silently: a repeated batch would be in the table twice. deltalake 1.6.0 takes two rows of a merge whose keys
-have several columns for one, beyond some thousand rows. pyiceberg below 0.11 has no properties of a merge.
+have several columns for one, beyond some thousand rows, and below 1.6.3 a merge does not find a key of -0.0 by 0.0.
+pyiceberg below 0.11 has no properties of a merge.
 """
 _UNFIT_IN_A_PATH = re.compile(r"\\|[\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """Parts of a local path that deltalake changes: a backslash into a slash, and it decodes what is a code in a URL."""

@@ -99,10 +99,10 @@ def test_a_missing_library_is_named_at_the_start_of_the_worker(orders, monkeypat
 @pytest.mark.parametrize(
     ("table", "found", "words"),
     [
-        ("delta:/a", "1.5.1", r"needs deltalake 1\.6\.1 or newer, not 1\.5\.1: pip install .*\[lake\]"),
-        ("delta:/a", "1.6.0", r"needs deltalake 1\.6\.1 or newer, not 1\.6\.0: pip install .*\[lake\]"),
+        ("delta:/a", "1.5.1", r"needs deltalake 1\.6\.3 or newer, not 1\.5\.1: pip install .*\[lake\]"),
+        ("delta:/a", "1.6.0", r"needs deltalake 1\.6\.3 or newer, not 1\.6\.0: pip install .*\[lake\]"),
         ("iceberg:a.b.c", "0.10.0", r"needs pyiceberg 0\.11 or newer, not 0\.10\.0: pip install .*\[lake\]"),
-        ("delta:/a", "1.6.1rc1", None),
+        ("delta:/a", "1.6.3rc1", None),
         ("delta:/a", "1.10", None),
         ("iceberg:a.b.c", "0.11.0", None),
         ("iceberg:a.b.c", "1.0", None),
