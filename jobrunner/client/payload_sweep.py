@@ -6,7 +6,6 @@ its task, which its key names. Invariant: an object is deleted only when that ha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import tasks
@@ -62,8 +61,9 @@ def sweep(
             used, unused = used + len(some) - len(garbage), unused + len(garbage)
             if deletes:
                 left |= store.delete(garbage)
-    for key, error in islice(left.items(), 1):
-        _log.warning("the payload store keeps objects", objects=len(left), first=key, error=error)
+    if left:
+        kept, error = next(iter(left.items()))
+        _log.warning("the payload store keeps objects", objects=len(left), first=kept, error=error)
     return SweepResult(objects=objects, young=young, used=used, unused=unused, left=len(left))
 
 

@@ -41,7 +41,7 @@ from jobrunner.spark.history.archive_counts import by_queue, counts_of, lacking
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
 from jobrunner.spark.history.common_columns import utc_day_of, whole_queue_of
-from jobrunner.spark.source.history_stream import check_untrimmed
+from jobrunner.spark.source.history_stream import check_untrimmed, only_score
 from jobrunner.spark.source.options import EXACT
 
 LAG_S = 5.0
@@ -271,8 +271,8 @@ class _ArchiveRun:
     def _firsts(self, window: ArchiveWindow, names: Sequence[str]) -> dict[str, float]:
         """Unix ms by queue: no task of the window that it still has ended before."""
         sets = [key for name in names for key in (self._keys.queue(name).done, self._keys.queue(name).dead)]
-        calls = [command("ZRANGE", key, 0, 0, "WITHSCORES", read=_only_score) for key in sets]
-        scores = self._broker.run_many(calls)
+        calls = [command("ZRANGE", key, 0, 0, "WITHSCORES", read=only_score) for key in sets]
+        scores = [math.inf if score is None else score for score in self._broker.run_many(calls)]
         by_begin: dict[float, float] = {}  # not one for each queue: there may be many, and each is a condition
         for at, name in enumerate(names):
             begins = window.begins[name]
@@ -327,10 +327,6 @@ class _ArchiveRun:
                 f"this process lost its claim on the archive {self.place.where} to another one, as it did not renew it "
                 f"for {_HOLD_MS // 1000} s; run the archive again"
             )
-
-
-def _only_score(reply: list[bytes]) -> float:
-    return float(reply[1]) if reply else math.inf
 
 
 _STATES = (("done", "_finished_at"), ("dead", "_when"))

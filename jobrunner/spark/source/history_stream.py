@@ -133,7 +133,7 @@ class _History:
     def _first(self) -> float:
         lower = ScoreSpan(first=self._begins).lower
         asked = [
-            command("ZRANGEBYSCORE", one.done, lower, "+inf", "WITHSCORES", "LIMIT", 0, 1, read=_only_score)
+            command("ZRANGEBYSCORE", one.done, lower, "+inf", "WITHSCORES", "LIMIT", 0, 1, read=only_score)
             for one in self._queues
         ]
         return min((score for score in self._broker.run_many(asked) if score is not None), default=self._begins)
@@ -181,7 +181,8 @@ def _instant(offset: dict[str, str]) -> float:
     return float(offset[_AT])
 
 
-def _only_score(reply: list[Any]) -> float | None:
+def only_score(reply: list[Any]) -> float | None:
+    """The score in a reply with at most one member and its score."""
     return float(reply[1]) if reply else None
 
 

@@ -29,7 +29,7 @@ from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executor import CannotStartError, Executor, FinishedAttempts
+from jobrunner.worker.run.executor import CANNOT_START, START_HINT, CannotStartError, Executor, FinishedAttempts
 
 QUARANTINE_S = 5.0
 _REST = 4
@@ -37,8 +37,6 @@ _LULL_S = 2.0
 _STOOD_STILL_MS = 500.0
 """A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
 back, its task would come again at once."""
-_CANNOT_START = "tasks cannot begin and are handed back"
-_START_HINT = "it tries again each second; raise the limit of file descriptors (ulimit -n) or of threads (ulimit -u)"
 _log = SafeLogger("jobrunner.fetcher")
 _MOST = 2
 """Two tasks of a queue: the second shows whether the queue has more. A worker that loses its connection strands at most
@@ -263,8 +261,8 @@ class Intake:
             self.give_back(error.attempts)
             for queue in {attempt.queue for attempt in error.attempts}:
                 self._rotation.pause(queue)
-            if self._complaints.may_tell(_CANNOT_START):
-                _log.error(_CANNOT_START, tasks=len(error.attempts), error=str(error), hint=_START_HINT)
+            if self._complaints.may_tell(CANNOT_START):
+                _log.error(CANNOT_START, tasks=len(error.attempts), error=str(error), hint=START_HINT)
 
     def give_back(self, attempts: list[Attempt]) -> None:
         """Hands attempts back to their places in line, with no attempt spent."""

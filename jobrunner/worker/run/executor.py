@@ -79,6 +79,13 @@ class FinishedAttempts:
         return len(self._reports)
 
 
+CANNOT_START = "tasks cannot begin and are handed back"
+START_HINT = (
+    "it tries again each second; raise the limit of file descriptors (ulimit -n) or of threads and processes "
+    "(ulimit -u)"
+)
+
+
 class CannotStartError(Exception):
     """What would run these attempts cannot be started: no thread or file descriptor is free."""
 

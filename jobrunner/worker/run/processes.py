@@ -28,7 +28,7 @@ from jobrunner.worker.child_processes import environment_of_child
 from jobrunner.worker.recycling import MIB, resident_bytes
 from jobrunner.worker.run.child import PIECE, frame, lacks, read_outcome, unframed, write_attempt
 from jobrunner.worker.run.error_outcome import out_of_time
-from jobrunner.worker.run.executor import RunAttempt
+from jobrunner.worker.run.executor import CANNOT_START, START_HINT, RunAttempt
 from jobrunner.worker.run.runner import Begin, Runner, nothing
 
 _log = SafeLogger("jobrunner.processes")
@@ -36,8 +36,6 @@ _START_S = 30.0
 _LOOK_S = 0.25
 _LATE_S = 1.0
 _LAST_WORDS_S = 0.2
-_CANNOT_BEGIN = "tasks cannot begin and are handed back"
-_START_HINT = "it tries again each second; raise the limit of file descriptors (ulimit -n) or of processes (ulimit -u)"
 _NO_CHILD_PAUSE_S = 1.0
 """Before a task for which no process could be started goes back, and the slot takes the next."""
 _SMALL = 4096
@@ -125,8 +123,8 @@ class ProcessSlot:
         try:
             return self._answer(attempt, timeout_s)
         except _NoChildError as error:
-            if self._complaints.may_tell(_CANNOT_BEGIN):
-                _log.error(_CANNOT_BEGIN, error=str(error), hint=_START_HINT)
+            if self._complaints.may_tell(CANNOT_START):
+                _log.error(CANNOT_START, error=str(error), hint=START_HINT)
             self._closing.wait(_NO_CHILD_PAUSE_S)
             return Released()
         except TimeoutError:
