@@ -132,7 +132,7 @@ class Loop:
 
     @property
     def has_died(self) -> bool:
-        """Whether it has ended although nobody stopped it: by an error that is no Exception."""
+        """Whether its thread has ended without a call of `stop`: a step raised a BaseException that is no Exception."""
         return self._ended.is_set() and not self._stopping
 
     @property

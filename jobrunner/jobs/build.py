@@ -269,8 +269,8 @@ def published(jobs: Iterable[JobDefinition], encryption: PayloadEncryption | Non
 
 
 def define(job: JobDefinition) -> "PeriodicDefinition":
-    """The definition of a periodic job. What a `default_factory` makes is no part of it: each heartbeat would publish
-    another one; the worker that runs the task makes it."""
+    """The definition of a periodic job. It leaves out parameters with a `default_factory`, for which each heartbeat
+    would publish another definition; the worker that runs the task calls the factory."""
     from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition  # a program that only enqueues defines none
 
     periodic = job.periodic

@@ -35,7 +35,7 @@ CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] =
 }
 """What can be done with many tasks of one queue: operations that return how many they changed."""
 _OPEN = ("pending", "waiting", "scheduled")
-"""What is cancelled where no state is named: no dead task, as that would delete it."""
+"""The states of the tasks that an operation cancels when no state was chosen. To cancel a dead task deletes it."""
 _KEPT_MS = 86_400_000
 _KEPT = 200
 _AT_ONCE = 500
@@ -137,7 +137,8 @@ class _OperationRun:
         self._looked = self._done = self._refused = 0
 
     def is_cancelled_while_it_waits(self) -> bool:
-        """Gives a sign of life before its turn; whether a user cancelled it, which ends it."""
+        """Renews the time of the record before the operation has its turn. Returns whether a user cancelled it; then it
+        is recorded as cancelled."""
         try:
             if not self._say("queued"):
                 return False
@@ -219,7 +220,7 @@ class _OperationRun:
 
 
 def _searches(action: str, wanted: Filter) -> list[Filter]:
-    """What an operation searches for, one after the other."""
+    """The filters of the searches that find the tasks of an operation; each is searched in turn."""
     return [replace(wanted, state=one) for one in _OPEN] if action == "cancel" and not wanted.state else [wanted]
 
 

@@ -349,7 +349,7 @@ def test_a_slice_of_a_purge_leaves_the_others_in_their_partitions(mail):
 
 
 def test_a_queue_that_has_partitions_no_more_keeps_no_index_of_tasks_that_were_deleted(mail):
-    """Of more partitions than one step unlinks, beside tasks that are there."""
+    """There are more partitions than one step unlinks, and each has another task that waits."""
     limit(mail, fair=1)
     add(mail, *(f"k{n}-{m}" for n in range(450) for m in (0, 1)))
     mail.run(tasks.remove(mail.keys, [f"k{n}-0" for n in range(450)]))

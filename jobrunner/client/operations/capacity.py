@@ -55,9 +55,9 @@ def write(
 
 
 def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[Any]) -> Operation[None]:
-    """Registers queues which were new to what was written there: one that was deleted after it was registered here left
-    the registry. What was written stays written when its server goes away now, or the registry is on one that is away:
-    most queues are registered, and a worker registers those that it serves."""
+    """Registers the queues of which a reply says `is_first`: one that was deleted since this client registered it is in
+    the registry no more. Errors of the server are ignored, as the tasks were added before: most queues are registered,
+    and a worker registers those that it serves."""
     new = [queue for queue, reply in zip(queues_of_calls, replies, strict=True) if getattr(reply, "is_first", False)]
     if not new:
         return

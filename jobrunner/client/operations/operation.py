@@ -3,8 +3,8 @@
 An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
 talks to the server itself, so `run_operation` runs it with a Broker and `run_operation_async` with an AsyncBroker. What
 it may yield: a list of calls (one round trip; the answer is their values), a list of them as `EachReply`, `Durable` or
-`Uninterrupted`, an `InThread`, or a `Wait`. What the server refuses is raised in it. (The idea is that of "sans-I/O"
-protocols: https://sans-io.readthedocs.io.)
+`Uninterrupted`, an `InThread`, or a `Wait`. A JobrunnerError of the driver is raised in it. (The idea is that of
+"sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
 from collections.abc import Awaitable, Callable, Generator, Sequence

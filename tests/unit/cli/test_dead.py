@@ -204,7 +204,7 @@ def test_misuse_changes_nothing(cli: Says, client: Client, words: tuple[str, ...
 def test_a_purge_whose_reply_was_lost_does_not_say_that_there_was_nothing(
     cli: Says, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was deleted by the first sending, the second one does not find."""
+    """The purge is sent twice, and the second finds nothing."""
     queue = client.queue("mail")
     queue.configure(max_attempts=1)
     queue.push_many(range(50))

@@ -52,7 +52,7 @@ def test_what_was_put_back_counts_although_the_reply_was_lost(
     client: Client, proxy: Proxy, clock: Any, raw: redis.Redis, mail: QueueKeys, rate: float | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """At a rate, those that come behind it are as late as they would be otherwise."""
+    """With a rate, the tasks of the next calls are due at the same times as without the loss."""
     monkeypatch.setattr(dead_and_history, "_AT_ONCE", 20)
     die(client, 50)
     with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30) as cut_off:
