@@ -53,19 +53,22 @@ class Cluster:
         return self._map[slot_of(key)] if self._map else None
 
     def primaries(self) -> tuple[Address, ...]:
-        """The nodes that serve slots, in the order of these."""
+        """The nodes that serve slots; some may have ceased to, since the map was last renewed."""
         return self._nodes
 
     def note(self, slot: int, address: Address) -> None:
-        """Notes a redirection: a slot is at that node now."""
+        """Notes a redirection: a slot is at that node now, which may be one that joined since."""
         self._map[slot] = address
+        if address not in self._nodes:
+            self._nodes = (*self._nodes, address)
 
     def answered(self, address: Address) -> None:
         """Notes that a node took part in an exchange."""
         self._failing.discard(address)
 
     def failed(self, address: Address) -> None:
-        """Notes that a node did not answer: the map may have changed, and this node is asked for it last."""
+        """Notes that a node did not answer, or is cut off from the others: the map may have changed, and this node is
+        asked for it last."""
         self._failing.add(address)
         self.is_stale = True
 

@@ -91,7 +91,10 @@ class ClusterBatch:
 
     def take(self, group: NodeBatch, replies: list[Any]) -> None:
         """Takes the replies of a node."""
-        self._cluster.answered(group.address)
+        if any(isinstance(reply, ClusterDownError) for reply in replies):
+            self._cluster.failed(group.address)  # it may be cut off from the others, which have replaced it
+        else:
+            self._cluster.answered(group.address)
         if self._confirmation is not None:
             self._confirmed.append(replies.pop())
         for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):

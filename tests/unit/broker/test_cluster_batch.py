@@ -14,7 +14,14 @@ from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.keys import Keys
-from jobrunner.broker.redis_errors import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from jobrunner.broker.redis_errors import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisConnectionError,
+    ResponseError,
+    TryAgainError,
+)
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import topology_of
 from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable
@@ -22,6 +29,7 @@ from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable
 KEYS = Keys("t")
 LINES = [KEYS.queue(f"q{n}") for n in range(6)]
 LEFT, RIGHT = ("h", 1), ("h", 2)
+MAP: list[Any] = [[0, 8191, [b"h", 1, b"a"]], [8192, 16383, [b"", 2, b"b"]]]
 AWAY = ResponseError("Script attempted to access a non local key in a cluster node script: x")
 
 
@@ -31,7 +39,7 @@ def cluster() -> Cluster:
     topology = topology_of("redis+cluster://h:1,h:2")
     assert topology is not None
     made = Cluster(topology, open_at=lambda _: pytest.fail("no node may receive a command"))
-    made._take([[0, 8191, [b"h", 1, b"a"]], [8192, 16383, [b"", 2, b"b"]]], LEFT)
+    made._take(MAP, LEFT)
     return made
 
 
@@ -257,3 +265,66 @@ def test_a_fork_may_renew_the_map_though_a_thread_of_its_parent_was_doing_so(clu
             cluster.refresh()
             os._exit(len(asked))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+class _Nodes:
+    """Nodes that say who serves the slots: `maps` by address, a lack of one is a node that is down."""
+
+    def __init__(self, maps: dict[tuple[str, int], list[Any]]) -> None:
+        self.maps = maps
+
+    def open_at(self, url: str) -> Any:
+        host, _, port = url.removeprefix("redis://").partition(":")
+        said = self.maps.get((host, int(port)))
+
+        class Connection:
+            def connect(self) -> None:
+                if said is None:
+                    raise RedisConnectionError("refused")
+
+            def ask(self, *_: str) -> list[Any]:
+                return said or []
+
+            def disconnect(self) -> None: ...
+
+        return Connection()
+
+
+def renewable(nodes: _Nodes) -> Cluster:
+    topology = topology_of("redis+cluster://h:1,h:2")
+    assert topology is not None
+    made = Cluster(topology, nodes.open_at)
+    made.renew()
+    return made
+
+
+def test_a_client_whose_first_nodes_were_all_replaced_asks_those_it_was_led_to() -> None:
+    """The map that it has is made of redirections, as no node failed while the slots moved."""
+    slot = slot_of(LINES[0].settings)
+    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
+    cluster = renewable(nodes)
+    parts = ClusterBatch([get(LINES[0])], cluster, None)
+    answers(parts, lambda *_: MovedError(f"{slot} h:3"))
+    answers(parts, lambda *_: b"y")
+
+    assert ("h", 3) in cluster.primaries()
+    nodes.maps = {("h", 3): [[0, 16383, [b"h", 4, b"c"]]], ("h", 4): [[0, 16383, [b"h", 4, b"c"]]]}
+    cluster.renew()
+
+    assert cluster.node_of(slot) == ("h", 4)
+
+
+def test_a_node_that_is_cut_off_from_the_others_is_the_last_to_be_asked_for_the_map() -> None:
+    """It says CLUSTERDOWN, and that it serves its slots, for as long as it is cut off."""
+    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
+    cluster = renewable(nodes)
+    line = next(line for line in LINES if slot_of(line.settings) < 8192)
+    nodes.maps = {LEFT: MAP, RIGHT: [[0, 8191, [b"h", 3, b"c"]], [8192, 16383, [b"h", 2, b"b"]]]}
+    parts = ClusterBatch([get(line)], cluster, None)
+
+    answers(parts, lambda *_: ClusterDownError("The cluster is down"))
+    cluster.refresh()
+    (sent,) = answers(parts, lambda *_: b"y")
+
+    assert sent.address == ("h", 3)
+    assert parts.replies() == [b"y"]
