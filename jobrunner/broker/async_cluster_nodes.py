@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.cluster_nodes import FAILED, OpenNodes, pause_before_next
+from jobrunner.broker.cluster_nodes import FAILED, OpenNodes, away, pause_before_next
 from jobrunner.broker.connect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError
 from jobrunner.errors import ClientClosed, JobrunnerError
@@ -53,6 +53,11 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
         return parts.trouble
 
     async def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
+        address = group.address
+        if self._cluster.has_failed(address):
+            why = await asyncio.to_thread(self._cluster.why_away, address)
+            if why is not None:
+                return away(why)
         try:
             return await self._node(group.address).replies(group.calls)
         except FAILED as error:

@@ -8,13 +8,23 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from jobrunner.broker.redis_errors import AuthenticationError, RedisConnectionError, RedisError, ResponseError, TlsError
+from jobrunner.broker.redis_errors import (
+    AuthenticationError,
+    BusyLoadingError,
+    RedisConnectionError,
+    RedisError,
+    ResponseError,
+    TlsError,
+)
 from jobrunner.broker.slots import SLOTS, slot_of
 from jobrunner.broker.topology import Address, Topology
+from jobrunner.clock import monotonic
 from jobrunner.forks import call_in_forks
 
 _LASTING = (AuthenticationError, ResponseError, TlsError)
 """Errors that a retry does not cure."""
+_LOOK_S = 0.1
+"""Callers wait so long for a look at a node that failed, and its result counts for so long."""
 
 
 class Cluster:
@@ -25,7 +35,10 @@ class Cluster:
         self._open_at = open_at
         self._map: list[Address | None] = []
         self._nodes: tuple[Address, ...] = ()
-        self._failing: set[Address] = set()
+        self._failing: dict[Address, str] = {}
+        """Nodes that did not answer when they were last asked, and why not."""
+        self._looks: dict[Address, tuple[float, threading.Event]] = {}
+        """At nodes that failed: when it began, and whether it is over."""
         self._renewing = threading.Lock()
         self.is_stale = True
         call_in_forks(self._begin_in_fork)
@@ -64,13 +77,43 @@ class Cluster:
 
     def answered(self, address: Address) -> None:
         """Notes that a node took part in an exchange."""
-        self._failing.discard(address)
+        self._failing.pop(address, None)
 
-    def failed(self, address: Address) -> None:
+    def failed(self, address: Address, why: BaseException) -> None:
         """Notes that a node did not answer, or is cut off from the others: the map may have changed, and this node is
         asked for it last."""
-        self._failing.add(address)
+        self._failing[address] = str(why)
         self.is_stale = True
+
+    def has_failed(self, address: Address | None) -> bool:
+        """Whether a node did not answer when it was last asked."""
+        return address in self._failing
+
+    def why_away(self, address: Address | None) -> str | None:
+        """Why a node that failed is still not to be asked; None for one to ask.
+
+        A look at it goes on beside its callers, which wait only for a moment: a node that hangs would otherwise hold up
+        what they send to the others, for the whole time limit and each time.
+        """
+        if address is None or address not in self._failing:
+            return None
+        began, is_over = self._looks.get(address, (0.0, None))
+        if is_over is None or (is_over.is_set() and monotonic() >= began + _LOOK_S):
+            began, is_over = self._looks[address] = monotonic(), threading.Event()
+            threading.Thread(target=self._look, args=(address, is_over), name="jobrunner-look", daemon=True).start()
+        is_over.wait(max(began + _LOOK_S - monotonic(), 0.0))
+        return self._failing.get(address)
+
+    def _look(self, address: Address, is_over: threading.Event) -> None:
+        try:
+            self._ask(address, "PING")
+            self.answered(address)
+        except (*_LASTING, BusyLoadingError):  # it answers: those that ask it are told what is wrong
+            self.answered(address)
+        except (RedisError, OSError) as error:
+            self._failing[address] = str(error)
+        finally:
+            is_over.set()
 
     def refresh(self) -> None:
         """Renews a map that is stale. One thread asks at a time; the others go on with the map as it is, where there
@@ -84,8 +127,9 @@ class Cluster:
             self._renewing.release()
 
     def _begin_in_fork(self) -> None:
-        """Frees the lock in a forked child: a thread of its parent may have held it, which asks for the map."""
-        self._renewing = threading.Lock()
+        """Frees the lock in a forked child: a thread of its parent may have held it, which asks for the map. Nor has it
+        the threads that look at nodes."""
+        self._renewing, self._looks = threading.Lock(), {}
 
     def renew(self) -> None:
         """Asks one node after another for the map. Raises ConnectionError when none answers, and what one refused."""
@@ -93,7 +137,7 @@ class Cluster:
         known = dict.fromkeys((*self._nodes, *self._topology.hosts))
         for address in sorted(known, key=self._failing.__contains__):
             try:
-                said = self._ask(address)
+                said = self._ask(address, "CLUSTER", "SLOTS")
             except (RedisError, OSError) as error:
                 failure = failure if isinstance(failure, _LASTING) else error
                 continue
@@ -103,14 +147,13 @@ class Cluster:
             raise failure
         raise RedisConnectionError(f"no node of the cluster tells its slots: {failure or 'none is served'}")
 
-    def _ask(self, address: Address) -> list[Any]:
+    def _ask(self, address: Address, *words: str) -> Any:
         connection = self._open_at(self.url_of(address))
         try:
             connection.connect()
-            said: list[Any] = connection.ask("CLUSTER", "SLOTS")
+            return connection.ask(*words)
         finally:
             connection.disconnect()
-        return said
 
     def _take(self, said: list[Any], asked: Address) -> None:
         found: list[Address | None] = [None] * SLOTS

@@ -91,8 +91,8 @@ class ClusterBatch:
 
     def take(self, group: NodeBatch, replies: list[Any]) -> None:
         """Takes the replies of a node."""
-        if any(isinstance(reply, ClusterDownError) for reply in replies):
-            self._cluster.failed(group.address)  # it may be cut off from the others, which have replaced it
+        if down := next((reply for reply in replies if isinstance(reply, ClusterDownError)), None):
+            self._cluster.failed(group.address, down)  # it may be cut off from the others, which have replaced it
         else:
             self._cluster.answered(group.address)
         if self._confirmation is not None:
@@ -103,7 +103,7 @@ class ClusterBatch:
 
     def failed(self, group: NodeBatch, error: JobrunnerError) -> None:
         """A node could not be reached, or the connection to it broke."""
-        self._cluster.failed(group.address)
+        self._cluster.failed(group.address, error.__cause__ or error)
         was_sent = not isinstance(error, ServerUnavailable)
         may_go_again = not was_sent or may_repeat(group.calls)
         for part in group.parts:

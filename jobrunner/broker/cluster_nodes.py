@@ -9,7 +9,7 @@ from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.connect import Endpoint, ReconnectPolicy
-from jobrunner.broker.redis_errors import RedisError
+from jobrunner.broker.redis_errors import RedisConnectionError, RedisError
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
@@ -102,12 +102,19 @@ class ClusterNodes(OpenNodes[ClusterNode]):
 
     def _ask_all(self, groups: Sequence[NodeBatch]) -> list[list[Any] | JobrunnerError]:
         """The first node is asked by the calling thread, as mostly it is the only one."""
-        nodes = [self._node(group.address) for group in groups]
         try:
-            others = [self._helpers().submit(_ask, *one) for one in zip(nodes[1:], groups[1:], strict=True)]
+            others = [self._helpers().submit(self._ask, group) for group in groups[1:]]
         except RuntimeError as error:  # it was closed by another thread, or the interpreter ends
             raise ClientClosed("this client is closed; open a new one") from error
-        return [*map(_ask, nodes[:1], groups[:1]), *(other.result() for other in others)]
+        return [*map(self._ask, groups[:1]), *(other.result() for other in others)]
+
+    def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
+        if (why := self._cluster.why_away(group.address)) is not None:
+            return away(why)
+        try:
+            return self._node(group.address).replies(group.calls)
+        except FAILED as error:
+            return error
 
     def _helpers(self) -> ThreadPoolExecutor:
         if self._pool is None or self._pool_of != os.getpid():  # a fork has none of its threads
@@ -123,11 +130,11 @@ class ClusterNodes(OpenNodes[ClusterNode]):
             node.close()
 
 
-def _ask(node: ClusterNode, group: NodeBatch) -> list[Any] | JobrunnerError:
-    try:
-        return node.replies(group.calls)
-    except FAILED as error:
-        return error
+def away(why: str) -> ServerUnavailable:
+    """The error for a node that was sent nothing, as it did not answer before."""
+    error = ServerUnavailable(why)
+    error.__cause__ = RedisConnectionError(why)
+    return error
 
 
 def pause_before_next(parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:

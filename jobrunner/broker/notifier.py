@@ -19,7 +19,14 @@ from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack_calls
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.broker.redis_errors import AskError, ClusterDownError, ReadOnlyError, RedisError, TryAgainError
+from jobrunner.broker.redis_errors import (
+    AskError,
+    ClusterDownError,
+    ReadOnlyError,
+    RedisConnectionError,
+    RedisError,
+    TryAgainError,
+)
 from jobrunner.broker.resp import pack
 from jobrunner.broker.slots import slot_of
 from jobrunner.errors import JobrunnerError, ServerUnavailable
@@ -30,6 +37,7 @@ SHORTEST_S = 0.01
 _NOT_HERE = (AskError, ClusterDownError, ReadOnlyError, TryAgainError)
 """Replies of a server that does not serve these queues any more, or not at the moment."""
 _LISTEN_S = 60.0
+_AWAY_S = 1.0
 _LONGEST_WAIT_S = 3600.0
 _FAREWELL_S = 0.5
 _CLOSE_TRIES = 20
@@ -173,17 +181,33 @@ class WakeListener:
             ear.close()
 
     def _wait_for_any(self, at_most_s: float) -> str:
+        asked, away = self._ask_all(at_most_s)
         with selectors.DefaultSelector() as selector:
-            for ear in self._ears:
-                selector.register(ear.ask(at_most_s), selectors.EVENT_READ, ear)
-            ready: list[_ListeningConnection] = [key.data for key, _ in selector.select(at_most_s + LATE_S)]
-        if not ready:
+            for ear, answers in asked.items():
+                selector.register(answers, selectors.EVENT_READ, ear)
+            ends_s = min(at_most_s, _AWAY_S) if away else at_most_s + LATE_S
+            ready: list[_ListeningConnection] = [key.data for key, _ in selector.select(ends_s)]
+        if not ready and not away:
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
-        heard = [ear.answer() for ear in ready] + self._silence([ear for ear in self._ears if ear not in ready])
+        heard = [ear.answer() for ear in ready] + self._silence([ear for ear in asked if ear not in ready])
         first, *others = [name for name in heard if name] or [""]
         if others:
             self._broker.run_many([wake(self._queues[name]) for name in others])
         return first
+
+    def _ask_all(self, at_most_s: float) -> "tuple[dict[_ListeningConnection, socket.socket], bool]":
+        """Asks every node that answers. Returns who waits where, and whether a node is away: it is to be listened to
+        again soon after it is back. Raises RedisConnectionError when all are."""
+        asked: dict[_ListeningConnection, socket.socket] = {}
+        failed: Exception | None = None
+        for ear in self._ears:
+            try:
+                asked[ear] = ear.ask(at_most_s)
+            except BROKEN as error:
+                failed = error
+        if failed is not None and not asked:
+            raise failed
+        return asked, failed is not None
 
     def _silence(self, ears: "list[_ListeningConnection]") -> list[str]:
         """Ends what still waits; returns what came meanwhile."""
@@ -209,8 +233,20 @@ class _ListeningConnection:
         return self.answer(), [read_reply(connection) for _ in calls]
 
     def ask(self, at_most_s: float) -> socket.socket:
-        """Asks and does not wait; returns what becomes readable with the answer."""
-        connection = self._in_use = self._send(pop_hint(self._names, at_most_s), with_id=True)
+        """Asks a node of a cluster and does not wait; returns what becomes readable with the answer. Raises
+        RedisConnectionError, at once for a node that did not answer a moment ago."""
+        cluster = self._broker.endpoint.cluster
+        address = None if cluster is None else cluster.last_known(self._key)
+        if cluster is not None and (why := cluster.why_away(address)) is not None:
+            self.close()
+            raise RedisConnectionError(why)
+        try:
+            connection = self._in_use = self._send(pop_hint(self._names, at_most_s), with_id=True)
+        except BROKEN as error:
+            self.close()
+            if cluster is not None and address is not None:
+                cluster.failed(address, error)
+            raise
         asked: socket.socket = connection.socket
         return asked
 

@@ -21,6 +21,7 @@ from jobrunner.broker.notifier import WakeListener
 from jobrunner.broker.slots import slot_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
+from jobrunner.clock import monotonic
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.topology
 KEYS = Keys("t")
 NAMES = [f"q{n}" for n in range(12)]
 LINES = [KEYS.queue(name) for name in NAMES]
+_LONG_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +165,62 @@ def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Br
     assert {listener.wait(5), listener.wait(5)} == {"q1", "q4"}
     listener.close()
     other.close()
+
+
+def test_a_listener_hears_of_healthy_nodes_while_one_is_down() -> None:
+    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    broker = Broker(Endpoint(spread.url), retry_timeout_s=0)
+    listener = WakeListener(broker, LINES)
+    try:
+        everything(broker)
+        dead = spread.owner(slot_of(LINES[0].wake))
+        there = next(line for line in LINES if spread.owner(slot_of(line.wake)) is not dead)
+        dead.kill()
+        broker.run(queues.wake(there))
+
+        assert listener.wait(20) == there.name
+        assert not listener.wait(0.05)
+    finally:
+        listener.close()
+        broker.close()
+        spread.remove()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+def test_a_node_that_hangs_holds_up_nothing_that_goes_to_the_others(is_async: bool) -> None:
+    """Only the first exchange waits for it. Each did, for the whole time limit."""
+    spread = Spread(node_timeout_ms=600_000)
+    calls = [queues.counts(line) for line in LINES]
+    try:
+        hanging = spread.owner(slot_of(LINES[0].waiting))
+        hangs = [spread.owner(slot_of(line.waiting)) is hanging for line in LINES]
+        endpoint = Endpoint(spread.url, timeout_s=_LONG_S)
+        broker = (AsyncBroker if is_async else Broker)(endpoint, retry_timeout_s=0)
+
+        async def ask() -> list[object]:
+            began = monotonic()
+            found = broker.run_each(calls)
+            replies = found if isinstance(found, list) else await found
+            assert monotonic() - began < _LONG_S / 2
+            return replies
+
+        async def ask_twice() -> None:
+            await ask()
+            hanging.stop_still()
+            assert endpoint.cluster is not None
+            endpoint.cluster.failed(("127.0.0.1", hanging.port), TimeoutError("silent"))  # as the first exchange does
+            for _ in range(2):
+                assert [isinstance(one, ServerUnavailable) for one in await ask()] == hangs
+            hanging.go_on()
+            while any(isinstance(one, ServerUnavailable) for one in await ask()):
+                pass
+            closed = broker.close()
+            if closed is not None:
+                await closed
+
+        asyncio.run(ask_twice())
+    finally:
+        spread.remove()
 
 
 def test_a_slot_that_was_moved_is_followed(spread: Spread, broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """Routes a batch over the nodes of a cluster, without a server: destinations, repetitions, and results."""
 
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -13,18 +14,22 @@ from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
+from jobrunner.broker.cluster_nodes import ClusterNodes
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.redis_errors import (
     AskError,
     ClusterDownError,
     MovedError,
     RedisConnectionError,
+    RedisTimeoutError,
     ResponseError,
     TryAgainError,
 )
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import topology_of
 from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable
+from tests.support.waiting import wait_for
 
 KEYS = Keys("t")
 LINES = [KEYS.queue(f"q{n}") for n in range(6)]
@@ -268,17 +273,22 @@ def test_a_fork_may_renew_the_map_though_a_thread_of_its_parent_was_doing_so(clu
 
 
 class _Nodes:
-    """Nodes that say who serves the slots: `maps` by address, a lack of one is a node that is down."""
+    """Nodes that say who serves the slots: `maps` by address, a lack of one is a node that is down. Those in `hanging`
+    answer when they go on."""
 
     def __init__(self, maps: dict[tuple[str, int], list[Any]]) -> None:
         self.maps = maps
+        self.hanging: dict[tuple[str, int], threading.Event] = {}
 
     def open_at(self, url: str) -> Any:
         host, _, port = url.removeprefix("redis://").partition(":")
-        said = self.maps.get((host, int(port)))
+        address = host, int(port)
+        said, hangs = self.maps.get(address), self.hanging.get(address)
 
         class Connection:
             def connect(self) -> None:
+                if hangs is not None:
+                    hangs.wait()
                 if said is None:
                     raise RedisConnectionError("refused")
 
@@ -328,3 +338,62 @@ def test_a_node_that_is_cut_off_from_the_others_is_the_last_to_be_asked_for_the_
 
     assert sent.address == ("h", 3)
     assert parts.replies() == [b"y"]
+
+
+def test_a_node_that_hangs_is_looked_at_beside_those_who_ask_the_others() -> None:
+    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
+    cluster = renewable(nodes)
+    goes_on = nodes.hanging[LEFT] = threading.Event()
+    assert cluster.why_away(LEFT) is None, "only a node that failed is looked at"
+    try:
+        cluster.failed(LEFT, RedisTimeoutError("silent"))
+        assert cluster.why_away(LEFT) == "silent"
+        assert cluster.why_away(LEFT) == "silent"
+        assert len([one for one in threading.enumerate() if one.name == "jobrunner-look"]) == 1
+    finally:
+        goes_on.set()
+    wait_for(lambda: cluster.why_away(LEFT) is None)
+
+
+def test_a_node_that_failed_and_answers_is_asked_at_once_and_one_that_is_down_is_not() -> None:
+    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
+    cluster = renewable(nodes)
+    asked: list[NodeBatch] = []
+
+    class Node:
+        def replies(self, calls: Any) -> list[Any]:
+            asked.append(calls)
+            return [b"y"] * len(calls)
+
+        def close(self) -> None: ...
+
+    endpoint = Endpoint("redis+cluster://h:1,h:2")
+    endpoint.cluster = cluster
+    opened = ClusterNodes(endpoint, cluster, 0, None, lambda _: Node())
+    cluster.failed(LEFT, RedisTimeoutError("silent"))
+    assert opened.replies([get(line) for line in LINES]) == [b"y"] * len(LINES)
+    assert len(asked) == 2
+
+    nodes.maps = {RIGHT: MAP}
+    cluster.failed(LEFT, RedisTimeoutError("silent"))
+    found = opened.replies([get(line) for line in LINES])
+    opened.close()
+
+    away = [slot_of(line.settings) < 8192 for line in LINES]
+    assert [isinstance(one, ServerUnavailable) for one in found] == away
+    assert len(asked) == 3
+
+
+def test_a_fork_looks_for_itself_at_a_node_that_a_thread_of_its_parent_was_looking_at() -> None:
+    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
+    cluster = renewable(nodes)
+    goes_on = nodes.hanging[LEFT] = threading.Event()
+    cluster.failed(LEFT, RedisTimeoutError("silent"))
+    assert cluster.why_away(LEFT)
+    pid = os.fork()
+    if pid == 0:
+        nodes.hanging.clear()
+        wait_for(lambda: cluster.why_away(LEFT) is None)
+        os._exit(0)
+    goes_on.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
