@@ -55,6 +55,7 @@
     │   ├── NotReserved                 nobody holds the task
     │   ├── LeaseLost                   another attempt holds it, or it was moved
     │   ├── ReportUnknown (OutcomeUnknown)  its reply was lost; most likely it was taken
+    │   ├── ReportUnsent (ServerUnavailable)  the node of its partition is away
     │   ├── TargetFull (QueueFull)      it stays leased: the queue that it should move to is full
     │   ├── TooManyHops (UsageError)    it stays leased: it was moved as often as is allowed
     │   ├── BatchLost                   another driver holds the batch, its lease ended, or it is decided
@@ -313,6 +314,10 @@ class ReportUnknown(OutcomeUnknown, LeaseError):
     """The reply to a report was lost, and sent again it found no lease: most likely it was taken the first time."""
 
 
+class ReportUnsent(ServerUnavailable, LeaseError):
+    """The node of a cluster that has this partition is away, and took no report; others of the batch were taken."""
+
+
 class TargetFull(QueueFull, LeaseError):
     """The queue that an item should move to has reached its max_size; the item stays under its lease."""
 
@@ -330,7 +335,8 @@ class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
 
     `verdicts` has one entry for each lease of the batch, in its order: True when its report was taken, False when its
     item is gone, or the error it was refused with: NotReserved, LeaseLost, of a move also TargetFull and TooManyHops;
-    ReportUnknown when its reply was lost. `except*` and `exceptions` see these errors.
+    ReportUnknown when its reply was lost, ReportUnsent when the node of its partition is away. `except*` and
+    `exceptions` see these errors.
     """
 
     verdicts: "list[bool | LeaseError]"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobrunner import Client, Queue, Worker, job
+from jobrunner import Client, Lease, Queue, Worker, job
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.broker.shards import shard_names
@@ -14,7 +14,7 @@ from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.client.operations import routing
 from jobrunner.clock import monotonic
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import OutcomeUnknown, ReportsRefused, ReportUnknown, ReportUnsent, ServerUnavailable
 from jobrunner.etl import Pipeline
 from jobrunner.etl.station import StationItem
 from tests.support.waiting import wait_for
@@ -80,6 +80,35 @@ def test_a_dead_node_keeps_nobody_from_the_shards_on_the_others(how: str) -> Non
             assert sorted(taken) == sorted(there)
             with pytest.raises(ServerUnavailable):
                 take()
+    finally:
+        spread.remove()
+
+
+@pytest.mark.parametrize("how", ["commit_many", "rollback_many", "extend_many", "release_many", "move_many"])
+def test_of_reports_on_a_batch_only_those_to_a_dead_node_fail(how: str) -> None:
+    """The error was that of the dead node alone, and nobody was told which reports the others took."""
+    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    try:
+        with Client(spread.url, "t", retry_timeout=1) as client:
+            queue = client.queue("orders/raw")
+            queue.configure(partitions=8)
+            queue.push_many(range(80))
+            held: list[Lease] = []
+            while len(held) < 80:
+                held += queue.reserve(80)
+            owners = {name: node_of(client, spread, name) for name in {lease.queue for lease in held}}
+            dead = next(owner for owner in owners.values() if owner is not owners["orders/raw"])
+            queue.move_many(list({lease.queue: lease for lease in held}.values()), "clean")  # the target is known
+            held = [lease for lease in held if lease not in {one.queue: one for one in held}.values()]
+            dead.kill()
+            with pytest.raises(ReportsRefused) as refused:
+                getattr(queue, how)(held, *(["clean"] if how == "move_many" else []))
+            away = [owners[lease.queue] is dead for lease in held]
+            assert [isinstance(one, ReportUnsent | ReportUnknown) for one in refused.value.verdicts] == away
+            assert [one is True for one in refused.value.verdicts] == [not one for one in away]
+            with pytest.raises((ServerUnavailable, OutcomeUnknown)) as lost:
+                queue.commit_many([lease for lease in held if owners[lease.queue] is dead])
+            assert not isinstance(lost.value, ReportsRefused)
     finally:
         spread.remove()
 

@@ -20,9 +20,18 @@ from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Calls, EachReply, Operation, WorkHint
 from jobrunner.client.operations.reserved import ReservedItem
+from jobrunner.client.operations.routing import BROKEN_OFF
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, JobrunnerError, LeaseError, ReportsRefused
+from jobrunner.errors import (
+    InvalidOption,
+    JobrunnerError,
+    LeaseError,
+    OutcomeUnknown,
+    ReportsRefused,
+    ReportUnknown,
+    ReportUnsent,
+)
 from jobrunner.retry import milliseconds, seconds
 from jobrunner.settings import Duration, check_whole
 
@@ -194,15 +203,18 @@ def move_many(
     if _are_of(ref, held):
         return (yield from one.move_many(ref, held, queue, payloads, headers, delay, priority, max_hops))
     said = one.payloads_for(held, payloads)
-    calls: Calls = []
-    order: list[int] = []
-    for name, places in _places(ref, held).items():
-        shard, own = ref.shard(name), None if said is None else _at(said, places)
-        some = reports.own(shard, _at(held, places))
-        calls += yield from one.moves(shard, some, queue, own, headers, delay, priority, max_hops)
-        order += places
-    words = [word for answer in (yield calls) for word in answer]
-    return reports.verdicts(held, [[word for _, word in sorted(zip(order, words, strict=True))]])
+    places = _places(ref, held)
+    operations: list[Operation[list[bool]]] = []
+    for name, some in places.items():
+        shard, own = ref.shard(name), None if said is None else _at(said, some)
+        leases = reports.own(shard, _at(held, some))
+        calls = yield from one.moves(shard, leases, queue, own, headers, delay, priority, max_hops)
+        operations.append(_moved(leases, calls, whole_queue(ref.neighbour(queue).name)))
+    return (yield from _together(held, places, operations))
+
+
+def _moved(held: Sequence[ReservedItem], calls: Calls, to: str) -> Operation[list[bool]]:
+    return reports.verdicts(held, (yield calls), to=to)
 
 
 def _shards(ref: QueueRef) -> Operation[list[QueueRef]]:
@@ -238,11 +250,26 @@ def _places(ref: QueueRef, held: Sequence[object]) -> dict[str, list[int]]:
 def _by_shard(
     ref: QueueRef, held: Sequence[ReservedItem], report: Callable[[QueueRef, list[int]], Operation[list[bool]]]
 ) -> Operation[list[bool]]:
-    """Reports on leases of all shards together; the verdicts are in the order of the leases."""
-    found: list[bool | LeaseError] = [False] * len(held)
+    """Reports on leases of all shards together."""
     places = _places(ref, held)
-    answers = yield from _side_by_side([report(ref.shard(name), some) for name, some in places.items()])
-    for some, verdicts in zip(places.values(), answers, strict=True):
+    operations = [report(ref.shard(name), some) for name, some in places.items()]
+    return (yield from _together(held, places, operations))
+
+
+def _together(
+    held: Sequence[ReservedItem], places: Mapping[str, Sequence[int]], operations: Sequence[Operation[list[bool]]]
+) -> Operation[list[bool]]:
+    """Carries out the reports of each shard; the verdicts are in the order of the leases. Raises the error of a node
+    that is away when no other took any report, else ReportsRefused."""
+    found: list[bool | LeaseError] = [False] * len(held)
+    answers = yield from _side_by_side(operations)
+    errors = [answer for answer in answers if isinstance(answer, JobrunnerError)]
+    if len(errors) == len(answers):
+        raise errors[0]
+    for some, answer in zip(places.values(), answers, strict=True):
+        verdicts = (
+            [_unanswered(held[place], answer) for place in some] if isinstance(answer, JobrunnerError) else answer
+        )  # fmt: skip
         for place, verdict in zip(some, verdicts, strict=True):
             found[place] = verdict
     taken = [verdict for verdict in found if not isinstance(verdict, LeaseError)]
@@ -251,10 +278,19 @@ def _by_shard(
     return taken
 
 
-def _side_by_side(operations: Sequence[Operation[list[bool]]]) -> Operation[list[Sequence[bool | LeaseError]]]:
-    """Carries out operations of calls in the round trips that one of them takes. All have checked what they were given
-    before anything is sent, so a wrong result of one lease leaves those of the other shards as they are."""
-    found: list[Sequence[bool | LeaseError]] = [()] * len(operations)
+def _unanswered(held: ReservedItem, error: JobrunnerError) -> LeaseError:
+    if isinstance(error, OutcomeUnknown):
+        return ReportUnknown(f"the report on task {held.id} was taken or not: {error}")
+    return ReportUnsent(f"the report on task {held.id} was not sent: {error}")
+
+
+def _side_by_side(
+    operations: Sequence[Operation[list[bool]]]
+) -> Operation[list[Sequence[bool | LeaseError] | JobrunnerError]]:
+    """Carries out operations of calls in the round trips that one of them takes; returns the verdicts of each, or why
+    its node did not answer. All have checked what they were given before anything is sent, so a wrong result of one
+    lease leaves those of the other shards as they are."""
+    found: list[Sequence[bool | LeaseError] | JobrunnerError] = [()] * len(operations)
     answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(operations)))
     while answers:
         calls: dict[int, Calls] = {}
@@ -267,6 +303,21 @@ def _side_by_side(operations: Sequence[Operation[list[bool]]]) -> Operation[list
                 found[number] = end.value
             except ReportsRefused as refused:
                 found[number] = refused.verdicts
-        rest = iter((yield [call for some in calls.values() for call in some]) if calls else ())
-        answers = {number: list(islice(rest, len(some))) for number, some in calls.items()}
+        answers = {}
+        rest = iter((yield EachReply([call for some in calls.values() for call in some])) if calls else ())
+        for number, some in calls.items():
+            replies = list(islice(rest, len(some)))
+            broken = [reply for reply in replies if isinstance(reply, JobrunnerError)]
+            if broken:
+                found[number] = _why_unanswered(broken)
+            else:
+                answers[number] = replies
     return found
+
+
+def _why_unanswered(errors: Sequence[JobrunnerError]) -> JobrunnerError:
+    """The error of a shard whose node is away; OutcomeUnknown when that may have taken a part. Raises any other."""
+    for error in errors:
+        if not isinstance(error, BROKEN_OFF):
+            raise error
+    return next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])

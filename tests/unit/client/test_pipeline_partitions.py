@@ -9,13 +9,21 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobrunner import Client, Item, RateLimit
+from jobrunner import Client, Item, Lease, RateLimit
 from jobrunner.broker.calls.shards import ShardCounts, set_pipeline_counts, shard_counts
 from jobrunner.broker.keys import Keys, is_queue, tag_of_id
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_name, whole_queue
 from jobrunner.broker.slots import slot_of
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.errors import InvalidName, InvalidOption, LeaseError, PipelineError, ReportsRefused, UsageError
+from jobrunner.errors import (
+    InvalidName,
+    InvalidOption,
+    LeaseError,
+    PipelineError,
+    ReportsRefused,
+    TargetFull,
+    UsageError,
+)
 from jobrunner.etl import Pipeline
 from tests.support.examples import examples
 
@@ -268,3 +276,20 @@ def test_every_item_is_in_one_queue_of_its_partition_whatever_is_done(client: Cl
     for task, name in where.items():
         record = client.task(task).record()
         assert record.queue == in_partition_of(tag_of_id(task) or "", f"{pipeline}/{name}")
+
+
+def test_a_move_that_finds_its_target_full_names_the_target(client: Client) -> None:
+    queue, target = client.queue("orders/raw"), client.queue("orders/clean")
+    queue.configure(partitions=N)
+    target.configure(max_size=N)
+    queue.push_many(range(20 * N))
+    held: list[Lease] = []
+    while len(held) < 20 * N:
+        held += queue.reserve(20 * N)
+
+    with pytest.raises(ReportsRefused) as refused:
+        queue.move_many(held, "clean")
+
+    full = [one for one in refused.value.verdicts if isinstance(one, TargetFull)]
+    assert len(full) == 20 * N - N
+    assert {one.queue for one in full} == {"orders/clean"}

@@ -67,13 +67,14 @@ def other_client(client: Client) -> Iterator[Client]:
 def trips(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls each round trip of the client had."""
     counted: list[int] = []
-    broker, run_many = broker_of(client), broker_of(client).run_many
+    broker = broker_of(client)
+    replies = broker._replies
 
-    def counting(calls: Any, **how: Any) -> Any:
+    def counting(calls: Any, *rest: Any) -> Any:
         counted.append(len(calls))
-        return run_many(calls, **how)
+        return replies(calls, *rest)
 
-    monkeypatch.setattr(broker, "run_many", counting)
+    monkeypatch.setattr(broker, "_replies", counting)
     return counted
 
 
