@@ -12,7 +12,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter, sleep
-from jobrunner.errors import JobrunnerError, OutcomeUnknown
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, ReserveAhead, TaskParts
 from jobrunner.worker.fetch.lost_replies import LostReplies
@@ -196,7 +196,12 @@ class Fetcher:
                 turn.asked_at, began = monotonic(), perf_counter()
                 turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._catch_up, turn))
                 self._parts.stats.round_trip(perf_counter() - began)
-        except OutcomeUnknown:
+        except (OutcomeUnknown, ServerUnavailable) as error:
+            if self._parts.broker.endpoint.cluster is not None:  # the node of these queues is away, and maybe no other
+                turn.replies = [error] * len(calls)
+                return
+            if not isinstance(error, OutcomeUnknown):
+                raise
             for report in turn.reports:
                 self.reporting.lost_answer(report)
             for queue, count, first, _ in turn.reserves:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,7 @@ class Unreachable:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.endpoint: Any = broker.endpoint
         self.losing = False
 
     def connect(self) -> None:
@@ -284,6 +286,18 @@ def test_a_report_whose_reply_was_lost_is_sent_again(broker: Broker, keys: Keys,
     bench.step()
     assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
     assert client.queue("q").totals()["succeeded"] == 1
+
+
+def test_a_turn_that_asked_only_a_node_that_is_away_listens_to_the_others(broker: Broker, keys: Keys) -> None:
+    """It ended without that, so a task on another node waited until the loop asked again: up to three seconds."""
+    way = Unreachable(broker)
+    way.endpoint = SimpleNamespace(cluster=object())
+    bench = Bench(way, keys)
+    way.losing = True
+    with pytest.raises(OutcomeUnknown):
+        bench.step()
+    assert bench.ear.is_armed
+    assert bench.turns.until_next() > 0, "the queue rests"
 
 
 @pytest.mark.parametrize("of_a_node", [False, True])
