@@ -132,6 +132,26 @@ def test_a_tab_says_when_the_dashboard_is_gone(shop: Any, chromium: Any) -> None
     context.close()
 
 
+def test_the_page_of_a_task_says_when_it_has_left_the_server(shop: Any, chromium: Any) -> None:
+    context = chromium.new_context()
+    tab = context.new_page()
+    queue = shop.client.queue("leaving")
+    queue.push({"n": 1}, id="comes-back")
+    tab.goto(f"{shop.url}/tasks/comes-back?queue=leaving")
+    sign(tab, "live")
+
+    queue.purge("waiting")
+
+    tab.wait_for_selector("#live-sign[data-state=lost]:has-text('gone')")
+    assert "it never was, or it finished and is no longer kept" in tab.inner_text("#refused")
+    assert "waiting" in tab.inner_text("main")  # what was read last stays
+
+    queue.push({"n": 2}, id="comes-back")
+    tab.wait_for_selector("#refused", state="detached")
+    sign(tab, "live")
+    context.close()
+
+
 def test_the_keyboard_goes_everywhere(shop: Any, tab: Any) -> None:
     tab.goto(f"{shop.url}/")
 

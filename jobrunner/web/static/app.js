@@ -128,6 +128,7 @@ const sign = document.getElementById("live-sign");
 let stream = null;
 let wanted = sessionStorage.getItem("live") !== "off";
 let fetching = null;
+let refused = "";  // why the page no longer follows although the stream does, in a word
 
 function tell(state, text) {
   if (!sign) return;
@@ -135,13 +136,39 @@ function tell(state, text) {
   sign.firstElementChild.textContent = text;
 }
 
+function tellLive() {
+  tell(refused ? "lost" : "live", refused || "live");
+}
+
+/* What has left the server (a task whose result is kept no longer, a queue) stays on its page, and the page says so. */
+function explain(html) {
+  const why = html && new DOMParser().parseFromString(html, "text/html").querySelector(".trouble p")?.textContent;
+  let bar = document.getElementById("refused");
+  if (!why) bar?.remove();
+  if (!why || bar) return;
+  bar = document.createElement("div");
+  bar.id = "refused";
+  bar.className = "note-bar bad";
+  bar.setAttribute("role", "status");
+  bar.append(document.createElement("div"));
+  bar.firstChild.textContent = `${why} What this page shows was read before that.`;
+  document.getElementById("main").prepend(bar);
+}
+
 async function refresh() {
   if (fetching || document.hidden) return;
   fetching = new AbortController();
   try {
     const answer = await fetch(location.href, { headers: { "X-Live": "1" }, signal: fetching.signal, redirect: "manual" });
-    if (answer.ok) show(await answer.text());
-    else if (answer.type === "opaqueredirect" || answer.status === 401) tell("lost", "signed out");
+    if (answer.type === "opaqueredirect" || answer.status === 401) {
+      tell("lost", "signed out");
+      return;
+    }
+    const html = await answer.text();
+    refused = answer.ok ? "" : answer.status === 404 ? "gone" : "not updated";
+    explain(answer.ok ? "" : html);
+    if (answer.ok) show(html);
+    tellLive();
   } catch (error) {
     if (error.name !== "AbortError") tell("lost", "disconnected");
   } finally {
@@ -153,9 +180,9 @@ function listen() {
   if (stream || !sign || !wanted || document.hidden || !window.EventSource) return;
   stream = new EventSource(`${prefix}/live`);
   tell("joining", "connecting");
-  stream.addEventListener("open", () => tell("live", "live"));
+  stream.addEventListener("open", tellLive);
   stream.addEventListener("tick", (event) => {
-    tell("live", "live");
+    tellLive();
     clockSkew = (JSON.parse(event.data).at || Date.now()) - Date.now();
     refresh();
   });
