@@ -106,6 +106,7 @@ _STANDARD_ELSEWHERE = re.compile(r"/lib/python3\.\d+/")
 _MOST_LINES = 40
 _DURATIONS = ("took", "retry_in")
 _MOST_NAMES = 8
+_OF_EACH_LINE = ("event", "level", "timestamp", "logger")
 FORMATS = ("console", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -140,7 +141,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*steps, structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=[*steps, structlog.stdlib.add_logger_name, _add_extra],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
@@ -169,14 +170,59 @@ class _SafeStream:
             self._stream.flush()
 
 
+def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Adds the `extra` of standard logging, which replaces nothing that every line has: the message stays."""
+    import structlog
+
+    extra = structlog.stdlib.ExtraAdder()(logger, method, {"_record": line["_record"]})
+    for name, value in extra.items():
+        if name != "_record":
+            line[f"extra_{name}" if name in _OF_EACH_LINE else name] = value
+    return line
+
+
+def _as_texts(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Tracebacks are texts, as renderers take them to be, also of an error that a job logs as `exception=error`."""
+    from traceback import format_exception
+
+    for name in ("exception", "stack"):
+        value = line.get(name, "")
+        if isinstance(value, BaseException):
+            line[name] = "".join(format_exception(value)).rstrip()
+        elif not isinstance(value, str):
+            line[name] = str(value)
+    return line
+
+
 def _renderer(form: str) -> list[Any]:
     import structlog
 
     if form == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        in_json = structlog.processors.JSONRenderer(default=str)
+        return [structlog.processors.format_exc_info, _as_texts, _whatever_it_holds(in_json)]
     colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     # The plain one: it shows no local variables, which may hold secrets.
-    return [_readable, structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)]
+    on_console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
+    return [_as_texts, _readable, _whatever_it_holds(on_console)]
+
+
+def _whatever_it_holds(render: Any) -> Any:
+    """The renderer, for values of any kind: a line that a job logs must not end its attempt."""
+
+    def rendered(log: object, method: str, line: MutableMapping[str, Any]) -> Any:
+        try:
+            return render(log, method, dict(line))
+        except Exception:  # a key of a dict that JSON does not have, a `__repr__` that raises
+            return render(log, method, {name: _told(value) for name, value in line.items() if name != "exc_info"})
+
+    return rendered
+
+
+def _told(value: object) -> str:
+    try:
+        return printable(str(value))
+    except Exception as error:
+        return f"({type(value).__name__} cannot be written: {type(error).__name__})"
 
 
 def _readable(_: Any, __: str, event: Any) -> Any:

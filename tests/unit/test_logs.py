@@ -1,10 +1,13 @@
 """Logs of a process that works."""
 
+import io
 import json
+import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -105,6 +108,51 @@ def _traceback_of(function: Callable[[], None]) -> str:
     except Exception as error:
         return "".join(traceback.format_exception(error))
     raise AssertionError
+
+
+class Unprintable:
+    """An object that no log can write."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.fixture(params=["console", "json"])
+def logged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What the log of a command writes; set up as it was before at the end."""
+    stream, root, before = io.StringIO(), logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    monkeypatch.setattr(sys, "stderr", stream)
+    log_to_stderr(request.param)
+    yield stream
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ({"exception": ValueError("broken pipe")}, "ValueError: broken pipe"),
+        ({"stack": 5}, "5"),
+        ({"seats": {(1, 2): "ada"}}, "(1, 2)"),
+        ({"value": Unprintable(), "other": "kept"}, "kept"),
+    ],
+)
+def test_a_job_may_log_any_value(logged: io.StringIO, said: dict[str, Any], written: str) -> None:
+    structlog.get_logger().warning("sending", **said)
+
+    assert "sending" in logged.getvalue()
+    assert written in logged.getvalue()
+
+
+@pytest.mark.parametrize("name", ["event", "level", "timestamp", "logger"])
+def test_extra_fields_of_standard_logging_replace_nothing(logged: io.StringIO, name: str) -> None:
+    logging.getLogger("app").warning("order %d", 7, extra={name: 7031, "article": "tea"})
+
+    written = logged.getvalue()
+    assert all(part in written for part in ("order 7", "warning", "app", "tea", f"extra_{name}", "7031"))
+    assert "Logging error" not in written
 
 
 def test_a_short_traceback_folds_libraries_and_keeps_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
