@@ -194,16 +194,25 @@ def _as_texts(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapp
     return line
 
 
+def _hide(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A line of a job is written without the values that redaction hides. Those of this package name none."""
+    if RUNNING.get() is None:
+        return line
+    from jobrunner.redaction import in_line
+
+    return in_line(line)
+
+
 def _renderer(form: str) -> list[Any]:
     import structlog
 
     if form == "json":
         in_json = structlog.processors.JSONRenderer(default=str)
-        return [structlog.processors.format_exc_info, _as_texts, _whatever_it_holds(in_json)]
+        return [structlog.processors.format_exc_info, _as_texts, _hide, _whatever_it_holds(in_json)]
     colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     # The plain one: it shows no local variables, which may hold secrets.
     on_console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
-    return [_as_texts, _readable, _whatever_it_holds(on_console)]
+    return [_as_texts, _hide, _readable, _whatever_it_holds(on_console)]
 
 
 def _whatever_it_holds(render: Any) -> Any:
@@ -290,4 +299,4 @@ def _traceback(stream: TextIO, error: Any) -> None:
 
     text = StringIO()
     structlog.dev.plain_traceback(text, error)
-    stream.write(printable(text.getvalue()))
+    stream.write(printable(_hide(None, "", {"exception": text.getvalue()})["exception"]))

@@ -1,7 +1,7 @@
 """Values that neither a page nor a command shows: those under a name that matches a pattern, however deep they are."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from jobrunner.errors import InvalidOption
@@ -99,10 +99,17 @@ _in_errors = [Redaction()]
 
 
 def hide_in_errors(redaction: Redaction) -> None:
-    """From now on errors of attempts are kept, logged and traced in this process without the values behind these."""
+    """From now on errors of attempts are kept, logged and traced in this process without the values behind these, and
+    lines that jobs log are written without them."""
     _in_errors[0] = redaction
 
 
 def in_error(text: str) -> str:
     """The text of an error without the values after such a name."""
     return _in_errors[0].text(text)
+
+
+def in_line(line: MutableMapping[str, Any]) -> dict[str, Any]:
+    """The fields of a line of a log without what has such a name, or follows one in a text."""
+    shown: dict[str, Any] = _in_errors[0].shown({name: value for name, value in line.items() if name != "exc_info"})
+    return shown | {name: line[name] for name in ("exc_info",) if name in line}

@@ -7,15 +7,17 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
 
 from jobrunner.attempt import Attempt
-from jobrunner.logs import SafeLogger, log_to_stderr, short_traceback
+from jobrunner.logs import RUNNING, SafeLogger, log_to_stderr, short_traceback
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
+from jobrunner.redaction import Redaction, hide_in_errors
 from jobrunner.worker.run.executor import FinishedAttempts, RunAttempt, ThreadExecutor
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
@@ -153,6 +155,30 @@ def test_extra_fields_of_standard_logging_replace_nothing(logged: io.StringIO, n
     written = logged.getvalue()
     assert all(part in written for part in ("order 7", "warning", "app", "tea", f"extra_{name}", "7031"))
     assert "Logging error" not in written
+
+
+def _log_secrets() -> None:
+    secret, log = "S3CRET", structlog.get_logger()
+    logging.getLogger("app").warning("password=%s and %s", secret, {"api_key": secret}, extra={"iban": secret})
+    log.warning("sending", card={"numbers": [{"iban": secret}]}, token=secret, article="tea")
+    log.warning("refused", exception=ValueError(f"iban={secret!r}"))
+    try:
+        raise ValueError(f"password={secret}")
+    except ValueError:
+        log.exception("failed")
+
+
+def test_lines_of_a_job_hide_what_redaction_hides(logged: io.StringIO) -> None:
+    hide_in_errors(Redaction(["iban"]))
+    running = RUNNING.set(SimpleNamespace(attempt=attempt_at("any")))
+    try:
+        _log_secrets()
+    finally:
+        RUNNING.reset(running)
+        hide_in_errors(Redaction())
+
+    assert all(part in logged.getvalue() for part in ("sending", "tea", "refused", "failed", "ValueError"))
+    assert "S3CRET" not in logged.getvalue()
 
 
 def test_a_short_traceback_folds_libraries_and_keeps_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
