@@ -12,6 +12,7 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from inspect import iscoroutinefunction
 from typing import Protocol
 
 from starlette.requests import HTTPConnection
@@ -48,6 +49,13 @@ class Identity:
     name: str
     role: Role
     by_browser: bool = True
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        role: object = self.role
+        if not (isinstance(name, str) and isinstance(role, Role)):
+            given = f"name={type(name).__name__}, role={type(role).__name__}"
+            raise TypeError(f"Identity({given}): give a name that is a str, and Role.VIEWER, OPERATOR or ADMIN")
 
 
 class Auth(Protocol):
@@ -129,11 +137,18 @@ class AskedOf:
     challenge = ""
 
     def __init__(self, function: Callable[[HTTPConnection], Identity | None]) -> None:
+        if iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+            name = getattr(function, "__name__", type(function).__name__)
+            raise InvalidOption(f"auth={name} is a coroutine function: give a plain one (def); it runs in a thread")
         self._function = function
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """The result of the function."""
-        return self._function(request)
+        """The result of the function. Raises TypeError for one that is neither an Identity nor None."""
+        found: object = self._function(request)
+        if found is None or isinstance(found, Identity):
+            return found
+        returned = type(found).__name__
+        raise TypeError(f"the function auth returned a {returned}: return an Identity, or None for nobody")
 
     def signing_key(self) -> bytes:
         """Empty."""

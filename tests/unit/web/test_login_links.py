@@ -9,6 +9,7 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.app import create_app
+from jobrunner.web.auth import Identity, Role
 from jobrunner.web.login import LoginLinks
 from jobrunner.web.sessions_and_login_throttle import MOST
 from tests.unit.web.conftest import Browser
@@ -149,6 +150,38 @@ def test_a_token_that_lasts_is_not_taken_from_a_link(browse: Browse) -> None:
 def test_an_application_that_names_no_login_is_told_to(client: Client) -> None:
     with pytest.raises(InvalidOption, match="auth is not given"):
         create_app(client)
+
+
+class AsksLater:
+    """A callable whose call is a coroutine."""
+
+    async def __call__(self, _: Any) -> Identity | None:
+        return None
+
+
+async def asks_later(_: Any) -> Identity | None:
+    return None
+
+
+@pytest.mark.parametrize(("auth", "name"), [(asks_later, "asks_later"), (AsksLater(), "AsksLater")])
+def test_an_auth_that_would_have_to_be_awaited_is_refused(client: Client, auth: Any, name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"auth={name} is a coroutine function: give a plain one"):
+        create_app(client, auth=auth)
+
+
+@pytest.mark.parametrize(
+    ("auth", "reason"),
+    [
+        (lambda _: "ann", "the function auth returned a str: return an Identity"),
+        (lambda _: Identity(name="ann", role="admin"), r"Identity\(name=str, role=str\): give a name"),  # type: ignore[arg-type]
+        (lambda _: Identity(name=None, role=Role.ADMIN), r"Identity\(name=NoneType, role=Role\)"),  # type: ignore[arg-type]
+    ],
+)
+def test_who_is_no_identity_does_not_come_in_and_the_log_says_why(
+    client: Client, auth: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Browser(create_app(client, auth=auth)).get("/", headers=JSON).status_code == 500
+    assert re.search(reason, caplog.text)
 
 
 def test_below_a_path_links_cookies_and_the_way_on_have_the_path(client: Client, links: LoginLinks) -> None:
