@@ -176,7 +176,7 @@ def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
         return peer
     said = [part for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
     for part in reversed(said):
-        host = part.strip()
+        host = _without_port(part.strip())
         if _address(host) is None:
             return peer
         if not is_among(host, trusted):
@@ -255,6 +255,13 @@ def _host_name(request: HTTPConnection) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
+
+
+def _without_port(said: str) -> str:
+    """1.2.3.4 of `1.2.3.4:5678`, as load balancers of Azure write it, and ::1 of `[::1]:5678` or `[::1]`."""
+    if said.startswith("["):
+        return said[1:].partition("]")[0]
+    return said.partition(":")[0] if said.count(":") == 1 else said
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

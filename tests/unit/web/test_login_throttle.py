@@ -192,6 +192,11 @@ def test_an_address_that_a_proxy_names_counts_only_if_the_proxy_is_trusted(brows
         ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.1"),
         ("::ffff:10.0.0.1", "2001:db8::7", "2001:db8::7"),
         ("testclient", "2.2.2.2", "testclient"),
+        ("10.0.0.1", "2.2.2.2:41234", "2.2.2.2"),
+        ("10.0.0.1", "2.2.2.2, 10.0.0.2:80", "2.2.2.2"),
+        ("10.0.0.1", "[2001:db8::7]:41234", "2001:db8::7"),
+        ("10.0.0.1", "[2001:db8::7]", "2001:db8::7"),
+        ("10.0.0.1", "[<script>]:80", "10.0.0.1"),
     ],
 )
 def test_the_address_is_the_last_one_that_can_be_believed(peer: str, said: str, address: str) -> None:
