@@ -1,6 +1,7 @@
 """`jobrunner queues limit`, `settings` and `reset`: settings of a queue, given and shown in words."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +11,7 @@ from jobrunner.cli.events import note, operator_name
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, facts, table, when
 from jobrunner.cli.suggestions import check_queue, queue_names, with_create
-from jobrunner.client.queue import configure_as
+from jobrunner.client.queue import Queue, configure_as
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import exact_duration
@@ -185,7 +186,7 @@ def reset(shared: CommonOptions, queue: str, names: tuple[str, ...]) -> None:
         back = {name: one.declared for name, one in origins.items()
                 if one.is_overridden and (not names or name in names)}  # fmt: skip
         if not back:
-            raise Refusal(f"no declared setting of queue {queue} was changed by hand")
+            raise Refusal(f"no declared setting of queue {queue} was changed by hand{_undeclared(asked, origins)}")
         configure_as(asked, operator_name(), back)
         note(client, "queue.reset", queue, "set back " + ", ".join(back))
     if shared.as_json:
@@ -193,3 +194,13 @@ def reset(shared: CommonOptions, queue: str, names: tuple[str, ...]) -> None:
     else:
         named = [(name.replace("_", "-"), setting_text(value)) for name, value in back.items()]
         echo(facts([("queue", queue), *named]))
+
+
+def _undeclared(queue: Queue, origins: Mapping[str, SettingOrigin]) -> str:
+    """Names what was set by hand and cannot be set back, as there is no declared value; empty when nothing was."""
+    current, plain = queue.settings(), QueueSettings()
+    names = [name for name, one in origins.items()
+             if one.changed_by and not one.is_declared and getattr(current, name) != getattr(plain, name)]  # fmt: skip
+    if not names:
+        return ""
+    return f"; no program declares {', '.join(names)}: jobrunner queues limit {queue.name} changes or lifts it"

@@ -280,3 +280,7 @@ def test_a_declared_setting_that_was_changed_by_hand_says_so_and_can_be_reset(
     cli("queues", "limit", "mail", "--rate", "none")
     assert cli("queues", "reset", "mail", "--json").value["reset"]["rate"]["max_tokens"] == 15
     assert cli("queues", "reset", "mail").err.strip().endswith("no declared setting of queue mail was changed by hand")
+
+    cli("queues", "limit", "mail", "--history", "7d", "--max-size", "none")
+    undeclared = cli("queues", "reset", "mail").err
+    assert "no program declares history: jobrunner queues limit mail changes or lifts it" in undeclared
