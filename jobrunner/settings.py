@@ -259,7 +259,8 @@ def _table(text: str) -> Mapping[str, Any]:
     """Cached by the content of the file: each new client reads it, and parsing takes 5 ms."""
     import tomllib  # a program in no project reads no file
 
-    table: Mapping[str, Any] = tomllib.loads(text).get("tool", {}).get("jobrunner", {})
+    tools = tomllib.loads(text).get("tool", {})
+    table: Mapping[str, Any] = tools.get("jobrunner", {}) if isinstance(tools, Mapping) else {}
     return table
 
 
@@ -268,6 +269,8 @@ def _read_table(path: Path) -> FileSettings:
         table = _table(path.read_text("utf-8"))
     except (OSError, ValueError) as error:  # among them those of tomllib and of the encoding
         raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
+    if not isinstance(table, Mapping):
+        raise InvalidOption(f"jobrunner = {describe(table)} in {path}: give a table, [tool.jobrunner]")
     check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
     if "release" in table:
         check_release(table["release"], f"release in {path}")
@@ -276,7 +279,7 @@ def _read_table(path: Path) -> FileSettings:
             raise InvalidOption(f"{name} = {table[name]!r} in {path}: give a string")
     for name, remedy in _LISTS.items():
         listed = table.get(name, [])
-        if isinstance(listed, str) or not all(isinstance(one, str) for one in listed):
+        if not (isinstance(listed, list) and all(isinstance(one, str) for one in listed)):
             raise InvalidOption(f"{name} = {listed!r} in {path}: give a list of {remedy}")
     for name in ("dashboard", "job_defaults", "queues", "spark"):
         if not isinstance(table.get(name, {}), Mapping):

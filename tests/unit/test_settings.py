@@ -54,6 +54,8 @@ def test_modules_come_from_the_nearest_pyproject(project: Path) -> None:
         ("[tool.jobrunner]\nulr = 'x'", UnknownOption, "did you mean 'url'"),
         ("[tool.jobrunner]\nurl = 5", InvalidOption, "url = 5"),
         ("[tool.jobrunner]\nmodules = 'tasks'", InvalidOption, "list of module names"),
+        ("[tool.jobrunner]\nredact = 5", InvalidOption, "redact = 5"),
+        ("[tool]\njobrunner = 5", InvalidOption, "give a table, [tool.jobrunner]"),
         ("[tool.jobrunner", InvalidOption, "cannot be read"),
     ],
 )
