@@ -88,6 +88,13 @@ def test_a_proxy_may_take_the_prefix_off_or_leave_it(client: Client, passed_on: 
     assert 'href="/jobs/queues/mail' in page.text
 
 
+def test_a_prefix_may_be_the_name_of_a_page_where_the_proxy_keeps_it(client: Client) -> None:
+    browser = Browser(create_app(client, auth=Loopback(), prefix_path="/tasks"))
+
+    assert "<title>Tasks" in browser.get("/tasks/tasks").text
+    assert "<title>Overview" in browser.get("/tasks/").text
+
+
 def test_a_prefix_is_a_path() -> None:
     assert [checked_prefix(one) for one in ("", "/", "jobs/", "/a/b-c")] == ["", "", "/jobs", "/a/b-c"]
     for wrong in ("/a b", "/<x>", "/a//b", "/\n"):
