@@ -147,7 +147,7 @@ class DeltaLake:
 
     def compact(self) -> int:
         try:
-            done = self._table.optimize.compact()
+            done = self._table.optimize.compact(partition_filters=self._without_tildes() or None)
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         return int(done["numFilesRemoved"])
@@ -184,6 +184,15 @@ class DeltaLake:
         storage = self.storage
         found = {one.path: one.mtime_ns / 1e9 for one in storage.list("") if one.path in unnamed}
         return Orphans(names=found, storage=storage)
+
+    def _without_tildes(self) -> list[tuple[str, str, list[str]]]:
+        """Filters that leave out partitions, and with them those of null, that have a file which the library named
+        after a text with a `~`: it does not find such a file again, and would rewrite nothing."""
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        named = actions.filter(pc.match_substring(actions.column("path").cast(pa.string()), "~"))
+        texts = {name: named.column(f"partition.{name}").unique().to_pylist() for name in self.partition_by}
+        odd = {name: [one for one in found if isinstance(one, str) and "~" in one] for name, found in texts.items()}
+        return [(name, "not in", sorted(found)) for name, found in odd.items() if found]
 
     def _check_ntz(self, fields: Sequence[Any]) -> None:
         features = self._table.protocol().writer_features or []

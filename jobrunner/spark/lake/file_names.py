@@ -30,10 +30,11 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _as_name(batch_id: str) -> str:
-    """A batch id in a path: other characters as `~` and their code, as a URL would change them."""
-    return "".join(one if one in _PLAIN else f"~{ord(one):x}~" for one in batch_id)
+    """A batch id in a path: other characters as `!` and their code, as a URL would change them. A `~` would do for all
+    but the compaction of deltalake, which looks for the file under its code, `%7E`, and finds none."""
+    return "".join(one if one in _PLAIN else f"!{ord(one):x}!" for one in batch_id)
 
 
 def _as_id(name: str) -> str:
-    parts = name.split("~")
+    parts = name.split("!")
     return "".join(chr(int(part, 16)) if place % 2 else part for place, part in enumerate(parts))

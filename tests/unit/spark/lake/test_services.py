@@ -68,6 +68,26 @@ def test_many_small_files_become_one_and_the_table_still_knows_its_batches(lake,
         lake.write(part("c"), numbers(9, day=["mon"]))
 
 
+@pytest.mark.parametrize("before", ["late~{}-chain", "{}-mix@1", "name/{}"])
+def test_files_of_batches_of_chains_partitions_and_named_writes_become_one(lake, numbers, before):
+    for turn in range(3):
+        lake.write(part(before.format(turn)), numbers(turn))
+    assert compact_table(lake.table) == 3
+    assert lake.column() == [0, 1, 2]
+    assert lake.write(part(before.format(1), epoch=2), numbers(1)).repeated
+
+
+def test_delta_rewrites_a_partition_whose_text_has_a_tilde_once_and_the_others_again(tmp_path, numbers):
+    lake = Lake(f"delta:{tmp_path}/t")
+    rewritten = []
+    for turn in range(4):
+        rows = numbers(turn, turn, day=["~ann", "mon"], of=["a", "a"])
+        lake.write(part(f"b{turn}"), rows, partition_by=["day", "of"])
+        rewritten.append(compact_table(lake.table))
+    assert rewritten == [0, 4, 2, 2]
+    assert lake.column() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_a_commit_between_the_plan_of_a_rewrite_and_its_end_stays(lake, numbers, monkeypatch):
     for turn in range(3):
         lake.write(part(f"b{turn}"), numbers(turn))
