@@ -15,19 +15,18 @@ finds a file that is no Parquet file; afterwards it finds the merged folder. So 
 and reads again.
 """
 
-import fcntl
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobrunner.clock import unix_ms
-from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing, UsageError
+from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing
 from jobrunner.formatting import install_command
 from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges
 from jobrunner.spark.station.sink_folders import LocalFolders, folder_of
@@ -39,7 +38,6 @@ MERGING = "_jobrunner/merging"
 _MERGED = "batch=merged-"
 Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
 """Takes the number of bytes to merge; gives a callback for the number merged so far, or None to report nothing."""
-_LOCK = "_jobrunner/compact.lock"
 _SWITCH = "_jobrunner/switch"
 IN_THE_WAY = "batch=compaction-is-switching-folders"
 _WORDS = b"jobrunner spark compact is switching folders, or died while it did: read again, or run it again\n"
@@ -124,7 +122,7 @@ class _Compaction:
     def run(self, *, dry_run: bool) -> Compacted:
         if dry_run:
             return self._result(self._groups(), 0)
-        with self._locked():
+        with self._folders.compacting():
             recovered = self._recover()
             groups = self._groups()
             before = self._result(groups, recovered)
@@ -151,17 +149,6 @@ class _Compaction:
             files_before=files, files_after=files - sum(len(one.files) for one in merged) + after,
             bytes_merged=sum(one.size for one in merged), recovered=recovered, skipped=tuple(self._skipped),
         )  # fmt: skip
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The system gives the lock back when this process dies."""
-        (self._path / "_jobrunner").mkdir(exist_ok=True)
-        with (self._path / _LOCK).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UsageError(f"another process compacts {self._path}; wait until it ends") from error
-            yield
 
     def _recover(self) -> int:
         """Carries out what a process decided that died, and removes what it left undecided."""

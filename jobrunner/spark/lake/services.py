@@ -1,9 +1,11 @@
 """Services for tables of a lakehouse: small files are rewritten, files that no version names are removed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from jobrunner.clock import unix_ms
@@ -11,8 +13,10 @@ from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.lake.file_names import owner_of
+from jobrunner.spark.lake.files import local_path
 from jobrunner.spark.lake.identity import KEPT_DAYS, is_written
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason
+from jobrunner.spark.station.sink_folders import LocalFolders
 
 SAFE_AGE = timedelta(days=KEPT_DAYS)
 _TRIES = 5
@@ -31,10 +35,27 @@ class CleanUp:
 def compact_table(table: str) -> int:
     """Rewrites the small files of a table into large ones, in one transaction, while sinks write to it.
 
-    Returns how many files there were. They stay until `clean_up_table`, for readers. Raises TableError.
+    Returns how many files there were. They stay until `clean_up_table`, for readers. Raises UsageError while another
+    process compacts the table, TableError.
     """
     opened = open_table(address_of(table))
-    return _between_commits(opened, "compacting it", opened.compact)
+    _load(opened)
+    with _alone(opened):
+        return _between_commits(opened, "compacting it", opened.compact)
+
+
+@contextmanager
+def _alone(table: LakeTable) -> Iterator[None]:
+    """Holds the lock of compactions, where the table is on this machine. Of two at once on a Delta table, `deltalake`
+    commits both, though they replace the same files, and each row is there twice; so the table is loaded within it."""
+    if not table.storage.is_local:
+        yield
+        return
+    try:
+        with LocalFolders(Path(local_path(table.storage.root))).compacting():
+            yield
+    except OSError as error:
+        raise TableError(f"table {table.address}: compacting it failed: {reason(error)}") from error
 
 
 def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: bool = False) -> CleanUp:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from jobrunner.errors import PipelineError
+from jobrunner.errors import PipelineError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+COMPACTION_LOCK = "_jobrunner/compact.lock"
 FOLDER_COLUMN = "batch"
 """The column of which the name of a batch's folder is the value, for readers of partitioned folders."""
 
@@ -219,6 +220,20 @@ class LocalFolders:
         with at.open("ab") as file:
             with suppress(OSError):  # a mounted file system may have none
                 fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """Holds the lock of a compaction, which the system gives back when this process dies. Raises UsageError while
+        another one has it."""
+        at = self._root / COMPACTION_LOCK
+        at.parent.mkdir(exist_ok=True)
+        with at.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(f"another process compacts {self._root}; wait until it ends") from error
             yield
 
 

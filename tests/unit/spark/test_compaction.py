@@ -321,8 +321,7 @@ def test_a_compaction_that_comes_between_the_steps_of_an_attempt(tmp_path, at_ea
 
 def test_one_process_at_a_time(batches):
     root, _ = batches
-    compaction = batch_folders._Compaction(root, LocalFolders(root), 0, SIZE, lambda _: nullcontext())
-    with compaction._locked(), pytest.raises(UsageError, match="another process compacts"):
+    with LocalFolders(root).compacting(), pytest.raises(UsageError, match="another process compacts"):
         run(root)
 
 

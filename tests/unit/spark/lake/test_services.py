@@ -1,6 +1,7 @@
 """What a table remembers, for how long, and what compaction and clean-up leave of it."""
 
 import os
+import re
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -13,7 +14,7 @@ from pyiceberg.table.statistics import PartitionStatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from jobrunner.clock import unix_ms
-from jobrunner.errors import BatchLost, TableError
+from jobrunner.errors import BatchLost, TableError, UsageError
 from jobrunner.spark.lake import iceberg
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.files import local_path
@@ -66,6 +67,27 @@ def test_many_small_files_become_one_and_the_table_still_knows_its_batches(lake,
     assert lake.write(part("b3", epoch=2), numbers(3, day=["mon"])).repeated
     with pytest.raises(BatchLost):
         lake.write(part("c"), numbers(9, day=["mon"]))
+
+
+def test_of_two_compactions_at_once_one_is_refused_and_no_row_is_doubled(lake, numbers, monkeypatch):
+    for turn in range(3):
+        lake.write(part(f"b{turn}"), numbers(turn))
+    kind, said = type(open_table(lake.address)), []
+    compact = kind.compact
+
+    def meet_another(table):
+        monkeypatch.setattr(kind, "compact", compact)
+        try:
+            compact_table(lake.table)
+        except UsageError as error:
+            said.append(str(error))
+        return compact(table)
+
+    monkeypatch.setattr(kind, "compact", meet_another)
+    assert compact_table(lake.table) == 3
+    assert lake.column() == [0, 1, 2]
+    assert re.fullmatch(r"another process compacts /\S+/late; wait until it ends", *said)
+    assert compact_table(lake.table) == 0
 
 
 @pytest.mark.parametrize("before", ["late~{}-chain", "{}-mix@1", "name/{}"])
