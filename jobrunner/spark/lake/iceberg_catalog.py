@@ -2,17 +2,21 @@
 
 A catalog in a SQL database makes tables of its own when it is opened for the first time. The library looks whether they
 are there before it makes them, and does the same for a namespace, so of two processes that begin together one may fail.
+It waits for ever for the answer of a REST catalog, and a station would with it, so requests get a time limit here.
 """
 
 from contextlib import suppress
+from functools import cache, partial
 from random import uniform
 from typing import Any
 
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import _ENV_CONFIG, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
 from jobrunner.clock import sleep
 
+ANSWER_S = 60.0
+"""Longest wait for an answer of a REST catalog, to each request."""
 _TRIES = 5
 _LONGEST_S = 0.2
 _MADE_BY_ANOTHER = ("already exists", "duplicate key")
@@ -23,12 +27,12 @@ def open_catalog(name: str) -> Any:
     """The catalog of this name. Raises what the library and the database raise."""
     for _ in range(_TRIES - 1):
         try:
-            return load_catalog(name)
+            return _load(name)
         except Exception as error:  # of SQLAlchemy, which a REST catalog does not need
             if not any(words in str(error) for words in _MADE_BY_ANOTHER):
                 raise
         sleep(uniform(0, _LONGEST_S))
-    return load_catalog(name)
+    return _load(name)
 
 
 def make_namespace(catalog: Any, name: str) -> None:
@@ -39,3 +43,25 @@ def make_namespace(catalog: Any, name: str) -> None:
     except Exception:  # of SQL: two processes made it
         if not catalog.namespace_exists(name):
             raise
+
+
+def _load(name: str) -> Any:
+    settings: Any = _ENV_CONFIG.get_catalog_config(name) or {}
+    uri, kind = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
+    if uri and (kind == "rest" or (not kind and uri.startswith("http"))):  # as the library finds it out
+        return _rest_catalog()(name, **settings)
+    return load_catalog(name)
+
+
+@cache
+def _rest_catalog() -> type:
+    """The library's catalog, whose requests end. Imported here, as other catalogs do without requests."""
+    from pyiceberg.catalog.rest import RestCatalog
+
+    class LimitedRestCatalog(RestCatalog):
+        def _create_session(self) -> Any:
+            session = super()._create_session()
+            session.request = partial(session.request, timeout=ANSWER_S)  # type: ignore[method-assign]
+            return session
+
+    return LimitedRestCatalog

@@ -1,10 +1,13 @@
 """Tables that cannot be reached: each error names the table and the cause, and writing goes on when that is mended."""
 
+import socket
+
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
 from jobrunner.errors import SparkMissing, TableError
 from jobrunner.etl import table_sink
+from jobrunner.spark.lake import iceberg_catalog
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.delta import DeltaLake
 from jobrunner.spark.lake.services import clean_up_table
@@ -28,6 +31,16 @@ def test_a_catalog_that_nobody_configured_and_one_that_is_away(catalog, numbers,
     away = Lake(f"iceberg:{catalog('away', uri='http://127.0.0.1:9/', type='rest')}.db.late")
     with pytest.raises(TableError, match=r"table iceberg:away\.db\.late: opening its catalog failed: "):
         away.write(part("a"), numbers(1))
+
+
+@pytest.mark.parametrize("told", [{"type": "rest"}, {"type": ""}])
+def test_a_catalog_that_takes_requests_and_answers_none(catalog, numbers, monkeypatch, told):
+    monkeypatch.setattr(iceberg_catalog, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = catalog("silent", uri=f"http://127.0.0.1:{server.getsockname()[1]}", **told)
+        lake = Lake(f"iceberg:{silent}.db.late")
+        with pytest.raises(TableError, match=r"table iceberg:silent\.db\.late: opening its catalog .*timed out"):
+            lake.write(part("a"), numbers(1))
 
 
 def test_a_catalog_whose_database_is_no_folder(catalog, numbers, tmp_path):
