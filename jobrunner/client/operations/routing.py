@@ -77,8 +77,9 @@ class Router:
         call_in_forks(self._begin_in_fork)
 
     def _begin_in_fork(self) -> None:
-        """Frees the lock in a forked child: a thread of its parent may have held it."""
+        """Frees the lock in a forked child: a thread of its parent may have held it, or may have measured."""
         self._counting = threading.Lock()
+        self._measured_at = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -90,18 +91,26 @@ class Router:
         return not is_seen and monotonic() >= self._measured_at + _MEASURED_IF_BOUNDED_S
 
     def measuring(self) -> Operation[None]:
-        """Measures the backlogs. A node that is away is left out until the next measure."""
+        """Measures the backlogs. A node that is away is left out until the next measure.
+
+        Others go on with what is known, however long this takes: a second measure beside it would have each forget what
+        was placed before the other began, and fill a shard beyond its part of `max_size`.
+        """
         self._sent = 0
         self._since.clear()
-        began = self._measured_at = monotonic()  # others go on with what is known
+        began = measured_at = monotonic()
+        self._measured_at = _NEVER
         asked: Calls = [backlog(keys) for keys in self._keys]
         if self.counts.max_size:
             asked += [scheduled(keys) for keys in self._keys]
-        found = yield EachReply(asked)
-        held: list[float] = [_AWAY if isinstance(one, JobrunnerError) else one for one in found]
-        count = len(self._keys)
-        self._take([sum(held[number::count]) + self._since[number] for number in range(count)])
-        self._measured_at = monotonic() + 10 * (monotonic() - began)
+        try:
+            found = yield EachReply(asked)
+            held: list[float] = [_AWAY if isinstance(one, JobrunnerError) else one for one in found]
+            count = len(self._keys)
+            self._take([sum(held[number::count]) + self._since[number] for number in range(count)])
+            measured_at = monotonic() + 10 * (monotonic() - began)
+        finally:
+            self._measured_at = measured_at
 
     def measure_again(self) -> None:
         """A task was refused, so what is known of the backlogs is wrong."""

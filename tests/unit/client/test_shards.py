@@ -25,6 +25,7 @@ from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_
 from jobrunner.broker.shards import is_shard, shard_name, whole_queue
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.lease import Lease
+from jobrunner.client.operations import routing
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.routing import Router
 from jobrunner.client.operations.slice_balancer import SliceBalancer
@@ -741,6 +742,49 @@ def test_threads_that_place_tasks_at_the_same_time_lose_no_shard(monkeypatch: py
         other.join()
     assert len({id(shards) for _, _, shards in router._nodes}) == 2
     assert sorted(number for _, _, shards in router._nodes for _, _, number in shards) == list(range(8))
+
+
+def mails(count: int) -> list[Task]:
+    return [Task(id=new_id("mail"), queue="mail", payload=b"") for _ in range(count)]
+
+
+@pytest.fixture
+def full_router(monkeypatch: pytest.MonkeyPatch) -> Router:
+    """A router that knows of no room in any shard, on a clock that a test sets by `routing.monotonic`."""
+    monkeypatch.setattr(routing, "monotonic", lambda: 1000.0)
+    router = Router(Keys("x"), "mail", ShardCounts(4, 4, 4, max_size=40), lambda _: None)
+    router.place(mails(40))
+    assert router.is_due
+    return router
+
+
+def test_a_measure_that_takes_long_is_the_only_one(full_router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one forgot what was placed since the first began, and a shard got more than its part of `max_size`."""
+    meanwhile, later = mails(20), mails(20)
+    measure = full_router.measuring()
+    next(measure)
+    monkeypatch.setattr(routing, "monotonic", lambda: 5000.0)
+    for task in meanwhile:
+        assert not full_router.is_due
+        full_router.place_one(task)
+    with pytest.raises(StopIteration):
+        measure.send([0] * 8)
+    for task in later:
+        full_router.place_one(task)
+
+    assert set(Counter(task.queue for task in meanwhile + later).values()) == {10}
+
+
+def test_a_measure_that_is_broken_off_keeps_no_later_one_away(
+    full_router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = full_router.measuring()
+    next(measure)
+    assert not full_router.is_due
+    measure.close()
+    monkeypatch.setattr(routing, "monotonic", lambda: 1001.0)
+
+    assert full_router.is_due
 
 
 def test_a_forked_child_places_tasks_though_a_thread_of_its_parent_was_placing_one() -> None:
