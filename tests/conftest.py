@@ -50,6 +50,8 @@ settings.load_profile("tests")
 _prefixes = itertools.count(1)
 _MARKED_FOLDERS = ("spark", "browser")
 """Folders whose tests all carry the mark of the same name."""
+_MUST_HAVE = re.compile(r"(spark|processes|reliability|topology|browser)(?: and not slow| and slow)?$")
+"""Expressions of -m that select only tests with that mark."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,7 +98,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips folders that -m deselects as a whole, unless one is named: to import pandas and PySpark takes seconds."""
+    """Skips what -m deselects as a whole: each process of a run imports all modules that it collects, which takes ten
+    seconds. These are folders, unless one is named (they import pandas and PySpark), and modules that do not have the
+    mark which each selected test must have."""
+    if collection_path.is_file():
+        wanted = _MUST_HAVE.match(config.getoption("markexpr"))
+        return True if wanted and not _may_have(wanted[1], collection_path) else None
     mark = collection_path.name
     if mark not in _MARKED_FOLDERS or collection_path.parent != Path(__file__).parent:
         return None
@@ -104,6 +111,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     is_named = any(Path(word.partition("::")[0]).resolve().is_relative_to(collection_path) for word in config.args)
     return None if is_named else True
+
+
+def _may_have(mark: str, module: Path) -> bool:
+    """Whether a test of this module may carry the mark: it is named there, or all of the folder carry it."""
+    return mark == module.parent.name or f"mark.{mark}" in module.read_text("utf-8")
 
 
 @pytest.fixture(autouse=True)
