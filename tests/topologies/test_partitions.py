@@ -86,7 +86,7 @@ def test_a_dead_node_keeps_nobody_from_the_shards_on_the_others(how: str) -> Non
 
 @pytest.mark.parametrize("how", ["commit_many", "rollback_many", "extend_many", "release_many", "move_many"])
 def test_of_reports_on_a_batch_only_those_to_a_dead_node_fail(how: str) -> None:
-    """The error was that of the dead node alone, and nobody was told which reports the others took."""
+    """The error was that of the dead node alone; it did not say which reports the other nodes had taken."""
     spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
     try:
         with Client(spread.url, "t", retry_timeout=1) as client:
