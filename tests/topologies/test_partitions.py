@@ -31,6 +31,14 @@ def spread() -> Iterator[Spread]:
 
 
 @pytest.fixture
+def lenient() -> Iterator[Spread]:
+    """A cluster that serves the slots of the other nodes while one is away."""
+    started = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    yield started
+    started.remove()
+
+
+@pytest.fixture
 def client(spread: Spread) -> Iterator[Client]:
     with Client(spread.url, "t", retry_timeout=30) as made:
         yield use(made)
@@ -54,90 +62,80 @@ def test_nodes_get_equal_numbers_of_tasks_whatever_shards_they_have(client: Clie
 
 
 @pytest.mark.parametrize("how", ["reserve", "pop"])
-def test_a_dead_node_keeps_nobody_from_the_shards_on_the_others(how: str) -> None:
+def test_a_dead_node_keeps_nobody_from_the_shards_on_the_others(lenient: Spread, how: str) -> None:
     """What they hand out is had; that the queue has no more is not said while one of its nodes is away."""
-    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
-    try:
-        with Client(spread.url, "t", retry_timeout=1) as client:
-            queue = client.queue("mail")
-            queue.configure(partitions=8)
-            ids = queue.push_many(range(400))
-            queue.release_many(queue.reserve(80))  # all shards had tasks when they were last asked
-            owners = {name: node_of(client, spread, name) for name in shard_names("mail", 8)}
-            dead = next(owner for owner in owners.values() if owner is not owners["mail"])
-            there = {one for one in ids if owners[tag_of_id(one) or ""] is not dead}
-            assert 0 < len(there) < 400
-            dead.kill()
-            taken: list[str] = []
+    with Client(lenient.url, "t", retry_timeout=1) as client:
+        queue = client.queue("mail")
+        queue.configure(partitions=8)
+        ids = queue.push_many(range(400))
+        queue.release_many(queue.reserve(80))  # all shards had tasks when they were last asked
+        owners = {name: node_of(client, lenient, name) for name in shard_names("mail", 8)}
+        dead = next(owner for owner in owners.values() if owner is not owners["mail"])
+        there = {one for one in ids if owners[tag_of_id(one) or ""] is not dead}
+        assert 0 < len(there) < 400
+        dead.kill()
+        taken: list[str] = []
 
-            def take() -> int:
-                found = queue.reserve(20) if how == "reserve" else queue.pop(20)
-                taken.extend(one.id for one in found)
-                return len(found)
+        def take() -> int:
+            found = queue.reserve(20) if how == "reserve" else queue.pop(20)
+            taken.extend(one.id for one in found)
+            return len(found)
 
-            while len(taken) < len(there):
-                assert take()
-            assert sorted(taken) == sorted(there)
-            with pytest.raises(ServerUnavailable):
-                take()
-    finally:
-        spread.remove()
+        while len(taken) < len(there):
+            assert take()
+        assert sorted(taken) == sorted(there)
+        with pytest.raises(ServerUnavailable):
+            take()
 
 
 @pytest.mark.parametrize("how", ["commit_many", "rollback_many", "extend_many", "release_many", "move_many"])
-def test_of_reports_on_a_batch_only_those_to_a_dead_node_fail(how: str) -> None:
+def test_of_reports_on_a_batch_only_those_to_a_dead_node_fail(lenient: Spread, how: str) -> None:
     """The error was that of the dead node alone; it did not say which reports the other nodes had taken."""
-    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
-    try:
-        with Client(spread.url, "t", retry_timeout=1) as client:
-            queue = client.queue("orders/raw")
-            queue.configure(partitions=8)
-            for number in range(80):  # a batch would leave some shards empty
-                queue.push(number)
-            held: list[Lease] = []
-            while len(held) < 80:
-                held += queue.reserve(80)
-            owners = {name: node_of(client, spread, name) for name in {lease.queue for lease in held}}
-            dead = next(owner for owner in owners.values() if owner is not owners["orders/raw"])
-            queue.move_many(list({lease.queue: lease for lease in held}.values()), "clean")  # the target is known
-            held = [lease for lease in held if lease not in {one.queue: one for one in held}.values()]
-            dead.kill()
-            with pytest.raises(ReportsRefused) as refused:
-                getattr(queue, how)(held, *(["clean"] if how == "move_many" else []))
-            away = [owners[lease.queue] is dead for lease in held]
-            assert [isinstance(one, ReportUnsent | ReportUnknown) for one in refused.value.verdicts] == away
-            assert [one is True for one in refused.value.verdicts] == [not one for one in away]
-            with pytest.raises((ServerUnavailable, OutcomeUnknown)) as lost:
-                queue.commit_many([lease for lease in held if owners[lease.queue] is dead])
-            assert not isinstance(lost.value, ReportsRefused)
-    finally:
-        spread.remove()
+    with Client(lenient.url, "t", retry_timeout=1) as client:
+        queue = client.queue("orders/raw")
+        queue.configure(partitions=8)
+        for number in range(80):  # a batch would leave some shards empty
+            queue.push(number)
+        held: list[Lease] = []
+        while len(held) < 80:
+            held += queue.reserve(80)
+        owners = {name: node_of(client, lenient, name) for name in {lease.queue for lease in held}}
+        dead = next(owner for owner in owners.values() if owner is not owners["orders/raw"])
+        queue.move_many(list({lease.queue: lease for lease in held}.values()), "clean")  # the target is known
+        held = [lease for lease in held if lease not in {one.queue: one for one in held}.values()]
+        dead.kill()
+        with pytest.raises(ReportsRefused) as refused:
+            getattr(queue, how)(held, *(["clean"] if how == "move_many" else []))
+        away = [owners[lease.queue] is dead for lease in held]
+        assert [isinstance(one, ReportUnsent | ReportUnknown) for one in refused.value.verdicts] == away
+        assert [one is True for one in refused.value.verdicts] == [not one for one in away]
+        with pytest.raises((ServerUnavailable, OutcomeUnknown)) as lost:
+            queue.commit_many([lease for lease in held if owners[lease.queue] is dead])
+        assert not isinstance(lost.value, ReportsRefused)
 
 
-def test_tasks_go_to_the_other_shards_for_as_long_as_the_first_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_go_to_the_other_shards_for_as_long_as_the_first_is_away(
+    lenient: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its node knows how many shards there are, and is asked each minute."""
     late = [0.0]
     monkeypatch.setattr(routing, "monotonic", lambda: monotonic() + late[0])
-    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
-    try:
-        with Client(spread.url, "t", retry_timeout=1) as client:
-            queue = client.queue("mail")
-            queue.configure(partitions=8)
-            queue.push_many(range(400))
-            first = node_of(client, spread, "mail")
-            away = {name for name in shard_names("mail", 8) if node_of(client, spread, name) is first}
-            first.kill()
-            with monkeypatch.context() as unseen:
-                unseen.setattr(routing.Router, "is_due", property(lambda _: False))
-                with pytest.raises(OutcomeUnknown, match=r"may have been added|was applied or it was not"):
-                    _push_until_a_node_is_met_that_is_away(queue)
-            pushed: list[str] = []
-            for _ in range(3):
-                late[0] += routing.KNOWN_FOR_S + 1
-                pushed += [*queue.push_many(range(40)), queue.push(0)]
-            assert not {tag_of_id(one) for one in pushed} & away
-    finally:
-        spread.remove()
+    with Client(lenient.url, "t", retry_timeout=1) as client:
+        queue = client.queue("mail")
+        queue.configure(partitions=8)
+        queue.push_many(range(400))
+        first = node_of(client, lenient, "mail")
+        away = {name for name in shard_names("mail", 8) if node_of(client, lenient, name) is first}
+        first.kill()
+        with monkeypatch.context() as unseen:
+            unseen.setattr(routing.Router, "is_due", property(lambda _: False))
+            with pytest.raises(OutcomeUnknown, match=r"may have been added|was applied or it was not"):
+                _push_until_a_node_is_met_that_is_away(queue)
+        pushed: list[str] = []
+        for _ in range(3):
+            late[0] += routing.KNOWN_FOR_S + 1
+            pushed += [*queue.push_many(range(40)), queue.push(0)]
+        assert not {tag_of_id(one) for one in pushed} & away
 
 
 def _push_until_a_node_is_met_that_is_away(queue: Queue) -> None:

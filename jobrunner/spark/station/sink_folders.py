@@ -222,7 +222,6 @@ class LocalFolders:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-
     @contextmanager
     def compacting(self) -> Iterator[None]:
         """Holds the lock of a compaction, which the system gives back when this process dies. Raises UsageError while
