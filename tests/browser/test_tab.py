@@ -144,7 +144,7 @@ def test_the_page_of_a_task_says_when_it_has_left_the_server(shop: Any, chromium
 
     tab.wait_for_selector("#live-sign[data-state=lost]:has-text('gone')")
     assert "it never was, or it finished and is no longer kept" in tab.inner_text("#refused")
-    assert "waiting" in tab.inner_text("main")  # what was read last stays
+    assert "waiting" in tab.inner_text("main")  # the page keeps what it read last
 
     queue.push({"n": 2}, id="comes-back")
     tab.wait_for_selector("#refused", state="detached")

@@ -121,7 +121,7 @@ class Unprintable:
 
 @pytest.fixture(params=["console", "json"])
 def logged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What the log of a command writes; set up as it was before at the end."""
+    """The text that the log of a command writes. Logging is set up as before when the test ends."""
     stream, root, before = io.StringIO(), logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr(sys, "stderr", stream)
