@@ -228,10 +228,11 @@ class AsyncBroker:
         await connection.send(pack_calls(calls, now_ms))
         replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
-        while unknown := to_send_again(calls, replies):
-            packed = pack_unknown([calls[position] for position in unknown], now_ms)
+        before: list[int] = []
+        while (undone := to_send_again(calls, replies)) and undone != before:
+            before, packed = undone, pack_unknown([calls[position] for position in undone], now_ms)
             await connection.send(packed)
-            for position in unknown:
+            for position in undone:
                 replies[position] = await read_reply_async(connection)
         if calls and calls[-1].script is None and waits_for_disk(calls):
             replies[-1] = await _carry_out(connection, outlast_sync(calls, replies[-1]))

@@ -297,10 +297,11 @@ class Broker:
             meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
-        while unknown := to_send_again(calls, replies):
-            packed = pack_unknown([calls[position] for position in unknown], now_ms)
+        before: list[int] = []
+        while (undone := to_send_again(calls, replies)) and undone != before:
+            before, packed = undone, pack_unknown([calls[position] for position in undone], now_ms)
             connection.send(packed)
-            for position in unknown:
+            for position in undone:
                 replies[position] = read_reply(connection)
         if calls and calls[-1].script is None and waits_for_disk(calls):
             replies[-1] = _carry_out(connection, outlast_sync(calls, replies[-1]))

@@ -6,13 +6,14 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from jobrunner.broker.call import Call, command, key_of
-from jobrunner.broker.redis_errors import NoScriptError
+from jobrunner.broker.redis_errors import BusyLoadingError, NoScriptError
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused
 
 Steps = Generator[float | Sequence[Call[Any]], list[Any], Any]
 """Seconds to wait, or calls to send on the same connection, whose replies it takes; returns a reply."""
 
 _CONFIRMATIONS = ("WAIT", "WAITAOF")
+_DID_NOTHING = frozenset({NoScriptError, BusyLoadingError})
 _MARK_MS = 1000
 _MARK_ENDS = b":sent:confirmed"
 _SYNC_EVERY_S: Final = 1.01
@@ -114,11 +115,12 @@ def _disturbances(reply: Any) -> list[bytes]:
 
 
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
-    """Positions of the scripts that the server does not know, and of a confirmation behind them, whose reply is about
-    the time before they wrote anything."""
-    if NoScriptError not in map(type, replies):  # so it is after all exchanges but a few
+    """Positions of the scripts that the server does not know, of calls that it read while it was still loading its
+    data (it reads a long exchange in pieces), and of a confirmation behind them, whose reply is about the time before
+    they wrote anything."""
+    if _DID_NOTHING.isdisjoint(map(type, replies)):  # so it is after all exchanges but a few
         return []
-    positions = [position for position, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    positions = [position for position, reply in enumerate(replies) if type(reply) in _DID_NOTHING]
     if ends_with_confirmation(calls):
         positions.append(len(calls) - 1)
     return positions

@@ -37,6 +37,9 @@ _OURS: dict[type[Exception], type[ours.RedisError]] = {
     theirs.TimeoutError: ours.RedisTimeoutError,
     theirs.TryAgainError: ours.TryAgainError,
 }
+_REPLIES = (theirs.AuthenticationError, theirs.BusyLoadingError, theirs.ResponseError)
+"""Errors that are replies like any other, behind which more may come: redis-py would close the connection for the first
+two, and the replies behind them were lost."""
 _OWN = {"protocol": 2, "decode_responses": False, "health_check_interval": 0, "retry_on_timeout": False}
 """Options that a URL cannot change: replies are read as bytes in RESP 2, and only calls know what may be sent again."""
 _FILE_ERRORS = ("PEM", "X509")
@@ -165,9 +168,15 @@ class RedisPyConnection:
     def read_response(self) -> Any:
         """The next reply. Raises ResponseError for an error reply."""
         try:
-            return self._connection.read_response()
-        except theirs.RedisError as error:
+            return self._connection.read_response(disconnect_on_error=False)
+        except _REPLIES as error:
             raise translated(error) from error
+        except theirs.RedisError as error:
+            self.disconnect()
+            raise translated(error) from error
+        except BaseException:
+            self.disconnect()
+            raise
 
 
 async def _cancellable(asked: Awaitable[T]) -> T:
@@ -233,6 +242,12 @@ class AsyncRedisPyConnection:
     async def read_response(self) -> Any:
         """The next reply. Raises ResponseError for an error reply."""
         try:
-            return await self._connection.read_response()
-        except theirs.RedisError as error:
+            return await self._connection.read_response(disconnect_on_error=False)
+        except _REPLIES as error:
             raise translated(error) from error
+        except theirs.RedisError as error:
+            await self.disconnect(nowait=True)
+            raise translated(error) from error
+        except BaseException:
+            await self.disconnect(nowait=True)
+            raise

@@ -31,9 +31,11 @@ from jobrunner.errors import (
     PipelineError,
     ServerError,
     ServerFull,
+    ServerRefused,
     ServerUnavailable,
     StationError,
     TableError,
+    UnsafeServer,
 )
 from jobrunner.spark.executor_load import UNFIT
 from jobrunner.spark.running import is_over, text_of, told_lines
@@ -75,7 +77,9 @@ _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
 """Of a format that is misspelt or not installed, in an error of Java that PySpark does not convert."""
 _NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
 """Begins of errors, also of a Spark task: executors write the files of a table, and meet a disk that is full."""
-_OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull))
+_OUTAGE = tuple(
+    kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull, ServerRefused, UnsafeServer)
+)
 
 
 class Cause(StrEnum):

@@ -298,6 +298,7 @@ class Loading:
 
     def __init__(self, times: int) -> None:
         self.times = times
+        self.answered_first = 0
         self.asked = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -320,7 +321,8 @@ class Loading:
         if verb == b"CLIENT":
             return b"+OK\r\n"
         self.asked += 1
-        return b"-LOADING the dataset\r\n" if self.asked <= self.times else b":7\r\n"
+        is_loading = self.answered_first < self.asked <= self.times
+        return b"-LOADING the dataset\r\n" if is_loading else b":7\r\n"
 
     def close(self) -> None:
         self._listener.close()
@@ -344,6 +346,33 @@ def test_a_server_that_is_loading_is_waited_for_even_by_what_may_not_be_repeated
 
     assert connect(own.url).run(leader_calls.metadata_increment(keys, "job", "n", 1)) == 7
     assert own.asked == 4
+
+
+@pytest.mark.parametrize("calls", [3, 40])
+def test_calls_that_meet_the_end_of_loading_in_one_exchange_are_all_done_once(connect, loading, keys, calls):
+    own = loading(2)
+    increment = leader_calls.metadata_increment(keys, "job", "n", 1)  # may not be repeated
+
+    assert connect(own.url, retry_timeout_s=0).run_many([increment] * calls) == [7] * calls
+    assert own.asked == calls + 2
+
+
+def test_a_server_that_is_loading_is_waited_for_by_several_calls_that_may_not_be_repeated(connect, loading, keys):
+    own = loading(3)
+    increment = leader_calls.metadata_increment(keys, "job", "n", 1)
+
+    assert connect(own.url).run_many([increment, increment, increment]) == [7, 7, 7]
+    assert own.asked == 6
+
+
+def test_a_server_that_goes_on_loading_within_an_exchange_is_not_asked_for_ever(connect, loading, keys):
+    own = loading(10**9)
+    own.answered_first = 1
+    increment = leader_calls.metadata_increment(keys, "job", "n", 1)
+
+    with pytest.raises(ServerRefused, match="the dataset"):
+        connect(own.url, retry_timeout_s=0).run_many([increment, increment])
+    assert own.asked == 3
 
 
 def test_a_server_that_loads_for_longer_than_patience_is_unavailable(connect, loading, keys):

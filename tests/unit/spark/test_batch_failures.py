@@ -298,7 +298,8 @@ CAUSES = {
     Cause.CODE: [of_python("ModuleNotFoundError: No module named 'x'"), of_python("NameError: x"), StationError("x")],
     Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
                   of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed")],
-    Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x")],
+    Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x"), of_python("jobrunner.errors.ServerRefused: x"),
+                   of_python("jobrunner.errors.ServerFull: x"), of_python("jobrunner.errors.UnsafeServer: x")],
     Cause.LOST: [of_python("jobrunner.errors.BatchLost: x")],
 }  # fmt: skip
 
