@@ -7,6 +7,7 @@ fetches its page again, which is rendered from the same snapshot. (Server-sent e
 
 import asyncio
 import math
+import signal
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -35,6 +36,7 @@ from jobrunner.web.errors import TooBusy
 
 FRESH_S = 1.0
 EVERY_S = 2.0
+_STOP_CHECK_S = 0.25
 _REST = 4
 """A snapshot of many thousands of queues takes a while to read; it is used for this many times as long."""
 _MOST_TABS = 500
@@ -109,6 +111,7 @@ class LiveUpdates:
         self._tabs: dict[asyncio.Queue[bytes], str] = {}
         self._ends: dict[str, Callable[[], bool]] = {}
         self._loop: asyncio.Task[None] | None = None
+        self._stop_check: asyncio.Task[None] | None = None
         self._has_ended = False
 
     def glance(self, *, fresh: bool = False) -> DashboardSnapshot:
@@ -157,6 +160,8 @@ class LiveUpdates:
     async def _told(self, inbox: asyncio.Queue[bytes]) -> AsyncGenerator[bytes]:
         if self._loop is None or self._loop.done():
             self._loop = asyncio.get_running_loop().create_task(self._look_for_all())
+        if self._stop_check is None or self._stop_check.done():
+            self._stop_check = asyncio.get_running_loop().create_task(self._end_with_uvicorn())
         try:
             yield b"retry: 3000\n\n"
             while not self._has_ended and (event := await inbox.get()):
@@ -179,6 +184,14 @@ class LiveUpdates:
                 with suppress(asyncio.QueueFull):  # a tab that does not read misses a tick, and nothing else
                     inbox.put_nowait(event)
             await asyncio.sleep(EVERY_S)
+
+    async def _end_with_uvicorn(self) -> None:
+        """Ends the streams of a mounted dashboard when uvicorn has been told to stop: it would wait for them."""
+        while self._tabs:
+            if _uvicorn_stops():
+                for inbox in self._tabs:
+                    _end_stream(inbox)
+            await asyncio.sleep(_STOP_CHECK_S)
 
     def _ended(self) -> set[str]:
         """Owners of sessions that ended. While the server is away that is unknown, and no later events are sent."""
@@ -209,6 +222,16 @@ class LiveUpdates:
             total=self._pulse.total(),
             rates={queue.name: self._pulse.rates(queue.name) for queue in seen.queues},
         )
+
+
+def _uvicorn_stops() -> bool:
+    """Whether the uvicorn that handles the signals of this process is to stop.
+
+    An application learns that from its lifespan only, which uvicorn ends after the last connection. Signal handlers of
+    uvicorn, also of its workers under gunicorn, are methods of the server.
+    """
+    servers = (getattr(signal.getsignal(one), "__self__", None) for one in (signal.SIGINT, signal.SIGTERM))
+    return any(getattr(server, "should_exit", False) is True for server in servers)
 
 
 def _end_stream(inbox: asyncio.Queue[bytes]) -> None:

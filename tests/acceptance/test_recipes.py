@@ -66,3 +66,29 @@ def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
     assert worked.returncode == 0, worked.stderr
     read = "import shop.jobs; from orders.models import Order; o = Order.objects.get(); print(o.address, o.confirmed)"
     assert run("-c", read, cwd=tmp_path).stdout == "ada@example.org True\n"
+
+
+def test_djangos_staff_uses_the_dashboard_and_nobody_else(tmp_path: Path) -> None:
+    copy_out("recipes/django.md", tmp_path)
+    (tmp_path / "shop" / "urls.py").write_text("urlpatterns = []")
+    settings = tmp_path / "shop" / "settings.py"
+    settings.write_text(settings.read_text() + "ROOT_URLCONF = 'shop.urls'\nALLOWED_HOSTS = ['*']\n")
+    (tmp_path / "ask.py").write_text(
+        "from shop.asgi import application\n"
+        "from django.core.management import call_command\n"
+        "from django.contrib.auth import get_user_model\n"
+        "from django.test import Client as Browser\n"
+        "from starlette.testclient import TestClient\n"
+        "call_command('migrate', run_syncdb=True, verbosity=0)\n"
+        "web = TestClient(application)\n"
+        "for name, staff in (('ann', True), ('bob', False)):\n"
+        "    login = Browser()\n"
+        "    login.force_login(get_user_model().objects.create(username=name, is_staff=staff))\n"
+        "    cookie = 'sessionid=' + login.cookies['sessionid'].value\n"
+        "    page = web.get('/jobs/queues', headers={'cookie': cookie, 'accept': 'application/json'})\n"
+        "    print(name, page.status_code)\n"
+        "print('stranger', web.get('/jobs/queues').status_code)\n"
+        "print('others', web.get('/else').status_code)\n"
+    )
+    asked = run("ask.py", cwd=tmp_path)
+    assert asked.stdout.splitlines() == ["ann 200", "bob 401", "stranger 401", "others 404"], asked.stderr
