@@ -4,8 +4,10 @@ Processes in which attempts run import the same modules as their worker, so this
 program calls `jobrunner.tracing.instrument` and sets its provider up itself.
 """
 
+import atexit
 import os
 import sys
+import threading
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -14,7 +16,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import install_command
+from jobrunner.logs import SafeLogger
 from jobrunner.tracing import instrument
+
+_LAST_SPANS_S = 3.0
+_log = SafeLogger("jobrunner.tracing")
 
 
 def export_spans() -> None:
@@ -25,11 +31,31 @@ def export_spans() -> None:
     """
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         own = {} if "OTEL_SERVICE_NAME" in os.environ else {SERVICE_NAME: "jobrunner"}
-        provider = TracerProvider(resource=Resource.create(own))
+        provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
         if (exporter := _exporter(os.environ.get("OTEL_TRACES_EXPORTER", "otlp"))) is not None:
             provider.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(provider)
+        _send_the_last_at_exit(provider)
     instrument()
+
+
+def _send_the_last_at_exit(provider: TracerProvider) -> None:
+    """The provider's own end would hold up a worker that stops for half a minute while the collector is away."""
+    is_over = threading.Event()
+
+    def send() -> None:
+        is_over.wait()
+        provider.shutdown()
+
+    def end() -> None:
+        is_over.set()
+        sender.join(_LAST_SPANS_S)
+        if sender.is_alive():
+            _log.warning("the last spans were not sent: the collector does not answer", waited_s=_LAST_SPANS_S)
+
+    sender = threading.Thread(target=send, name="jobrunner-spans", daemon=True)
+    sender.start()  # now, as Python starts no threads any more when it exits
+    atexit.register(end)
 
 
 def _exporter(name: str) -> SpanExporter | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -329,6 +330,19 @@ def test_otel_sends_the_spans_of_attempts_where_the_variables_say(shell: Any, cl
     assert '"name": "process mail"' in said.err
     assert '"jobrunner.outcome": "succeeded"' in said.err
     assert '"service.name": "jobrunner"' in said.err
+
+
+def test_a_worker_that_stops_does_not_wait_for_a_collector_that_does_not_answer(shell: Any) -> None:
+    shell.write("jobs.py", "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): ...\n")
+    shell.run("enqueue", "greet", "-m", "jobs")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+              "OTEL_EXPORTER_OTLP_TIMEOUT": "600"}  # fmt: skip
+        said = shell.run("work", "jobs", "--burst", "--otel", **at)
+
+    assert said.code == 0, said.err
+    assert "the last spans were not sent" in said.err.splitlines()[-1]
 
 
 def test_otel_with_an_unknown_exporter_says_which_there_are(shell: Any) -> None:
