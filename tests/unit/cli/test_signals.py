@@ -1,11 +1,14 @@
 """Signals that come while a command starts. Each program is a process of its own, as signals belong to a process."""
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[3]
 SWALLOWED = """
 import os, signal, sys, threading, weakref
 from jobrunner.cli.signals import leave_at_signals, on_signals
@@ -46,3 +49,15 @@ def test_one_that_nothing_drops_ends_the_process() -> None:
     program = SWALLOWED.replace("{way}()", "os.kill(os.getpid(), signal.SIGTERM)")
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
     assert ran.returncode == 128 + signal.SIGTERM
+
+
+def test_ctrl_c_while_the_modules_of_the_command_are_imported_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobrunner", "status"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
