@@ -202,6 +202,11 @@ def check_meant(request: HTTPConnection, identity: Identity, key: bytes, given: 
     if not identity.by_browser and request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return
     if not is_same_origin(request):
+        if _is_same_host(request):
+            raise NotAllowed(
+                "the browser has this page at another port or scheme than the dashboard: let the proxy between them "
+                "pass on Host with its port (nginx: $http_host, not $host), and X-Forwarded-Proto"
+            )
         raise NotAllowed("this did not come from a page of this dashboard: open the page and try again there")
     browser = browser_of(request)
     expected = form_token(key, browser, identity.name) if browser else secrets.token_hex()
@@ -216,3 +221,14 @@ def is_same_origin(request: HTTPConnection) -> bool:
         return site == "same-origin"
     here = f"{'https' if is_secure(request) else 'http'}://{request.headers.get('host', '')}"
     return request.headers.get("origin", "") == here
+
+
+def _is_same_host(request: HTTPConnection) -> bool:
+    """Whether the origin differs in its scheme or port only, as behind a proxy that does not pass them on."""
+    _, _, origin = request.headers.get("origin", "").partition("://")
+    return bool(origin) and _without_port(origin) == _without_port(request.headers.get("host", ""))
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return name if port.isdecimal() else host

@@ -207,3 +207,23 @@ def test_what_was_not_foreseen_is_told_to_the_log_and_not_to_who_asks(
     assert "ZeroDivision" not in answer.text
     assert "content-security-policy" in answer.headers
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "advised"),
+    [("jobs.test", "http://jobs.test:8080", True), ("jobs.test", "https://jobs.test", True),
+     ("[::1]", "http://[::1]:8080", True), ("jobs.test", "http://evil.test", False),
+     ("jobs.test", "http://jobs.test.evil.test", False), ("jobs.test", "null", False),
+     ("jobs.test", "http://[", False)],
+)  # fmt: skip
+def test_a_proxy_that_drops_the_port_or_the_scheme_is_named_as_the_cause(
+    browse: Callable[..., Any], host: str, origin: str, advised: bool
+) -> None:
+    """Over plain HTTP a browser states the origin only, so nobody could log in, and the page said to try again."""
+    browser = browse(auth=as_role(Role.ADMIN), name="ann")
+    fields = {"csrf": browser.token(browser.dashboard)}
+
+    answer = browser.post("/queues/mail/pause", data=fields, headers={**JSON, "host": host, "origin": origin})
+
+    assert answer.status_code == 403
+    assert ("$http_host" in answer.json()["error"]) == advised
