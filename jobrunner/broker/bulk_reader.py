@@ -10,16 +10,18 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Self
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, raise_if_loading
 from jobrunner.broker.call import BROKEN, read_reply, server_error
 from jobrunner.broker.connect import Endpoint, ReconnectPolicy
-from jobrunner.broker.redis_errors import RedisError
+from jobrunner.broker.redis_errors import RedisError, error_of_reply
 from jobrunner.broker.resp import pack
 from jobrunner.errors import ServerUnavailable
 
 _AT_ONCE = 1 << 18
 """Bytes taken from the socket at a time."""
 _RETRY_TIMEOUT_S = 5.0
+_PING = pack((b"PING",))
+_DAMAGED = "WRONGTYPE"
 _PARTIAL = object()
 """Returned by the parser while a reply is incomplete, as any Python value could be a reply."""
 
@@ -72,12 +74,17 @@ class BulkReader:
             raise self._unavailable(error) from error
 
     def receive(self, count: int) -> list[Any]:
-        """The next replies; the reply of a refused command is its exception. Raises ServerUnavailable."""
+        """The next replies; that of a command on a damaged key (WRONGTYPE) is an exception. Raises ServerUnavailable,
+        and ServerRefused when a command was refused for another reason: what it asked for may be there."""
         try:
             found = self._replies.take(count)
         except BROKEN as error:
             raise self._unavailable(error) from error
         self.received = self._replies.bytes
+        if any(issubclass(kind, Exception) for kind in set(map(type, found))):
+            refused = (one for one in found if isinstance(one, Exception) and not str(one).startswith(_DAMAGED))
+            if (reply := next(refused, None)) is not None:
+                raise server_error(reply) from reply
         return found
 
     def give_back(self) -> None:
@@ -109,12 +116,23 @@ def _connected(endpoint: Endpoint, key: bytes) -> Any:
         try:
             connection = endpoint.open(key=key)
             connection.connect()
+            _check_has_loaded(connection)
         except BROKEN as error:
             policy.wait_to_connect(error)
         except RedisError as error:
             raise server_error(error) from error
         else:
             return connection
+
+
+def _check_has_loaded(connection: Any) -> None:
+    """Raises BusyLoadingError. A user who may not PING may ask other things."""
+    try:
+        connection.send(_PING)
+        raise_if_loading([read_reply(connection)])
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 class _FromHiredis:
@@ -159,4 +177,4 @@ def _replies(connection: Any) -> _FromHiredis | _FromRedis:
         from hiredis import Reader
     except ImportError:
         return _FromRedis(connection)
-    return _FromHiredis(connection, Reader(notEnoughData=_PARTIAL))
+    return _FromHiredis(connection, Reader(notEnoughData=_PARTIAL, replyError=error_of_reply))

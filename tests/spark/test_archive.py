@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from jobrunner import Client
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.clock import utc_now
@@ -129,6 +130,26 @@ def test_finished_and_dead_tasks_that_cannot_be_read_are_told(
     found = archive(spark, client, path, lag_s=0)
     assert found.rows == {"mail": 3, "orders/raw": 1}
     assert found.warnings == ("queue mail: 2 finished or dead tasks could not be read and are not archived",)
+
+
+def test_tasks_whose_read_the_server_refused_are_not_deleted(
+    spark: Any, server: Any, client: Any, path: str, finish: Any, raw: Any, keys: Any, audit: Any
+) -> None:
+    """They were left out like damaged ones, with a warning, and deleted."""
+    finish("mail", 3)
+    but_tasks = ("[^{]*", "{/}*", "{mail}:mail:*", "{mail}:outbox", "{orders}*")
+    all_but_tasks = [f"~{keys.prefix}:{rest}" for rest in but_tasks]
+    raw.execute_command("ACL", "SETUSER", "archivist", "on", "nopass", *all_but_tasks, "&*", "+@all")
+    try:
+        with Client(server.url.replace("://", "://archivist:any@"), keys.prefix) as limited:
+            with pytest.raises(JobrunnerError, match=r"was not written \(ServerRefused: .* refused this user"):
+                archive(spark, limited, path, trim=True, lag_s=0)
+            assert audit("mail")["done"] == 3
+            raw.execute_command("ACL", "SETUSER", "archivist", "~*")
+            found = archive(spark, limited, path, trim=True, lag_s=0)
+    finally:
+        raw.acl_deluser("archivist")
+    assert (found.rows, found.warnings, found.trimmed) == ({"mail": 3}, (), 3)
 
 
 @pytest.mark.parametrize("stopped_at", ["_write_files", "close", "trim"])

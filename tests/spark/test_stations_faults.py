@@ -169,6 +169,25 @@ def test_an_outage_of_the_server_is_no_failure_of_items(flights, drive, raw, key
     assert audit("flights/late") == NOTHING
 
 
+def test_a_damaged_item_costs_the_others_of_its_batch_nothing(flights, take, drive, raw, keys, audit):
+    """The refusal of its hash must neither fail the batch, nor hand it back as an outage for ever."""
+    seen = []
+
+    @flights.spark_sink("late", max_wait=0, schema="n int")
+    def store(df, spark, batch):
+        seen.append((batch.attempt, sorted(row.n for row in df.collect())))
+
+    _, second, _ = flights.push_many("late", [{"n": n} for n in range(3)])
+    lease = take("late").lease
+    raw.set(keys.queue("flights/late").task(second), "no hash")
+    lease.release()
+
+    assert drive("late") == 1
+
+    assert seen == [(2, [0, 2])]
+    assert audit("flights/late") == NOTHING
+
+
 @pytest.fixture
 def outage(monkeypatch):
     """outage(driver, n): the next n calls of the driver find no server; returns a list that is empty when they were."""

@@ -130,7 +130,7 @@ class _SliceReader:
         """The fields one by one, when every row is wanted."""
         try:
             columns = tuple(zip(*rows, strict=True))
-        except TypeError:  # a reply is an error, and no list
+        except TypeError:  # a hash is damaged: its reply is an error, and no list
             return None
         if self._types is not None or columns[0].count(self._name) < len(rows):
             return None

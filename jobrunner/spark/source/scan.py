@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import Call, command, server_error
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.resp import pack
 
@@ -58,10 +58,13 @@ class SetScan:
         self._count = count
         return pack(self._words())
 
-    def take(self, reply: list[bytes], ask: Ask) -> ScanPage:
-        """The page of a reply; empty only at the end. `ask` sends a command when the scan has to step back."""
+    def take(self, reply: list[bytes] | Exception, ask: Ask) -> ScanPage:
+        """The page of a reply; empty only at the end. `ask` sends a command when the scan has to step back. Raises
+        ServerRefused for the reply of a key that is no set."""
         step = _STEP_BACK
         while True:
+            if isinstance(reply, Exception):
+                raise server_error(reply) from reply
             ids, scores = reply[::2], reply[1::2]
             if self._is_beyond(ids, scores):
                 before = ask(b"ZCOUNT", self._key, b"-inf", b"(%b" % repr(self._after[0]).encode())  # type: ignore[index]

@@ -113,11 +113,11 @@ def new_nonce(kind: str = "") -> str:
 def cancelled_members(access: BatchConnections) -> frozenset[bytes]:
     """Ids of the members whose cancellation was requested before this attempt: no other begins for them. They are
     staged, as the row of such a member ends it as cancelled. Asked once, so that all reads of an attempt are alike."""
-    place, reader, found = access.place, access.reader, list[bytes]()
+    place, found = access.place, list[bytes]()
     for start in range(0, place.size, CHUNK):
         ids = _ids(access, start, CHUNK)
-        reader.send(pack_hash_reads(access.keys.tasks, ids, (b"cancel_requested", b"finished_at")))
-        for one, (is_asked, finished_at) in zip(ids, reader.receive(len(ids)), strict=True):
+        rows = _hashes(access, ids, (b"cancel_requested", b"finished_at"))
+        for one, (is_asked, finished_at) in zip(ids, rows, strict=True):
             if is_asked is not None and finished_at is None:  # else it was deleted since, and is history
                 found.append(one)
     if found:
@@ -133,14 +133,20 @@ def _ids(access: BatchConnections, start: int, count: int) -> list[bytes]:
     return [one for one in ids if one not in place.cancelled] if place.cancelled else ids
 
 
+def _hashes(access: BatchConnections, ids: list[bytes], fields: Sequence[bytes]) -> list[Any]:
+    """These fields of the members; nulls for one whose hash is gone, or is damaged."""
+    access.reader.send(pack_hash_reads(access.keys.tasks, ids, fields))
+    nulls = [None] * len(fields)
+    return [row if type(row) is list else nulls for row in access.reader.receive(len(ids))]
+
+
 def read_members(access: BatchConnections, start: int, count: int, payloads: PayloadReader) -> pa.RecordBatch:
     """Up to `count` members from position `start` on, without those that do not fit: they are staged as dead."""
-    place, reader = access.place, access.reader
+    place = access.place
     ids = _ids(access, start, count)
     if place.root != place.batch:
         ids = _still_members(access, ids)
-    reader.send(pack_hash_reads(access.keys.tasks, ids, _FIELDS))
-    kept, refused = _of_json(ids, reader.receive(len(ids)))
+    kept, refused = _of_json(ids, _hashes(access, ids, _FIELDS))
     arrays, misfits = payloads.read(kept[1])
     found = _table(kept, arrays, payloads, place.failures)
     if misfits:

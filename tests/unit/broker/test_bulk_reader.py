@@ -2,10 +2,12 @@
 
 import pytest
 
+from jobrunner.broker import bulk_reader
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, _FromRedis, pack_hash_reads
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.redis_errors import BusyLoadingError
 from jobrunner.broker.resp import pack
 from jobrunner.errors import ServerRefused, ServerUnavailable
 
@@ -45,6 +47,35 @@ def test_a_refused_command_is_an_error_among_the_replies_and_the_others_go_on(re
     assert isinstance(second, Exception)
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
         reader.ask(b"HGET", b"{t}:b", b"f")
+
+
+def test_a_refusal_that_is_no_damage_of_one_key_is_raised(reader, raw):
+    """A reply that is no list is left out as damaged: all rows of a read were, while the server refused to read."""
+    raw.hset("{t}:a", "f", "1")
+    reader.send(pack_hash_reads(b"{t}:", [b"a"], [b"f"]) + pack((b"HMGET", b"{t}:a")))
+    with pytest.raises(ServerRefused, match="wrong number of arguments"):
+        reader.receive(2)
+
+
+def test_a_refusal_names_what_to_check(reader, server, raw):
+    raw.execute_command("ACL", "SETUSER", "blind", "on", "nopass", "~*", "&*", "+@all", "-hmget")
+    with pytest.raises(ServerRefused, match="check user, password and ACL"):
+        reader.ask(b"AUTH", b"blind", b"any") and reader.ask(b"HMGET", b"{t}:a", b"f")
+    raw.acl_deluser("blind")
+
+
+def test_a_server_that_loads_its_data_is_waited_for(server, raw, monkeypatch):
+    asked, read = [], bulk_reader.read_reply
+
+    def loading(connection):
+        asked.append(1)
+        return BusyLoadingError("LOADING") if len(asked) < 3 else read(connection)
+
+    monkeypatch.setattr(bulk_reader, "read_reply", loading)
+    raw.hset("{t}:a", "f", "1")
+    with BulkReader(Broker(Endpoint(server.url)), b"{t}:") as reader:
+        assert reader.ask(b"HGET", b"{t}:a", b"f") == b"1"
+    assert len(asked) >= 3
 
 
 def test_a_connection_that_breaks_ends_the_reader(server, fault_proxy):
