@@ -110,7 +110,7 @@ class _Recorder(MemoryClient):
     def put_instead(self, holder: MemoryTask, task: Task) -> None:
         super().put_instead(holder, task)
         for at, recorded in enumerate(self._tasks):
-            if recorded.id == holder.task.id:
+            if (recorded.id, recorded.queue) == (holder.task.id, holder.task.queue):
                 self._tasks[at] = _recorded(holder.task)
 
     def joining(self, flow: Flow) -> Flow:

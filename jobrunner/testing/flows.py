@@ -123,7 +123,9 @@ class FlowOwner(Protocol):
     """The client that a flow was sent through."""
 
     joins: MemoryJoins
-    entries: dict[str, MemoryTask]
+
+    def entry_of(self, task: Task) -> MemoryTask | None:
+        """The record of this task; None when it has not begun."""
 
     def begin(self, begun: Iterable[Begun]) -> None:
         """Takes in the steps of a flow that begin now."""
@@ -137,9 +139,9 @@ class MemoryFlow:
         self.flow = flow
 
     @property
-    def heads(self) -> list[str]:
-        """Ids of the tasks that began at once."""
-        return [task.id for task in self.flow.heads if task.id in self._owner.entries]
+    def heads(self) -> list[Task]:
+        """The tasks that began at once."""
+        return [task for task in self.flow.heads if self._owner.entry_of(task) is not None]
 
     def progress(self) -> FlowProgress:
         """How its steps ended so far."""
@@ -170,7 +172,7 @@ class MemoryFlow:
                 stopped = True
                 self._owner.begin(joins.abandon(place.join))
         for task in self.flow.steps:
-            entry = self._owner.entries.get(task.id)
+            entry = self._owner.entry_of(task)
             if entry is not None and not entry.state.is_final and entry.cancel():
                 stopped = True
                 self._owner.begin(joins.end(task.then, "cancelled", b""))
@@ -188,7 +190,7 @@ class MemoryFlowHandle(FlowHandle):
 
     def __init__(self, client: Client, memory: MemoryFlow) -> None:
         super().__init__(client, memory.flow)
-        self.tasks = [client.task(task_id) for task_id in memory.heads]
+        self.tasks = [client.task(head.id, queue=head.queue) for head in memory.heads]
         self._memory = memory
 
     def progress(self) -> FlowProgress:
@@ -206,7 +208,7 @@ class AsyncMemoryFlowHandle(AsyncFlowHandle):
 
     def __init__(self, twin: AsyncClient, memory: MemoryFlow) -> None:
         super().__init__(twin, memory.flow)
-        self.tasks = [twin.task(task_id) for task_id in memory.heads]
+        self.tasks = [twin.task(head.id, queue=head.queue) for head in memory.heads]
         self._memory = memory
 
     async def progress(self) -> FlowProgress:

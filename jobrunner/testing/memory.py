@@ -6,14 +6,14 @@ from typing import Any, Never
 import msgspec
 
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys, split_queue
+from jobrunner.broker.keys import Keys, split_queue, tag_of_id
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import configured_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.flow import Flow
-from jobrunner.client.operations.task import gone
+from jobrunner.client.operations.task import check_place, gone
 from jobrunner.client.outgoing import through
 from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
@@ -21,6 +21,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options
+from jobrunner.retry import seconds
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task, TaskState, check_size
 from jobrunner.testing.flows import AsyncMemoryFlowHandle, Begun, MemoryFlow, MemoryFlowHandle, MemoryJoins, signals_of
@@ -43,8 +44,9 @@ class MemoryClient(Client):
         self._buffer = None
         self._broker = self._memory = MemoryBroker(self._endpoint, self._keys, where)
         self.joins = MemoryJoins()
-        self._locks: dict[tuple[str, str], tuple[str, float]] = {}
-        self.entries: dict[str, MemoryTask] = {}
+        self._locks: dict[tuple[str, str], tuple[bytes, float]] = {}
+        self.entries: dict[bytes, MemoryTask] = {}
+        """Tasks by their keys on a server: queues that share no pipeline may have the same id."""
         self._kept: dict[str, KeptSettings] = {}
         self.twin = AsyncMemoryClient(self)
         self._where = where
@@ -55,9 +57,9 @@ class MemoryClient(Client):
     def close(self) -> None:
         """Nothing to end: it may be used on."""
 
-    def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:  # noqa: ARG002
-        """A handle on a task that was enqueued here. Raises TaskGone."""
-        return MemoryHandle(self, self.entry(task_id))
+    def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
+        """A handle on a task that was enqueued here. Raises TaskGone, and as Client.task."""
+        return MemoryHandle(self, self.entry(task_id, queue))
 
     def queue(self, name: str) -> Queue:
         """A queue, for its settings. Raises InvalidName."""
@@ -72,16 +74,17 @@ class MemoryClient(Client):
         """Queues that something was enqueued into."""
         return sorted({entry.task.queue for entry in self.entries.values()})
 
-    def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:  # noqa: ARG002
-        """Takes one task in. The same id again leaves the first task as it was."""
+    def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
+        """Takes one task in. The same id again leaves the first task as it was, while that is kept."""
         check_options(unknown, ("task", "wait"), "option of enqueue()")
+        seconds(wait, option="wait")
         (task,) = self.outgoing([task])
         known = self.known(task)
         return MemoryHandle(self, self.take(task) if known is None else known, is_new=known is None)
 
-    def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:  # noqa: ARG002
+    def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
         """Takes tasks in, one after the other."""
-        return [self.enqueue(task) for task in sent]
+        return [self.enqueue(task, wait=wait) for task in sent]
 
     def outgoing(self, tasks: list[Task]) -> list[Task]:
         """The tasks as the middleware leaves them. Raises what it raises."""
@@ -90,26 +93,29 @@ class MemoryClient(Client):
     def known(self, task: Task) -> MemoryTask | None:
         """The task that is there instead of this one: of the same id, or the holder of the lock of a unique task. Takes
         the lock when there is none. Raises DuplicateTask."""
-        known = self.entries.get(task.id)
+        known = self.entry_of(task)
+        if known is not None and not known.is_kept:
+            known = None
         if known is not None or task.lock is None:
             return known
         place = (split_queue(task.queue)[0], task.lock.digest)
-        holder_id, ends_ms = self._locks.get(place, ("", 0.0))
-        holder = self.entries.get(holder_id)
+        holder_key, ends_ms = self._locks.get(place, (b"", 0.0))
+        holder = self.entries.get(holder_key)
         if holder is not None and ends_ms > unix_ms():
             lives = holder.state in (TaskState.WAITING, TaskState.SCHEDULED, TaskState.PENDING)
             begun = holder.state is TaskState.PENDING or holder.retry_count > 0
             if lives and not begun and task.lock.on_clash in ("replace", "reschedule"):
                 self.put_instead(holder, task)
-                self._locks[place] = (holder_id, _lock_ends_ms(task))
+                self._locks[place] = (holder_key, _lock_ends_ms(task))
                 return holder
             if task.lock.lasts == "expired" or (lives and not (task.lock.lasts == "started" and begun)):
                 if task.lock.on_clash == "raise":
+                    holder_id = holder.task.id
                     raise DuplicateTask(
                         f"a task like this one, {holder_id}, is in queue {task.queue!r} already", holder_id
                     )
                 return holder
-        self._locks[place] = (task.id, _lock_ends_ms(task))
+        self._locks[place] = (self._key(task), _lock_ends_ms(task))
         return None
 
     def put_instead(self, holder: MemoryTask, task: Task) -> None:
@@ -153,13 +159,24 @@ class MemoryClient(Client):
 
     def give(self, task: Task, results: bytes, outcomes: bytes) -> None:
         """Notes what a flow passes to a task."""
-        self._memory.given[self._keys.queue(task.queue).task(task.id)] = (results, outcomes)
+        self._memory.given[self._key(task)] = (results, outcomes)
 
-    def entry(self, task_id: str) -> MemoryTask:
-        """The record of a task. Raises TaskGone."""
-        if task_id not in self.entries:
+    def entry(self, task_id: str, queue: str | None) -> MemoryTask:
+        """The record of a task. Raises TaskGone, and as Client.task."""
+        check_place(task_id, queue)
+        place = queue or tag_of_id(task_id)
+        assert place is not None, "check_place() has refused it"
+        known = self.entries.get(self._keys.queue(place).task(task_id))
+        if known is None:
             raise gone(task_id)
-        return self.entries[task_id]
+        return known
+
+    def entry_of(self, task: Task) -> MemoryTask | None:
+        """The record of this task, or of the one that has its id; None when there is none."""
+        return self.entries.get(self._key(task))
+
+    def _key(self, task: Task) -> bytes:
+        return self._keys.queue(task.queue).task(task.id)
 
     def take(self, task: Task) -> MemoryTask:
         """Takes a new task in. Raises PayloadTooLarge, QueueFull."""
@@ -169,7 +186,7 @@ class MemoryClient(Client):
             if len(open_) >= most:
                 text = f"queue {task.queue!r} has reached its max_size={most}; the task was not enqueued"
                 raise QueueFull(text, queue=task.queue, max_size=most)
-        entry = self.entries[task.id] = MemoryTask(task=task, state=_first_state(task))
+        entry = self.entries[self._key(task)] = MemoryTask(task=task, state=_first_state(task))
         return entry
 
     async def take_async(self, task: Task) -> MemoryTask:
@@ -197,25 +214,26 @@ class AsyncMemoryClient(AsyncClient):
     async def close(self) -> None:
         """Nothing to end: it may be used on."""
 
-    def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:  # noqa: ARG002
-        """A handle on a task that was enqueued here. Raises TaskGone."""
-        return AsyncMemoryHandle(self, self._of.entry(task_id))
+    def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
+        """A handle on a task that was enqueued here. Raises TaskGone, and as AsyncClient.task."""
+        return AsyncMemoryHandle(self, self._of.entry(task_id, queue))
 
     async def queues(self) -> list[str]:
         """Queues that something was enqueued into."""
         return self._of.queues()
 
-    async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:  # noqa: ARG002
-        """Takes one task in. The same id again leaves the first task as it was."""
+    async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:
+        """Takes one task in. The same id again leaves the first task as it was, while that is kept."""
         check_options(unknown, ("task", "wait"), "option of enqueue()")
+        seconds(wait, option="wait")
         (task,) = self._of.outgoing([task])
         known = self._of.known(task)
         entry = await self._of.take_async(task) if known is None else known
         return AsyncMemoryHandle(self, entry, is_new=known is None)
 
-    async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:  # noqa: ARG002
+    async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
         """Takes tasks in, one after the other."""
-        return [await self.enqueue(task) for task in sent]
+        return [await self.enqueue(task, wait=wait) for task in sent]
 
     async def take_flow(self, flow: Flow) -> AsyncFlowHandle:
         """As MemoryClient.take_flow."""

@@ -11,7 +11,16 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Fail, Job, Retry, Snooze, TaskState, chain, current_task, job, queue
 from jobrunner.client.current import current_client
-from jobrunner.errors import ParameterError, TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from jobrunner.errors import (
+    InvalidName,
+    InvalidOption,
+    ParameterError,
+    TaskCancelled,
+    TaskFailed,
+    TaskGone,
+    TaskTimeout,
+    UsageError,
+)
 from jobrunner.jobs.declared_queues import forget_queue
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import inline
@@ -173,8 +182,36 @@ def test_the_same_id_again_runs_nothing() -> None:
         Note(what="x").enqueue(id="mine")
         again = Note(what="y").enqueue(id="mine")
         assert again.state is TaskState.SUCCEEDED
-        assert current_client().task("mine").result() == again.result()
+        assert current_client().task("mine", queue="notes").result() == again.result()
     assert ran.count("before") == 1
+
+
+def test_an_id_is_that_of_a_queue_or_pipeline_as_on_a_server() -> None:
+    with inline():
+        first = Note(what="x").enqueue(id="mine")
+        other = Note(what="x").enqueue(id="mine", queue="letters")
+        assert [first.is_new, other.is_new, ran.count("before")] == [True, True, 2]
+        assert [current_client().task("mine", queue=name).record().queue for name in ("notes", "letters")] == [
+            "notes", "letters",
+        ]  # fmt: skip
+        with pytest.raises(InvalidName, match="give its queue too"):
+            current_client().task("mine")
+        with pytest.raises(TaskGone):
+            current_client().task("mine", queue="elsewhere")
+
+
+def test_an_id_is_free_again_when_its_task_is_not_kept() -> None:
+    with inline():
+        tasks = [Note(what="x").enqueue(id="mine", result_ttl=0) for _ in range(2)]
+    assert [task.is_new for task in tasks] == [True, True]
+    assert ran.count("before") == 2
+
+
+@pytest.mark.parametrize("wait", [-1, "soon"])
+def test_a_wait_that_a_server_would_refuse_is_refused(wait: Any) -> None:
+    with inline(), pytest.raises(InvalidOption, match="wait"):
+        Note(what="x").enqueue(wait=wait)
+    assert ran == []
 
 
 def test_a_coroutine_job_runs_with_and_without_a_running_loop() -> None:
