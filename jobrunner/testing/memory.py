@@ -36,7 +36,13 @@ class MemoryClient(Client):
 
     def __init__(self, where: str) -> None:
         settings = client_settings() if (configured := configured_client()) is None else configured.settings
-        self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX, middleware=settings.middleware)
+        self.settings = ClientSettings(
+            url="unix:///no-server",
+            prefix=_PREFIX,
+            payload_limit=settings.payload_limit,
+            result_limit=settings.result_limit,
+            middleware=settings.middleware,
+        )
         self._middleware = stack_of(self.settings.middleware)
         self._keys = Keys(_PREFIX)
         self._encryption = None

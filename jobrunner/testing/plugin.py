@@ -8,6 +8,7 @@ import pytest
 
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import configured_client, pinned
+from jobrunner.settings import ClientOptions
 from jobrunner.testing.enqueued import Enqueued
 from jobrunner.testing.inline import inline as run_inline
 from jobrunner.testing.servers import open_server, remove_keys
@@ -52,18 +53,28 @@ def jobrunner_client(
 ) -> Iterator[Client]:
     """The client that jobs are enqueued through in this test, under a prefix of its own.
 
-    Clients and processes that are made without a URL find the same place, by the environment. Its middleware is that
-    of the client which the application configured.
+    Clients and processes that are made without a URL find the same place, by the environment. Its middleware and its
+    limits of payloads and results are those of the client which the application configured.
     """
-    configured = configured_client()
-    middleware = None if configured is None else configured.settings.middleware
+    options = _options_of(configured_client())
     prefix = next(_jobrunner_prefixes)
     monkeypatch.setenv("JOBRUNNER_URL", jobrunner_url)
     monkeypatch.setenv("JOBRUNNER_PREFIX", prefix)
-    with Client(jobrunner_url, prefix, now_ms=travel, middleware=middleware) as client:
+    with Client(jobrunner_url, prefix, now_ms=travel, **options) as client:
         with pinned(client):
             yield client
         remove_keys(broker_of(client), prefix)
+
+
+def _options_of(configured: Client | None) -> ClientOptions:
+    if configured is None:
+        return {}
+    found = configured.settings
+    return {
+        "middleware": found.middleware,
+        "payload_limit": found.payload_limit,
+        "result_limit": found.result_limit,
+    }
 
 
 @pytest.fixture

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Cancel, Fail, Job, Retry, Snooze, TaskState, chain, current_task, job, queue
-from jobrunner.client.current import current_client
+from jobrunner.client.client import Client
+from jobrunner.client.current import current_client, use
+from jobrunner.client.current import forget as forget_client
 from jobrunner.errors import (
     InvalidName,
     InvalidOption,
     ParameterError,
+    PayloadTooLarge,
     TaskCancelled,
     TaskFailed,
     TaskGone,
@@ -23,7 +26,7 @@ from jobrunner.errors import (
 )
 from jobrunner.jobs.declared_queues import forget_queue
 from jobrunner.jobs.registry import forget
-from jobrunner.testing import inline
+from jobrunner.testing import Enqueued, inline
 
 ran: list[Any] = []
 
@@ -396,3 +399,25 @@ async def snooze_in_a_group() -> None:
 def test_steering_from_a_task_of_a_task_group_raises_nothing_either() -> None:
     with inline():
         assert snooze_in_a_group.enqueue().state is TaskState.SCHEDULED
+
+
+@pytest.fixture
+def configured() -> Iterator[None]:
+    use(Client("unix:///no-server", payload_limit=3 << 20, result_limit=64))
+    yield
+    forget_client()
+
+
+def test_the_limits_that_the_application_configured_hold(configured: None) -> None:
+    with inline(propagate=False):
+        sent = Note(what="x" * (2 << 20)).enqueue()
+        assert (sent.state, "64" in sent.error) == (TaskState.DEAD, True)
+        with pytest.raises(PayloadTooLarge):
+            Note(what="x" * (4 << 20)).enqueue()
+    with Enqueued().recording() as enqueued:
+        Note(what="x" * (2 << 20)).enqueue()
+        assert len(enqueued) == 1
+
+
+def test_the_client_on_a_private_server_has_them_too(configured: None, jobrunner_client: Client) -> None:
+    assert (jobrunner_client.settings.payload_limit, jobrunner_client.settings.result_limit) == (3 << 20, 64)
