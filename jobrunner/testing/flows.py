@@ -130,6 +130,9 @@ class FlowOwner(Protocol):
     def begin(self, begun: Iterable[Begun]) -> None:
         """Takes in the steps of a flow that begin now."""
 
+    def cancel(self, entry: MemoryTask) -> bool:
+        """Cancels a task, and takes in the steps of its flow that begin by that."""
+
 
 class MemoryFlow:
     """The state of a flow in memory, which its handles read."""
@@ -173,9 +176,8 @@ class MemoryFlow:
                 self._owner.begin(joins.abandon(place.join))
         for task in self.flow.steps:
             entry = self._owner.entry_of(task)
-            if entry is not None and not entry.state.is_final and entry.cancel():
+            if entry is not None and not entry.state.is_final and self._owner.cancel(entry):
                 stopped = True
-                self._owner.begin(joins.end(task.then, "cancelled", b""))
         return stopped
 
 

@@ -65,7 +65,7 @@ class MemoryClient(Client):
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task that was enqueued here. Raises TaskGone, and as Client.task."""
-        return MemoryHandle(self, self.entry(task_id, queue))
+        return MemoryHandle(self, self.entry(task_id, queue), self.cancel)
 
     def queue(self, name: str) -> Queue:
         """A queue, for its settings. Raises InvalidName."""
@@ -86,7 +86,8 @@ class MemoryClient(Client):
         seconds(wait, option="wait")
         (task,) = self.outgoing([task])
         known = self.known(task)
-        return MemoryHandle(self, self.take(task) if known is None else known, is_new=known is None)
+        entry = self.take(task) if known is None else known
+        return MemoryHandle(self, entry, self.cancel, is_new=known is None)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
         """Takes tasks in, one after the other."""
@@ -163,6 +164,15 @@ class MemoryClient(Client):
             self.give(task, results, outcomes)
             await self.take_async(task)
 
+    def cancel(self, entry: MemoryTask) -> bool:
+        """Cancels a task, and takes in the steps of its flow that begin by that. Returns False when it is finished."""
+        runs = entry.state is TaskState.PENDING
+        if not entry.cancel():
+            return False
+        if not runs:
+            self.begin(self.joins.end(entry.task.then, entry.state.value, b""))
+        return True
+
     def give(self, task: Task, results: bytes, outcomes: bytes) -> None:
         """Notes what a flow passes to a task."""
         self._memory.given[self._key(task)] = (results, outcomes)
@@ -222,7 +232,7 @@ class AsyncMemoryClient(AsyncClient):
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task that was enqueued here. Raises TaskGone, and as AsyncClient.task."""
-        return AsyncMemoryHandle(self, self._of.entry(task_id, queue))
+        return AsyncMemoryHandle(self, self._of.entry(task_id, queue), self._of.cancel)
 
     async def queues(self) -> list[str]:
         """Queues that something was enqueued into."""
@@ -235,7 +245,7 @@ class AsyncMemoryClient(AsyncClient):
         (task,) = self._of.outgoing([task])
         known = self._of.known(task)
         entry = await self._of.take_async(task) if known is None else known
-        return AsyncMemoryHandle(self, entry, is_new=known is None)
+        return AsyncMemoryHandle(self, entry, self._of.cancel, is_new=known is None)
 
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
         """Takes tasks in, one after the other."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -80,14 +80,19 @@ class MemoryTask:
         return True
 
 
+Cancel: TypeAlias = Callable[[MemoryTask], bool]
+"""Cancels a task by the rules of its client."""
+
+
 class MemoryHandle(TaskHandle[Any]):
     """A handle on an entry."""
 
-    def __init__(self, client: Client, entry: MemoryTask, *, is_new: bool | None = None) -> None:
+    def __init__(self, client: Client, entry: MemoryTask, cancel: Cancel, *, is_new: bool | None = None) -> None:
         super().__init__(
             broker_of(client), TaskRef(keys_of(client), None, entry.task.id, entry.task.queue), is_new=is_new
         )
         self._entry = entry
+        self._cancel = cancel
 
     def exists(self) -> bool:
         return self._entry.is_kept
@@ -96,7 +101,7 @@ class MemoryHandle(TaskHandle[Any]):
         return self._entry.value()
 
     def cancel(self) -> bool:
-        return self._entry.cancel()
+        return self._cancel(self._entry)
 
     def requeue(self) -> bool:
         return self._entry.requeue()
@@ -114,9 +119,10 @@ class MemoryHandle(TaskHandle[Any]):
 class AsyncMemoryHandle(AsyncTaskHandle[Any]):
     """The same for asyncio."""
 
-    def __init__(self, twin: AsyncClient, entry: MemoryTask, *, is_new: bool | None = None) -> None:
+    def __init__(self, twin: AsyncClient, entry: MemoryTask, cancel: Cancel, *, is_new: bool | None = None) -> None:
         super().__init__(broker_of(twin), TaskRef(keys_of(twin), None, entry.task.id, entry.task.queue), is_new=is_new)
         self._entry = entry
+        self._cancel = cancel
 
     async def exists(self) -> bool:
         return self._entry.is_kept
@@ -125,7 +131,7 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
         return self._entry.value()
 
     async def cancel(self) -> bool:
-        return self._entry.cancel()
+        return self._cancel(self._entry)
 
     async def requeue(self) -> bool:
         return self._entry.requeue()

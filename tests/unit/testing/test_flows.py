@@ -254,3 +254,23 @@ def test_limits_of_a_partition_hold_its_tasks_alone() -> None:
         assert run.enqueue("a", 1).result() == ["waiting", "waiting"]
         assert run.enqueue("a").state == "succeeded"
     forget("per_tenant")
+
+
+def test_a_step_that_is_cancelled_takes_its_flow_on() -> None:
+    with inline(propagate=False):
+        flow = group(flaky.bind(), add.bind(1), on_complete=Total("complete")).enqueue()
+        assert (seen, flow.tasks[0].state) == ([], "scheduled")
+        assert [flow.tasks[0].cancel() for _ in range(2)] == [True, False]
+        assert seen == [("complete", (None, 1), ("cancelled", "succeeded"))]
+        with pytest.raises(TaskCancelled):
+            flow.result()
+
+
+def test_a_step_that_is_cancelled_takes_its_flow_on_in_asyncio() -> None:
+    async def cancel() -> bool:
+        flow = await group(flaky.bind(), on_complete=Total("complete")).aenqueue()
+        return await flow.tasks[0].cancel()
+
+    with inline(propagate=False):
+        assert asyncio.run(cancel())
+    assert seen == [("complete", (None,), ("cancelled",))]
