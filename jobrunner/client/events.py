@@ -31,7 +31,7 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
     while follow:
         try:
             found = broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
-        except OutcomeUnknown:  # the wait was cut: to ask again tells whether the server is there
+        except (OutcomeUnknown, ServerUnavailable):  # the wait was cut: to ask again tells whether the server is there
             found = broker.run(calls.after(keys, last, count=_AT_ONCE))
         yield from found
         last = found[-1].id if found else last

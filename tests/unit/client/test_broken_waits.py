@@ -11,8 +11,8 @@ import pytest
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.listeners import ChannelListener
-from jobrunner.client.client import Client
-from jobrunner.errors import ClientClosed, TaskTimeout
+from jobrunner.client.client import Client, broker_of
+from jobrunner.errors import ClientClosed, ServerUnavailable, TaskTimeout
 from tests.support.server import topology_name
 
 _GREETED = b"+OK\r\n" * 2
@@ -129,6 +129,29 @@ def test_events_are_followed_over_a_broken_connection(
     cutting.join()
 
     assert event.kind == "queue_paused"
+
+
+def test_who_follows_events_has_all_of_retry_timeout_though_the_wait_had_lasted(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, away = broker_of(client), ["XREAD"]
+    run = broker.run
+
+    def run_while_away(call: Any) -> Any:
+        if call.words[0] not in away:
+            return run(call)
+        if away == ["XREAD"]:
+            away.clear()
+            client.queue("mail").pause()
+        raise ServerUnavailable("it went away when the wait had lasted for retry_timeout")
+
+    monkeypatch.setattr(broker, "run", run_while_away)
+    events = client.events(follow=True)
+    assert next(events).kind == "queue_paused"
+
+    away += ["XREAD", "XRANGE"]
+    with pytest.raises(ServerUnavailable):
+        next(events)
 
 
 def test_a_wait_of_a_closed_client_ends(server: Any, keys: Any, raw: Any, wait_until: Callable[..., Any]) -> None:
