@@ -10,7 +10,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
+from jobrunner.errors import BatchLost, ServerRefused, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
 from jobrunner.spark.failures import Cause, cause_of, error_line, is_alive
@@ -186,6 +186,30 @@ def test_a_damaged_item_costs_the_others_of_its_batch_nothing(flights, take, dri
 
     assert seen == [(2, [0, 2])]
     assert audit("flights/late") == NOTHING
+
+
+def test_a_refusal_of_one_row_does_not_keep_a_station_from_the_others(flights, driver_of, spark, audit):
+    """As of a function that writes to a queue which its user may not write to. It was handed out first each time."""
+    done = []
+
+    @flights.spark_sink("late", max_wait=0, batch=1, parallel=1, schema="n int")
+    def store(df, spark, batch):
+        (row,) = df.collect()
+        if row.n == 0:
+            raise ServerRefused("no rights to one queue")
+        done.append(row.n)
+
+    flights.push_many("late", [{"n": n} for n in range(4)])
+    driver = driver_of("late")
+    for _ in range(12):
+        driver.step(spark)
+        if len(done) == 3:
+            break
+    driver.stop(20)
+
+    assert sorted(done) == [1, 2, 3]
+    found = audit("flights/late")
+    assert (found["pending"], found["dead"]) == (1, 0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
-from jobrunner.errors import ServerError
+from jobrunner.errors import ServerError, ServerRefused
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import BatchEnd, Seen
 from jobrunner.jobs.batch_record import BatchOutcome
@@ -46,6 +46,7 @@ _AGAIN_S = 0.2
 """Pause before a report is sent again that met an outage."""
 _BEHIND_PAUSE = 1.5
 """A batch that is handed back is due so many pauses later, so that another one runs in between."""
+_REFUSED = f"{ServerRefused.__name__}: "
 _log = SafeLogger("jobrunner.spark")
 T = TypeVar("T")
 Ended = Callable[[BatchOutcome, str], None]
@@ -198,10 +199,12 @@ class BatchFailures:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
             ended("lost", line)
         elif cause in (Cause.OUTAGE, Cause.ENGINE) or self.stopping.is_set():
-            self._pause_in_outage(lease, line, cause, run_s)
+            pause_s = self._pause_in_outage(lease, line, cause, run_s)
             if cause is Cause.ENGINE and not self.stopping.is_set():
                 self.give_up(error)
-            self.report(lease.release)
+            is_refusal = line.startswith(_REFUSED) and not self.stopping.is_set()  # maybe of one row: others go first
+            delay_s = _BEHIND_PAUSE * max(pause_s, _FIRST_S) if is_refusal else 0.0
+            self.report(partial(lease.release, delay_s=delay_s))
             ended("released", line)
         else:
             self._judge(lease, error, line, cause, run_s, ended)
@@ -216,9 +219,9 @@ class BatchFailures:
         if (left := self._paused_until - monotonic()) > 0:
             self.stopping.wait(left)
 
-    def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> None:
-        """Begins a pause at the second outage in a row. A server that is full, or refuses single commands, hands the
-        batch out again at once, and nothing else would hold the station up."""
+    def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> float:
+        """Begins a pause at the second outage in a row, and returns its seconds. A server that is full, or refuses
+        single commands, hands the batch out again at once, and nothing else would hold the station up."""
         pause_s = 0.0
         if cause is Cause.OUTAGE and not self.stopping.is_set():
             with self._lock:
@@ -232,6 +235,7 @@ class BatchFailures:
             is_of_stop = self.stopping.is_set() and cause not in (Cause.OUTAGE, Cause.ENGINE)
             _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line,
                          cause="stop" if is_of_stop else cause)  # fmt: skip
+        return pause_s
 
     def _judge(
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float, ended: Ended
