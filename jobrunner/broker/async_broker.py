@@ -26,12 +26,14 @@ from jobrunner.broker.confirmed_writes import (
     confirmation_marks,
     confirmed,
     outlast_sync,
+    pause_to_send_again,
     to_send_again,
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
+from jobrunner.clock import since_boot
 from jobrunner.errors import ClientClosed, UsageError
 
 T = TypeVar("T")
@@ -229,7 +231,13 @@ class AsyncBroker:
         replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
         before: list[int] = []
-        while (undone := to_send_again(calls, replies)) and undone != before:
+        until = 0.0
+        while undone := to_send_again(calls, replies):
+            until = until or since_boot() + self._retry_timeout_s
+            if (pause_s := pause_to_send_again(undone, before, replies, until)) < 0:
+                break
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
             before, packed = undone, pack_unknown([calls[position] for position in undone], now_ms)
             await connection.send(packed)
             for position in undone:

@@ -29,12 +29,13 @@ from jobrunner.broker.confirmed_writes import (
     confirmation_marks,
     confirmed,
     outlast_sync,
+    pause_to_send_again,
     to_send_again,
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
-from jobrunner.clock import sleep
+from jobrunner.clock import since_boot, sleep
 from jobrunner.errors import ClientClosed
 
 if TYPE_CHECKING:
@@ -298,7 +299,13 @@ class Broker:
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
         before: list[int] = []
-        while (undone := to_send_again(calls, replies)) and undone != before:
+        until = 0.0
+        while undone := to_send_again(calls, replies):
+            until = until or since_boot() + self._retry_timeout_s
+            if (pause_s := pause_to_send_again(undone, before, replies, until)) < 0:
+                break
+            if pause_s > 0:
+                sleep(pause_s)
             before, packed = undone, pack_unknown([calls[position] for position in undone], now_ms)
             connection.send(packed)
             for position in undone:

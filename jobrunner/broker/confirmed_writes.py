@@ -6,14 +6,16 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from jobrunner.broker.call import Call, command, key_of
-from jobrunner.broker.redis_errors import BusyLoadingError, NoScriptError
+from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, NoScriptError
+from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused
 
 Steps = Generator[float | Sequence[Call[Any]], list[Any], Any]
 """Seconds to wait, or calls to send on the same connection, whose replies it takes; returns a reply."""
 
 _CONFIRMATIONS = ("WAIT", "WAITAOF")
-_DID_NOTHING = frozenset({NoScriptError, BusyLoadingError})
+_DID_NOTHING = frozenset({NoScriptError, BusyLoadingError, BusyScriptError})
+_BUSY_PAUSE_S: Final = 0.05
 _MARK_MS = 1000
 _MARK_ENDS = b":sent:confirmed"
 _SYNC_EVERY_S: Final = 1.01
@@ -116,14 +118,23 @@ def _disturbances(reply: Any) -> list[bytes]:
 
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the scripts that the server does not know, of calls that it read while it was still loading its
-    data (it reads a long exchange in pieces), and of a confirmation behind them, whose reply is about the time before
-    they wrote anything."""
+    data or ran a long script of somebody else (it reads a long exchange in pieces), and of a confirmation behind them,
+    whose reply is about the time before they wrote anything."""
     if _DID_NOTHING.isdisjoint(map(type, replies)):  # so it is after all exchanges but a few
         return []
     positions = [position for position, reply in enumerate(replies) if type(reply) in _DID_NOTHING]
-    if ends_with_confirmation(calls):
+    if ends_with_confirmation(calls) and positions[-1] != len(calls) - 1:
         positions.append(len(calls) - 1)
     return positions
+
+
+def pause_to_send_again(undone: Sequence[int], before: Sequence[int], replies: Sequence[Any], until: float) -> float:
+    """Seconds to pause before calls in these positions are sent again; -1 when they are not. `before` are those that
+    were sent again last. A server that runs a long script is asked again until an instant on the clock `since_boot`."""
+    if undone != before:
+        return 0.0
+    is_busy = any(isinstance(replies[position], BusyScriptError) for position in undone)
+    return _BUSY_PAUSE_S if is_busy and since_boot() < until else -1.0
 
 
 def confirmed(values: Sequence[Any], count: int) -> list[Any]:

@@ -132,11 +132,13 @@ def test_a_script_the_server_does_not_know_is_sent_again_with_what_confirms_it()
     assert to_send_again([purge, wait], [b"1", 1]) == []
 
 
-def test_calls_that_a_server_read_while_it_was_loading_are_sent_again_and_those_that_met_a_script_are_not():
+def test_calls_that_a_server_read_while_it_was_loading_or_ran_a_long_script_are_sent_again():
     purge = PURGE.with_keys((b"set", b"counters"), count=7, before="", tasks=b"t:", counter="c")
 
     assert to_send_again([purge, purge, purge], [BusyLoadingError("x"), NoScriptError("x"), b"1"]) == [0, 1]
-    assert to_send_again([purge, purge], [b"1", BusyScriptError("x")]) == []
+    assert to_send_again([purge, purge], [b"1", BusyScriptError("x")]) == [1]
+    wait = command("WAIT", 1, 100, read=int)
+    assert to_send_again([purge, wait], [b"1", BusyScriptError("x")]) == [1]
 
 
 def test_loading_counts_when_nothing_at_all_was_done():

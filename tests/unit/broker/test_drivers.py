@@ -299,6 +299,7 @@ class Loading:
     def __init__(self, times: int) -> None:
         self.times = times
         self.answered_first = 0
+        self.says = b"LOADING the dataset"
         self.asked = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -322,7 +323,7 @@ class Loading:
             return b"+OK\r\n"
         self.asked += 1
         is_loading = self.answered_first < self.asked <= self.times
-        return b"-LOADING the dataset\r\n" if is_loading else b":7\r\n"
+        return b"-%b\r\n" % self.says if is_loading else b":7\r\n"
 
     def close(self) -> None:
         self._listener.close()
@@ -373,6 +374,25 @@ def test_a_server_that_goes_on_loading_within_an_exchange_is_not_asked_for_ever(
     with pytest.raises(ServerRefused, match="the dataset"):
         connect(own.url, retry_timeout_s=0).run_many([increment, increment])
     assert own.asked == 3
+
+
+def test_a_long_script_that_begins_within_an_exchange_is_waited_for_by_the_calls_behind(connect, loading, keys):
+    own = loading(6)
+    own.answered_first, own.says = 1, b"BUSY Redis is busy running a script"
+    increment = leader_calls.metadata_increment(keys, "job", "n", 1)  # may not be repeated
+
+    assert connect(own.url, retry_timeout_s=60).run_many([increment] * 3) == [7, 7, 7]
+    assert own.asked == 8
+
+
+def test_a_long_script_that_goes_on_within_an_exchange_is_waited_for_as_long_as_the_server(connect, loading, keys):
+    own = loading(10**9)
+    own.answered_first, own.says = 1, b"BUSY Redis is busy running a script"
+    increment = leader_calls.metadata_increment(keys, "job", "n", 1)
+
+    with pytest.raises(ServerRefused, match="running a script"):
+        connect(own.url, retry_timeout_s=0.2).run_many([increment, increment])
+    assert own.asked > 3
 
 
 def test_a_server_that_loads_for_longer_than_patience_is_unavailable(connect, loading, keys):
