@@ -8,6 +8,7 @@ import atexit
 import os
 import sys
 import threading
+from importlib import import_module
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -27,7 +28,7 @@ def export_spans() -> None:
     """Traces with the provider that is set up already (by `opentelemetry-instrument`, say), else with one of its own.
 
     That one reads OpenTelemetry's usual variables: OTEL_TRACES_EXPORTER (otlp, console or none),
-    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER.
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER.
     """
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         own = {} if "OTEL_SERVICE_NAME" in os.environ else {SERVICE_NAME: "jobrunner"}
@@ -65,11 +66,16 @@ def _exporter(name: str) -> SpanExporter | None:
         return ConsoleSpanExporter(out=sys.stderr)
     if name != "otlp":
         raise InvalidOption(f"OTEL_TRACES_EXPORTER={name!r}: choose otlp, console or none, or set one up in code")
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    if protocol not in (None, "", "http/protobuf", "grpc"):
+        raise InvalidOption(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r}: choose http/protobuf or grpc")
+    way = "grpc" if protocol == "grpc" else "http"
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        made: SpanExporter = import_module(f"opentelemetry.exporter.otlp.proto.{way}.trace_exporter").OTLPSpanExporter()
     except ImportError as error:
-        raise UsageError(f"no OTLP exporter is installed ({error}); {install_command('otel')}") from error
-    return OTLPSpanExporter()
+        remedy = "pip install opentelemetry-exporter-otlp-proto-grpc" if way == "grpc" else install_command("otel")
+        raise UsageError(f"no OTLP exporter for {way} is installed ({error}); {remedy}") from error
+    return made
 
 
 export_spans()

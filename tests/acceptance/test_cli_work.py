@@ -345,6 +345,24 @@ def test_a_worker_that_stops_does_not_wait_for_a_collector_that_does_not_answer(
     assert "the last spans were not sent" in said.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("protocol", "advice"),
+    [("grpc", "pip install opentelemetry-exporter-otlp-proto-grpc"), ("http/json", "choose http/protobuf or grpc")],
+)
+def test_otel_does_not_send_by_another_protocol_than_the_one_that_is_set(
+    shell: Any, protocol: str, advice: str
+) -> None:
+    shell.write("jobs.py", "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): ...\n")
+    hidden = "import sys; sys.modules['opentelemetry.exporter.otlp.proto.grpc.trace_exporter'] = None\n"
+    shell.write("sitecustomize.py", hidden)  # as if it was not installed, also where it is
+
+    at = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "PYTHONPATH": f"{shell.folder}:{shell.environment['PYTHONPATH']}"}
+    said = shell.run("work", "jobs", "--burst", "--otel", **at)
+
+    assert said.code == 2, said.err
+    assert advice in said.line
+
+
 def test_otel_with_an_unknown_exporter_says_which_there_are(shell: Any) -> None:
     shell.write("jobs.py", "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): ...\n")
 
