@@ -26,14 +26,13 @@ from jobrunner.broker.confirmed_writes import (
     confirmation_marks,
     confirmed,
     outlast_sync,
-    pause_to_send_again,
+    send_again,
     to_send_again,
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
-from jobrunner.clock import since_boot
 from jobrunner.errors import ClientClosed, UsageError
 
 T = TypeVar("T")
@@ -230,20 +229,10 @@ class AsyncBroker:
         await connection.send(pack_calls(calls, now_ms))
         replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
-        before: list[int] = []
-        until = 0.0
-        while undone := to_send_again(calls, replies):
-            until = until or since_boot() + self._retry_timeout_s
-            if (pause_s := pause_to_send_again(undone, before, replies, until)) < 0:
-                break
-            if pause_s > 0:
-                await asyncio.sleep(pause_s)
-            before, packed = undone, pack_unknown([calls[position] for position in undone], now_ms)
-            await connection.send(packed)
-            for position in undone:
-                replies[position] = await read_reply_async(connection)
+        if to_send_again(calls, replies):
+            await _carry_out(connection, send_again(calls, replies, self._retry_timeout_s), now_ms)
         if calls and calls[-1].script is None and waits_for_disk(calls):
-            replies[-1] = await _carry_out(connection, outlast_sync(calls, replies[-1]))
+            replies[-1] = await _carry_out(connection, outlast_sync(calls, replies[-1]), now_ms)
         if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
             await self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
@@ -254,7 +243,7 @@ class AsyncBroker:
         return replies
 
 
-async def _carry_out(connection: Any, steps: Steps) -> Any:
+async def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
     """Sends and waits as the steps want; returns their result."""
     replies: Any = None  # what a generator begins with
     try:
@@ -264,7 +253,7 @@ async def _carry_out(connection: Any, steps: Steps) -> Any:
             if isinstance(step, float):
                 await asyncio.sleep(step)
             else:
-                await connection.send(pack_calls(step, b""))
+                await connection.send(pack_unknown(step, now_ms))
                 replies = [await read_reply_async(connection) for _ in step]
     except StopIteration as over:
         return over.value

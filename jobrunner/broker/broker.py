@@ -29,13 +29,13 @@ from jobrunner.broker.confirmed_writes import (
     confirmation_marks,
     confirmed,
     outlast_sync,
-    pause_to_send_again,
+    send_again,
     to_send_again,
     waits_for_disk,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
-from jobrunner.clock import since_boot, sleep
+from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed
 
 if TYPE_CHECKING:
@@ -298,20 +298,10 @@ class Broker:
             meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
-        before: list[int] = []
-        until = 0.0
-        while undone := to_send_again(calls, replies):
-            until = until or since_boot() + self._retry_timeout_s
-            if (pause_s := pause_to_send_again(undone, before, replies, until)) < 0:
-                break
-            if pause_s > 0:
-                sleep(pause_s)
-            before, packed = undone, pack_unknown([calls[position] for position in undone], now_ms)
-            connection.send(packed)
-            for position in undone:
-                replies[position] = read_reply(connection)
+        if to_send_again(calls, replies):
+            _carry_out(connection, send_again(calls, replies, self._retry_timeout_s), now_ms)
         if calls and calls[-1].script is None and waits_for_disk(calls):
-            replies[-1] = _carry_out(connection, outlast_sync(calls, replies[-1]))
+            replies[-1] = _carry_out(connection, outlast_sync(calls, replies[-1]), now_ms)
         if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
             self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
@@ -319,7 +309,7 @@ class Broker:
         return replies
 
 
-def _carry_out(connection: Any, steps: Steps) -> Any:
+def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
     """Sends and waits as the steps want; returns their result."""
     replies: Any = None  # what a generator begins with
     try:
@@ -329,7 +319,7 @@ def _carry_out(connection: Any, steps: Steps) -> Any:
             if isinstance(step, float):
                 sleep(step)
             else:
-                connection.send(pack_calls(step, b""))
+                connection.send(pack_unknown(step, now_ms))
                 replies = [read_reply(connection) for _ in step]
     except StopIteration as over:
         return over.value

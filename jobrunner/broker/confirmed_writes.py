@@ -128,13 +128,19 @@ def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[in
     return positions
 
 
-def pause_to_send_again(undone: Sequence[int], before: Sequence[int], replies: Sequence[Any], until: float) -> float:
-    """Seconds to pause before calls in these positions are sent again; -1 when they are not. `before` are those that
-    were sent again last. A server that runs a long script is asked again until an instant on the clock `since_boot`."""
-    if undone != before:
-        return 0.0
-    is_busy = any(isinstance(replies[position], BusyScriptError) for position in undone)
-    return _BUSY_PAUSE_S if is_busy and since_boot() < until else -1.0
+def send_again(calls: Sequence[Call[Any]], replies: list[Any], patience_s: float) -> Steps:
+    """Sends again what did nothing, and puts the replies in their places. A server that runs a long script is asked
+    again and again for `patience_s` seconds; one that goes on loading was started anew meanwhile, and is not."""
+    ends, before = since_boot() + patience_s, list[int]()
+    while undone := to_send_again(calls, replies):
+        if undone == before:
+            if since_boot() >= ends or not any(isinstance(replies[at], BusyScriptError) for at in undone):
+                return
+            yield _BUSY_PAUSE_S
+        again = yield [calls[at] for at in undone]
+        for at, reply in zip(undone, again, strict=True):
+            replies[at] = reply
+        before = undone
 
 
 def confirmed(values: Sequence[Any], count: int) -> list[Any]:
