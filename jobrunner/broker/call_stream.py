@@ -2,7 +2,8 @@
 
 Invariant: rounds reach the server in the order in which they were given, and each is applied once. When the connection
 breaks, or the server wants a round again, all rounds without a reply are sent once more, one after the other, by the
-driver; so only repeatable calls are sent ahead.
+driver; so only repeatable calls are sent ahead. A round that met a long script of somebody else, and the next one not,
+is applied behind that.
 """
 
 from collections import deque
