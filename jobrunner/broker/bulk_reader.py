@@ -74,8 +74,8 @@ class BulkReader:
             raise self._unavailable(error) from error
 
     def receive(self, count: int) -> list[Any]:
-        """The next replies; that of a command on a damaged key (WRONGTYPE) is an exception. Raises ServerUnavailable,
-        and ServerRefused when a command was refused for another reason: what it asked for may be there."""
+        """The next replies; for a key of the wrong type (WRONGTYPE) that is an exception. Raises ServerUnavailable, and
+        ServerRefused when the server refused a command for any other reason, because its data may exist."""
         try:
             found = self._replies.take(count)
         except BROKEN as error:

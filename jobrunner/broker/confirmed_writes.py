@@ -129,8 +129,9 @@ def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[in
 
 
 def send_again(calls: Sequence[Call[Any]], replies: list[Any], patience_s: float) -> Steps:
-    """Sends again what did nothing, and puts the replies in their places. A server that runs a long script is asked
-    again and again for `patience_s` seconds; one that goes on loading was started anew meanwhile, and is not."""
+    """Sends the calls that had no effect again, and puts their replies in place. While the server runs a long script,
+    they are repeated for `patience_s` seconds. If it still answers LOADING, they are not repeated: it loads for the
+    second time."""
     ends, before = since_boot() + patience_s, list[int]()
     while undone := to_send_again(calls, replies):
         if undone == before:

@@ -186,7 +186,7 @@ class LiveUpdates:
             await asyncio.sleep(EVERY_S)
 
     async def _end_with_uvicorn(self) -> None:
-        """Ends the streams of a mounted dashboard when uvicorn has been told to stop: it would wait for them."""
+        """Ends the streams of a mounted dashboard when uvicorn shuts down, because uvicorn waits for connections."""
         while self._tabs:
             if _uvicorn_stops():
                 for inbox in self._tabs:

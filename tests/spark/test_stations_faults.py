@@ -170,7 +170,7 @@ def test_an_outage_of_the_server_is_no_failure_of_items(flights, drive, raw, key
 
 
 def test_a_damaged_item_costs_the_others_of_its_batch_nothing(flights, take, drive, raw, keys, audit):
-    """The refusal of its hash must neither fail the batch, nor hand it back as an outage for ever."""
+    """The error reply for its hash must not fail the batch, and must not be repeated as an outage for ever."""
     seen = []
 
     @flights.spark_sink("late", max_wait=0, schema="n int")

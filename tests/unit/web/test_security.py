@@ -219,7 +219,7 @@ def test_what_was_not_foreseen_is_told_to_the_log_and_not_to_who_asks(
 def test_a_proxy_that_drops_the_port_or_the_scheme_is_named_as_the_cause(
     browse: Callable[..., Any], host: str, origin: str, advised: bool
 ) -> None:
-    """Over plain HTTP a browser states the origin only, so nobody could log in, and the page said to try again."""
+    """Over plain HTTP browsers send no Sec-Fetch-Site, so each login failed, and the page said only to try again."""
     browser = browse(auth=as_role(Role.ADMIN), name="ann")
     fields = {"csrf": browser.token(browser.dashboard)}
 
