@@ -66,10 +66,11 @@ def _exporter(name: str) -> SpanExporter | None:
         return ConsoleSpanExporter(out=sys.stderr)
     if name != "otlp":
         raise InvalidOption(f"OTEL_TRACES_EXPORTER={name!r}: choose otlp, console or none, or set one up in code")
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    if protocol not in (None, "", "http/protobuf", "grpc"):
+    told = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = told or "http/protobuf"
+    if protocol not in ("http/protobuf", "grpc"):
         raise InvalidOption(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r}: choose http/protobuf or grpc")
-    way = "grpc" if protocol == "grpc" else "http"
+    way = protocol.partition("/")[0]
     try:
         made: SpanExporter = import_module(f"opentelemetry.exporter.otlp.proto.{way}.trace_exporter").OTLPSpanExporter()
     except ImportError as error:
