@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_rerunfailures
 import redis
 import structlog
 from hypothesis import HealthCheck, settings
@@ -60,12 +61,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server", default=os.environ.get(VARIABLE, ""), metavar="WHAT", help=told)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Passes the choice to all processes of the run, before the first of them starts a server."""
     os.environ[VARIABLE] = config.getoption("--server")
-    if hasattr(config, "workerinput"):  # nohup and `&` ignore signals that processes under test must receive
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if not hasattr(config, "workerinput"):
+        return
+    # nohup and `&` ignore signals that processes under test must receive
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # pytest-rerunfailures tells the first process of each test, over a socket that makes a test wait up to 40 ms for
+    # the last one's acknowledgement, so that a test whose process dies could run again, which `loadgroup` never does.
+    vars(config)["failures_db"] = pytest_rerunfailures.StatusDB()
 
 
 @pytest.hookimpl(wrapper=True)
