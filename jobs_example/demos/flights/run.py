@@ -10,6 +10,7 @@ Steps:
 """
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -83,7 +84,7 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
         Fleet({"JOBRUNNER_URL": url, FOLDER_VARIABLE: str(tables), **_ON_THIS_MACHINE}, logs=place / "logs") as fleet,
     ):
         supervisor = fleet.start("pipeline", "supervisor", *RUN)
-        screen.say(f"jobrunner {' '.join(RUN)} starts as process {supervisor.pid}")
+        screen.say(f"jobrunner {shlex.join(RUN)} starts as process {supervisor.pid}")
         with Feed(flights, plan.month, damage, notes) as feed:
             demo = Demo(Progress(client, flights.graph), feed, supervisor, screen, plan)
             demo.run()

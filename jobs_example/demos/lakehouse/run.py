@@ -10,6 +10,7 @@ Steps:
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -68,7 +69,7 @@ def _run(place: Path, items: int, seed: int, talk: TextIO) -> list[Check]:
         settings = {"JOBRUNNER_URL": server.url, **tables, **_ON_THIS_MACHINE}
         with Fleet(settings, logs=place / "logs") as fleet:
             supervisor = fleet.start("pipeline", "supervisor", *RUN)
-            screen.say(f"jobrunner {' '.join(RUN)} starts as process {supervisor.pid}")
+            screen.say(f"jobrunner {shlex.join(RUN)} starts as process {supervisor.pid}")
             with Shops(items, seed, settings, place / "logs") as shops:
                 demo = Demo(client, server, shops, supervisor, screen, items)
                 demo.run()
