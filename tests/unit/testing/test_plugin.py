@@ -120,6 +120,14 @@ def test_a_client_without_url_is_on_the_same_server(jobrunner_client):
 def snooze():
     return Snooze(in_=60)
 
+def test_of_a_recorder_and_a_client_the_last_takes_the_tasks(jobrunner_client, enqueued):
+    add.enqueue(1)
+    assert len(enqueued) == 1 and jobrunner_client.queues() == []
+
+def test_also_the_other_way_round(enqueued, jobrunner_client):
+    add.enqueue(1)
+    assert len(enqueued) == 0 and jobrunner_client.queues() == ["sums"]
+
 def test_tasks_that_are_scheduled_without_end_are_an_error(jobrunner_worker, monkeypatch):
     monkeypatch.setattr(worker, "_MOST_JOURNEYS", 3)
     snooze.enqueue()
@@ -131,7 +139,7 @@ def test_tasks_that_are_scheduled_without_end_are_an_error(jobrunner_worker, mon
 
 @SERVERS
 def test_jobs_run_on_either_server(suite: Suite, server: str) -> None:
-    suite(USUAL, f"--jobrunner-server={server}", passed=15)
+    suite(USUAL, f"--jobrunner-server={server}", passed=17)
 
 
 def test_the_client_that_was_configured_before_is_back_and_open(suite: Suite) -> None:
