@@ -38,7 +38,7 @@ from jobrunner.errors import (
     UnsafeServer,
 )
 from jobrunner.spark.executor_load import UNFIT
-from jobrunner.spark.running import is_over, text_of, told_lines
+from jobrunner.spark.running import is_classic, is_over, text_of, told_lines
 from jobrunner.spark.ui_names import job_names
 
 _LONGEST = 1000
@@ -54,6 +54,8 @@ _NOT_WRITTEN = "[TASK_WRITE_FAILED]"
 _CAUSED_BY = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 _FILE = re.compile(r"(?:\w+:)?/\S*/attempt_\w+/|/?part-\d+-[0-9a-f]{8}-\S*")
 """The parts of the name of a file that are of this attempt: one error must not look like another for each batch."""
+_RPC = re.compile(r'of RPC that terminated with:\s.*?^\s*details = "(?P<why>.*?)"$', re.DOTALL | re.MULTILINE)
+"""An error of gRPC, whose first line names no reason."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
 _BEFORE_ANY_ROW = (
     AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
@@ -107,7 +109,7 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
         return Cause.LOST
     if isinstance(error, ServerError) or name in _OUTAGE:
         return Cause.OUTAGE
-    if not is_alive(spark, title, group):
+    if _is_unreachable(error) or not is_alive(spark, title, group):
         return Cause.ENGINE
     if isinstance(error, _BEFORE_ANY_ROW) or is_never_of_items(error):
         return Cause.CODE
@@ -161,11 +163,21 @@ def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
         return False
 
 
+def _is_unreachable(error: BaseException) -> bool:
+    """Whether it is of a Spark Connect server that was away for all of the ten minutes for which PySpark repeats a
+    call: to ask whether it lives would take as long again."""
+    code = getattr(error, "getGrpcStatusCode", None)
+    return code is not None and code().name == "UNAVAILABLE"
+
+
 def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
     """The error for a stopped session, or a Java that has ended; its cause is the error of the call that noticed."""
     words = f"Spark has ended, or does not answer: {error_line(error)}"
-    if is_over(spark):
+    if is_over(spark) and is_classic(spark):
         words = "the Spark session of this process was stopped: register(spark) a new one, and start the worker again"
+    elif is_over(spark):  # also by PySpark, when the server does not know it
+        words = ("the session of Spark Connect has ended: it was stopped, or its server was restarted; start the "
+                 "worker again, in a program of your own with a new session (register(spark))")  # fmt: skip
     gone = StationError(words)
     gone.__cause__ = error
     return gone
@@ -183,6 +195,8 @@ def error_line(error: BaseException) -> str:
         return _shortened(f"{kind}: {_FILE.sub('', words)}")
     if _CANCELLED in text:
         return "SparkError: its jobs were cancelled"
+    if rpc := _RPC.search(text):
+        return _shortened(f"{type(error).__name__}: {rpc['why']}")
     lost = _LOST_TASK.search(text)
     if lost:
         return _shortened(f"SparkError: {lost['why']}")

@@ -28,6 +28,7 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
+from jobrunner.spark.connect_watch import watch_connection
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.running import running_session, silence_query_contexts
 from jobrunner.spark.session import spark_session
@@ -280,6 +281,7 @@ class StationDriver:
             self._spark = spark
         silence_query_contexts()
         log_web_ui(spark)
+        watch_connection(spark)
         _put_back_left_items(self._broker, keys_of(self._client), self._keys)
         return True
 

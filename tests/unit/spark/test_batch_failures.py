@@ -1,10 +1,12 @@
 """The cost of errors for batches: real batches on a stopped clock, and a function whose errors the test decides."""
 
 import threading
+from enum import Enum
+from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
@@ -320,6 +322,7 @@ def test_causes_of_errors(monkeypatch, cause):
 def test_an_engine_that_is_gone_is_named_and_not_the_call_that_met_it(station, client, monkeypatch, stopped, words):
     monkeypatch.setattr(failures, "is_alive", lambda *_: False)
     monkeypatch.setattr(failures, "is_over", lambda session: stopped)
+    monkeypatch.setattr(failures, "is_classic", lambda session: True)
     served = station()
     client.queue(QUEUE).push_many(range(3))
     met = AttributeError("no attribute 'addJobTag'") if stopped else ConnectionRefusedError("no JVM")
@@ -329,6 +332,29 @@ def test_an_engine_that_is_gone_is_named_and_not_the_call_that_met_it(station, c
     assert served.failures.failure.__cause__ is met
     assert [words in line["error"] for line in logs] == [True, True]
     assert client.queue(QUEUE).counts()["dead"] == 0
+
+
+UNREACHABLE = """<_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:15002: Connection refused"
+\tdebug_error_string = "UNKNOWN:Error received from peer"
+>"""
+
+
+def test_a_spark_connect_server_that_was_away_for_all_retries_is_not_asked_again(monkeypatch):
+    """Each call to it takes ten minutes."""
+    monkeypatch.setattr(failures, "is_alive", lambda *_: pytest.fail("asked"))
+    error = PySparkException(UNREACHABLE)
+    error.getGrpcStatusCode = lambda: Enum("StatusCode", ["UNAVAILABLE"]).UNAVAILABLE
+    session = SimpleNamespace(is_stopped=False)
+    assert cause_of(error, session) is Cause.ENGINE
+    assert str(failures.engine_gone(session, error)).endswith("127.0.0.1:15002: Connection refused")
+
+
+def test_a_spark_connect_server_that_does_not_know_the_session_is_no_stop_of_the_user():
+    """PySpark closes the session for it."""
+    error = PySparkException("[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid.")
+    assert "or its server was restarted" in str(failures.engine_gone(SimpleNamespace(is_stopped=True), error))
 
 
 FULL = "/data/late cannot be written: No space left on device"

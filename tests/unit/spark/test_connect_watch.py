@@ -1,0 +1,46 @@
+"""What is logged of the connection of a session of Spark Connect; needs no server of Spark."""
+
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from jobrunner.spark.connect_watch import watch_connection
+
+
+class State(Enum):
+    """Named as in gRPC."""
+
+    IDLE, CONNECTING, READY, TRANSIENT_FAILURE, SHUTDOWN = range(5)
+
+
+class Channel:
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+    def subscribe(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+
+def session_with(channel: Any) -> Any:
+    return SimpleNamespace(client=SimpleNamespace(host="spark.example", _channel=channel))
+
+
+def test_an_outage_is_logged_once_with_its_end() -> None:
+    channel = Channel()
+    for _ in range(2):  # each station of the process asks for it
+        watch_connection(session_with(channel))
+    (changed,) = channel.callbacks
+    connecting = [State.CONNECTING, State.TRANSIENT_FAILURE]
+    with capture_logs() as logs:
+        for state in [State.IDLE, State.CONNECTING, State.READY, *connecting, *connecting, State.READY, State.SHUTDOWN]:
+            changed(state)
+    assert [(line["log_level"], line["server"]) for line in logs] == [
+        ("warning", "spark.example"), ("info", "spark.example"),
+    ]  # fmt: skip
+
+
+def test_other_sessions_are_left_alone() -> None:
+    watch_connection(session_with(None))  # a version of PySpark without it
+    watch_connection(SimpleNamespace(_jsparkSession=None))  # type: ignore[arg-type]
