@@ -167,13 +167,14 @@ class StationDriver:
         self.ask_to_stop()
         late = [lane for lane, loop in zip(self._lanes, self._loops, strict=True) if not loop.stop(_left(ends))]
         cancelled = [threading.Thread(target=lane.cancel, args=(_CANCEL_S,), daemon=True) for lane in late]
+        cancelled_by = monotonic() + (_STOP_S if spark_starts else _CANCEL_S)
         for thread in cancelled:
             thread.start()
-        for thread in cancelled:
-            thread.join()
-        cancelled_by = monotonic() + (_STOP_S if spark_starts else _CANCEL_S)
-        for loop in self._loops:
-            loop.stop(_left(cancelled_by))
+        for thread in cancelled:  # a Spark Connect server that is away holds the call itself up, for ten minutes
+            thread.join(_left(cancelled_by))
+        for lane, loop in zip(self._lanes, self._loops, strict=True):
+            if not loop.stop(_left(cancelled_by)):
+                lane.give_back()
         self._first.wait(_left(cancelled_by))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))

@@ -1,7 +1,7 @@
 """A lane of a station's driver: a thread that runs one batch after the other to its decision.
 
-Invariant: the outcome of a batch is reported once, by the lane that ran it; what it leaves undone when it dies is done
-by whoever takes the batch next.
+Invariant: the outcome of a batch is reported once, by the lane that ran it, or by its driver when that does not end;
+what is left undone when it dies is done by whoever takes the batch next.
 """
 
 import threading
@@ -69,6 +69,16 @@ class Lane:
         """Cancels what Spark runs for the current batch until it has ended, for up to `timeout_s` seconds."""
         if (jobs := self._jobs) is not None:
             jobs.cancel_until(self._idle_now, timeout_s)
+
+    def give_back(self) -> None:
+        """Hands its batch back from another thread, as its own does not end: what that sends later is refused. At the
+        end of the lease the batch would count as failed."""
+        if (lease := self.lease) is None or lease.state != "open":
+            return
+        with suppress(BatchLost, ServerError):  # it was decided meanwhile; else its lease ends
+            lease.release()
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, cause="stop",
+                         error="its function, or a call to Spark, did not end in time")  # fmt: skip
 
     def run(self, spark: SparkSession, plan: StationPlan) -> None:
         """Runs its batch as far as it goes. Raises ServerError when its end cannot be reported."""
