@@ -92,6 +92,8 @@ class WorkerState:
     def __init__(self) -> None:
         self.until = RunUntil.STOPPED
         self.is_working = False
+        self.waits_for = ""
+        """Why a worker that starts waits for its server; '' when it does not."""
         self.is_quiet = False
         """Whether an operator told it to take no new tasks."""
         self.gate = ""

@@ -29,6 +29,7 @@ from jobrunner.worker.assembly import Assembly, LeaseGuard, WorkerParts
 from jobrunner.worker.drain import EmptyQueues, Shutdown
 from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.loading import once_loaded
 from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import (
     align_stations,
@@ -65,7 +66,7 @@ class WorkerSummary:
 class Worker:
     """Runs the tasks of its queues. Its life:
 
-    1. loads its modules, checks that the server is safe for tasks;
+    1. loads its modules, waits for a server that is loading its data, checks that the server is safe for tasks;
     2. starts the lease keeper, then its loops (fetch, notifier, coordinator, heartbeat, stats), then the drivers of the
        queues that have one, which it does not reserve from itself;
     3. works until asked to stop, or until nothing is left (`burst`), or `max_tasks` are finished, or its memory is
@@ -116,8 +117,10 @@ class Worker:
         self._recycling.check()
         self._state.until = RunUntil.DRAINED if drain else RunUntil.EMPTY if burst else RunUntil.STOPPED
         self.start()
-        parts = self._parts
-        assert parts is not None, "start() of this worker was overridden without a call of Worker.start()"
+        if (parts := self._parts) is None:
+            assert self._state.stops_asked, "start() of this worker was overridden without a call of Worker.start()"
+            _log.info("worker stopped before it began", worker=self.id)
+            return WorkerSummary(0, 0, monotonic() - began)
         try:
             self._recycling.begin()
             self._work(parts)
@@ -131,8 +134,11 @@ class Worker:
         return WorkerSummary(parts.finished_total, self._released, monotonic() - began)
 
     def start(self) -> None:
-        """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
+        """Starts working in threads of its own. While the server is loading its data, waits for it; asked to stop
+        meanwhile, returns without having started. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
         parts = self._parts = self._prepare()
+        if parts is None:
+            return
         parts.guard.keeper.leave(parts.tasks.rotation.queues, has_children=self.settings.executor == "processes")
         parts.gates.step()  # before the first task is taken
         try:
@@ -184,7 +190,9 @@ class Worker:
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the worker works and its loops turn, and a description of its state. Sends nothing to the server."""
-        parts = self._parts
+        parts, waits_for = self._parts, self._state.waits_for
+        if waits_for:  # to be restarted would not help it
+            return True, {"worker": self.id, "waits": waits_for}
         if parts is None or not self._state.is_working:
             return False, {"worker": self.id, "problem": "stopped" if self._state.stops_asked else "not started"}
         described: dict[str, object] = {"worker": self.id, "in_hand": self.in_hand}
@@ -206,8 +214,9 @@ class Worker:
             self._state.refused or parts.drivers.failure or (parts.lost() if self._state.is_working else None)
         )  # fmt: skip
 
-    def _prepare(self) -> WorkerParts:
-        """Starts the lease keeper, as long as the process is small, checks modules and server, and builds the rest."""
+    def _prepare(self) -> WorkerParts | None:
+        """Starts the lease keeper, as long as the process is small, checks modules and server, and builds the rest.
+        None when the worker was asked to stop while the server was loading its data."""
         canary = Canary("its file descriptors")
         keeper = KeeperClient(endpoint_of(self.client).shared_url(), keys_of(self.client).prefix)
         keeper.start()
@@ -216,23 +225,27 @@ class Worker:
             load_modules(self.modules)
             declare_configured()
             read_configured_defaults()
-            weights = served_queues(self._given_queues, self.client)
-            self._check_server()
-            hide_in_errors(self.client.redaction())
-            warn_of_unknown(weights, self.client)
-            check_middleware(weights, self.client)
-            if self.settings.executor == "processes":
-                refuse_main(weights)
-            broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
-            align_stations(self.client, weights)
-            publish_declared(self.client, self.settings.heartbeat)
-            assembly = Assembly(
-                self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks
-            )
-            return assembly.build(weights, guard)
+            parts = once_loaded(self.client, self._state, lambda: self._build(guard))
         except BaseException:
             guard.close()
             raise
+        if parts is None:
+            guard.close()
+        return parts
+
+    def _build(self, guard: LeaseGuard) -> WorkerParts:
+        weights = served_queues(self._given_queues, self.client)
+        self._check_server()
+        hide_in_errors(self.client.redaction())
+        warn_of_unknown(weights, self.client)
+        check_middleware(weights, self.client)
+        if self.settings.executor == "processes":
+            refuse_main(weights)
+        broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
+        align_stations(self.client, weights)
+        publish_declared(self.client, self.settings.heartbeat)
+        assembly = Assembly(self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks)
+        return assembly.build(weights, guard)
 
     def _check_server(self) -> None:
         try:

@@ -13,6 +13,7 @@ import pytest
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.task import Task, TaskState, new_id
+from tests.support.loading_server import LoadingServer
 
 pytestmark = pytest.mark.processes
 
@@ -139,6 +140,25 @@ def test_asked_twice_it_hands_back_at_once_and_spends_no_attempt(
     assert worker.wait(20) == 0
     assert (task.state, task.attempts, task.retry_count) == (TaskState.WAITING, 0, 0)
     assert client.workers() == []
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["alone", "supervised"])
+def test_a_worker_whose_server_is_loading_its_data_waits_and_ends_well_when_it_is_asked(
+    jobs: Any, options: list[str]
+) -> None:
+    server = LoadingServer()
+    try:
+        server.load()
+        worker = jobs.start("work", "jobs_here", *options, JOBRUNNER_URL=server.url)
+        line = next(line for line in worker.stderr if "the worker waits for its server" in line)
+        assert "is loading its data" in line
+
+        worker.send_signal(signal.SIGTERM)
+
+        said = worker.communicate(timeout=60)[1]
+        assert worker.returncode == 0, said
+    finally:
+        server.remove()
 
 
 AT_THE_END = """

@@ -1,0 +1,36 @@
+"""A server that is loading its data for as long as a test wants."""
+
+import redis
+
+from tests.support.server import Server
+
+_KEYS = 20_000
+
+
+class LoadingServer(Server):
+    """Begins as any server; after `load` it answers LOADING to almost everything, until `finish`."""
+
+    def answers(self, connection: redis.Redis) -> bool:
+        """Whether it does, be it that it is loading."""
+        try:
+            return bool(connection.ping())
+        except redis.exceptions.BusyLoadingError:
+            return True
+        except redis.exceptions.ConnectionError:
+            return False
+
+    def load(self) -> None:
+        """Starts it anew, with keys that it loads for minutes."""
+        with self.connect() as connection:
+            connection.config_set("rdbcompression", "no")
+            connection.mset({f"key{number}": "x" * 1024 for number in range(_KEYS)})
+            connection.save()
+        self.kill()
+        # It sleeps for 20 ms behind each key, and answers behind each KiB.
+        self._options |= {"key-load-delay": "20000", "loading-process-events-interval-bytes": "1024"}
+        self.start()
+
+    def finish(self) -> None:
+        """Has it load what is left at once."""
+        with self.connect() as connection:
+            connection.config_set("key-load-delay", 0)
