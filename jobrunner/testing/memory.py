@@ -1,24 +1,25 @@
 """A client without a server: enqueued tasks stay in this process. `inline` runs them, `enqueued` records them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Never
 
 import msgspec
 
+from jobrunner.broker.calls.tasks import full
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, split_queue, tag_of_id
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import configured_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
-from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.enqueue import QueueRef, batches
 from jobrunner.client.operations.flow import Flow
 from jobrunner.client.operations.task import check_place, gone
 from jobrunner.client.outgoing import through
 from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import unix_ms
-from jobrunner.errors import DuplicateTask, QueueFull
+from jobrunner.errors import DuplicateTask
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options
 from jobrunner.retry import seconds
@@ -90,8 +91,45 @@ class MemoryClient(Client):
         return MemoryHandle(self, entry, self.cancel, is_new=known is None)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
-        """Takes tasks in, one after the other."""
-        return [self.enqueue(task, wait=wait) for task in sent]
+        """Takes tasks in, one after the other, in batches that are checked as a whole before."""
+        return [
+            MemoryHandle(self, self.take(task) if known is None else known, self.cancel, is_new=known is None)
+            for task, known in self.placed(sent, wait)
+        ]
+
+    def placed(self, sent: Iterable[Task], wait: Duration) -> Iterator[tuple[Task, MemoryTask | None]]:
+        """The tasks of an `enqueue_many` as the middleware leaves them, each with the one that is there instead (see
+        `known`), in the batches of a client with a server. Raises PayloadTooLarge and QueueFull before the first task
+        of a batch, DuplicateTask behind the last."""
+        seconds(wait, option="wait")
+        for batch in batches(sent, self.settings.payload_limit):
+            tasks, refused = self.outgoing(batch), None
+            for task in tasks:
+                check_size(task.payload, self.settings.payload_limit)
+            self.check_capacity([task for task in tasks if task.lock is None])  # unique ones are added one by one
+            for task in tasks:
+                try:
+                    known = self.known(task)
+                except DuplicateTask as error:
+                    refused = refused or error
+                else:
+                    yield task, known
+            if refused is not None:
+                raise refused
+
+    def check_capacity(self, tasks: Iterable[Task]) -> None:
+        """Raises QueueFull for new tasks that their queue has no room for together."""
+        new: dict[str, set[str]] = {}
+        for task in tasks if self._kept else ():
+            known = self.entry_of(task)
+            if known is None or not known.is_kept:
+                new.setdefault(task.queue, set()).add(task.id)
+        for queue, ids in new.items():
+            if (most := self.kept_of(queue).read().max_size) is None:
+                continue
+            held = sum(entry.task.queue == queue and entry.waits for entry in self.entries.values())
+            if held + len(ids) > most:
+                raise full(queue, len(ids), most)
 
     def outgoing(self, tasks: list[Task]) -> list[Task]:
         """The tasks as the middleware leaves them. Raises what it raises."""
@@ -149,6 +187,7 @@ class MemoryClient(Client):
         """The flow as the middleware leaves it, its joins prepared. Raises PayloadTooLarge."""
         flow = flow.with_tasks(self.outgoing(flow.prepared))
         flow.check(self.settings.payload_limit)
+        self.check_capacity(flow.heads)
         self.joins.prepare(flow.joins)
         return flow
 
@@ -197,11 +236,7 @@ class MemoryClient(Client):
     def take(self, task: Task) -> MemoryTask:
         """Takes a new task in. Raises PayloadTooLarge, QueueFull."""
         check_size(task.payload, self.settings.payload_limit)
-        if self._kept and (most := self.kept_of(task.queue).read().max_size) is not None:
-            open_ = [entry for entry in self.entries.values() if entry.task.queue == task.queue and entry.waits]
-            if len(open_) >= most:
-                text = f"queue {task.queue!r} has reached its max_size={most}; the task was not enqueued"
-                raise QueueFull(text, queue=task.queue, max_size=most)
+        self.check_capacity([task])
         entry = self.entries[self._key(task)] = MemoryTask(task=task, state=_first_state(task))
         return entry
 
@@ -248,8 +283,13 @@ class AsyncMemoryClient(AsyncClient):
         return AsyncMemoryHandle(self, entry, self._of.cancel, is_new=known is None)
 
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
-        """Takes tasks in, one after the other."""
-        return [await self.enqueue(task, wait=wait) for task in sent]
+        """As MemoryClient.enqueue_many."""
+        return [
+            AsyncMemoryHandle(
+                self, await self._of.take_async(task) if known is None else known, self._of.cancel, is_new=known is None
+            )
+            for task, known in self._of.placed(sent, wait)
+        ]
 
     async def take_flow(self, flow: Flow) -> AsyncFlowHandle:
         """As MemoryClient.take_flow."""

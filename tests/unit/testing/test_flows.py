@@ -201,7 +201,7 @@ def test_settings_of_a_queue_are_checked_and_kept() -> None:
             queue.configure(max_size=-1)
         add.enqueue(1)
         add.using(in_=5).enqueue(2)
-        with pytest.raises(QueueFull, match="queue 'maths' has reached its max_size=2"):
+        with pytest.raises(QueueFull, match=r"queue 'maths' has no room for 1 more: it may hold 2 \(its max_size\)"):
             add.enqueue(3)
         queue.configure(max_size=None)
         add.enqueue(3)

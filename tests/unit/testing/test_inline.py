@@ -9,15 +9,31 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Backoff, Cancel, Fail, Job, Retry, Snooze, TaskState, chain, current_task, job, queue
+from jobrunner import (
+    Backoff,
+    Cancel,
+    Fail,
+    Job,
+    Retry,
+    Snooze,
+    TaskState,
+    Unique,
+    chain,
+    current_task,
+    group,
+    job,
+    queue,
+)
 from jobrunner.client.client import Client
 from jobrunner.client.current import current_client, use
 from jobrunner.client.current import forget as forget_client
 from jobrunner.errors import (
+    DuplicateTask,
     InvalidName,
     InvalidOption,
     ParameterError,
     PayloadTooLarge,
+    QueueFull,
     TaskCancelled,
     TaskFailed,
     TaskGone,
@@ -47,6 +63,14 @@ class Note(Job):
 
     def after(self) -> None:
         ran.append("after")
+
+
+@job(name="inline-throttled", unique=Unique(until="expired", on_clash="raise"))
+class Throttled(Job):
+    what: str
+
+    def run(self) -> None:
+        ran.append(self.what)
 
 
 @job(name="inline-end", max_attempts=2)
@@ -100,7 +124,7 @@ def forget_jobs() -> Iterator[None]:
     yield
     for name in ("note", "end", "give", "slow", "early", "parent", "tenant", "async-tenant", "cancels-itself", "waits"):
         forget(f"inline-{name}")
-    for name in ("defaults", "unkept", "in-a-group"):
+    for name in ("defaults", "unkept", "in-a-group", "throttled"):
         forget(f"inline-{name}")
 
 
@@ -421,3 +445,29 @@ def test_the_limits_that_the_application_configured_hold(configured: None) -> No
 
 def test_the_client_on_a_private_server_has_them_too(configured: None, jobrunner_client: Client) -> None:
     assert (jobrunner_client.settings.payload_limit, jobrunner_client.settings.result_limit) == (3 << 20, 64)
+
+
+async def add_all(notes: list[Any], way: str) -> Any:
+    return await Note.aenqueue_many(notes) if way == "asyncio" else Note.enqueue_many(notes)
+
+
+@pytest.mark.parametrize("way", ["threads", "asyncio"])
+def test_all_tasks_of_an_enqueue_many_are_checked_before_the_first_runs(way: str) -> None:
+    large = Note("x" * 1_100_000)
+    with inline():
+        current_client().queue("notes").configure(max_size=2)
+        for notes, error in (([Note("1"), large], PayloadTooLarge), ([Note("1"), Note("2"), Note("3")], QueueFull)):
+            with pytest.raises(error):
+                asyncio.run(add_all(notes, way))
+        with pytest.raises(QueueFull, match="no room for 3 more"):
+            group(Note("1"), Note("2"), Note("3")).enqueue()
+        assert ran == []
+
+        assert len(asyncio.run(add_all([Note("1"), Note("2")], way))) == 2
+    assert ran.count("before") == 2
+
+
+def test_a_unique_task_that_is_there_is_raised_behind_the_others_of_its_call() -> None:
+    with inline(), pytest.raises(DuplicateTask):
+        Throttled.enqueue_many([Throttled("a"), Throttled("a"), Throttled("b")])
+    assert ran == ["a", "b"]
