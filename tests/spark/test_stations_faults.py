@@ -212,6 +212,39 @@ def test_a_refusal_of_one_row_does_not_keep_a_station_from_the_others(flights, d
     assert (found["pending"], found["dead"]) == (1, 0)
 
 
+def test_an_item_whose_batch_is_refused_again_and_again_while_others_succeed_dies_of_that(
+    flights, driver_of, spark, audit, clock, client
+):
+    """Its batch came again for ever, with no attempt counted."""
+    done = []
+
+    @flights.spark_sink("late", max_wait=0, batch=2, schema="n int", max_attempts=3, backoff=Backoff(base=1))
+    def store(df, spark, batch):
+        found = [row.n for row in df.collect()]
+        if 0 in found:
+            raise ServerRefused("no rights to one queue")
+        done.extend(found)
+
+    clock.set(float(broker_of(client).run(_server_time())) * 1000)
+    bad, _ = flights.push_many("late", [{"n": 0}, {"n": 1}])
+    driver = driver_of("late")
+    driver._failures.wait_out_pause = lambda: None
+    for turn in range(1, 40):
+        driver.step(spark)
+        if 1 in done and audit("flights/late")["dead"]:
+            break
+        flights.push("late", {"n": 2 * turn})
+        driver.step(spark)
+        clock.advance(100_000)
+    while driver.step(spark):
+        pass
+    driver.stop(20)
+
+    assert client.task(bad, queue="flights/late").record().error.startswith("ServerRefused: no rights to one queue")
+    assert sorted(done) == [1, *range(2, 2 * turn, 2)]
+    assert audit("flights/late") == NOTHING | {"dead": 1}
+
+
 @pytest.fixture
 def outage(monkeypatch):
     """outage(driver, n): the next n calls of the driver find no server; returns a list that is empty when they were."""

@@ -103,12 +103,22 @@ class FailureHistory:
         self._failed_at: dict[tuple[str, str], int] = {}
         self._in_a_row: dict[str, str] = {}
         self._since_success = 0
+        self._refused: dict[str, tuple[int, int]] = {}
 
     def succeeded(self) -> None:
         """Counts a batch whose function made its rows."""
         self.successes += 1
         self._in_a_row.clear()
         self._since_success = 0
+
+    def refused(self, root: str) -> bool:
+        """Counts a refusal by the server of a batch with this root. Returns whether its items are to blame: it was
+        refused more than five times, and others succeeded between each two."""
+        last, times = self._refused.pop(root, (-1, 0))
+        self._refused[root] = self.successes, times + (self.successes > last)
+        if len(self._refused) > _REMEMBERED:
+            del self._refused[next(iter(self._refused))]
+        return self._refused[root][1] > _PATIENT_WITH
 
     def failed(self, batch_id: str, root: str, line: str, *, may_pass: bool = False) -> Evidence:
         """Counts a failure with this error. `may_pass`: it may be an outage behind a sink, so a success of others
@@ -195,6 +205,9 @@ class BatchFailures:
         if cause is Cause.ENGINE:
             error = engine_gone(spark, error)
         line = error_line(error)
+        is_refusal = cause is Cause.OUTAGE and line.startswith(_REFUSED) and not self.stopping.is_set()
+        if is_refusal and self._is_refused_alone(lease):
+            cause = Cause.ITEMS
         if cause is Cause.LOST:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
             ended("lost", line)
@@ -202,8 +215,7 @@ class BatchFailures:
             pause_s = self._pause_in_outage(lease, line, cause, run_s)
             if cause is Cause.ENGINE and not self.stopping.is_set():
                 self.give_up(error)
-            is_refusal = line.startswith(_REFUSED) and not self.stopping.is_set()  # maybe of one row: others go first
-            delay_s = _BEHIND_PAUSE * max(pause_s, _FIRST_S) if is_refusal else 0.0
+            delay_s = _BEHIND_PAUSE * max(pause_s, _FIRST_S) if is_refusal else 0.0  # maybe of one row: others go first
             self.report(partial(lease.release, delay_s=delay_s))
             ended("released", line)
         else:
@@ -218,6 +230,10 @@ class BatchFailures:
         """Waits until the pause of the station is over, which a failure began. Nothing is held meanwhile."""
         if (left := self._paused_until - monotonic()) > 0:
             self.stopping.wait(left)
+
+    def _is_refused_alone(self, lease: BatchLease) -> bool:
+        with self._lock:
+            return self._history.refused(lease.root)
 
     def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> float:
         """Begins a pause at the second outage in a row, and returns its seconds. A server that is full, or refuses
