@@ -193,7 +193,8 @@ class BufferFull(ServerUnavailable):
 
 
 class OutcomeUnknown(ServerError):
-    """The connection broke after the command was sent: it was done or it was not."""
+    """The connection broke after the command was sent: it was done or it was not. Of a call that enqueues many: some of
+    them may have been added."""
 
 
 class ServerRefused(ServerError):

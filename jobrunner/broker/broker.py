@@ -32,6 +32,7 @@ from jobrunner.broker.confirmed_writes import (
     send_again,
     to_send_again,
     waits_for_disk,
+    written,
 )
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
@@ -142,10 +143,11 @@ class Broker:
     def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
 
-        Raises OutcomeUnknown when that is not confirmed in time.
+        Raises OutcomeUnknown when that is not confirmed in time, and in place of ServerUnavailable when some calls were
+        carried out.
         """
         if self._confirmation is None:
-            return self.run_many(calls)
+            return self.run_many(calls) if len(calls) == 1 else written(self.run_each(calls))
         marks = confirmation_marks(calls, everywhere=self._nodes is not None)
         return confirmed(self.run_each([*calls, *marks, self._confirmation]), len(calls))
 

@@ -30,7 +30,7 @@ from jobrunner.broker.redis_errors import (
 )
 from jobrunner.broker.resp import Arg, PackedHead, pack, pack_behind
 from jobrunner.broker.scripts import Script, load, readable_error
-from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused
+from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused, ServerUnavailable
 
 NOTED_S = 9.0
 """For how long the server surely has the note of an enqueue: a second less than SENT_KEEP_MS of its scripts."""
@@ -276,6 +276,8 @@ def server_error(error: Exception, script: Script | None = None, *, server: obje
     who = "the server" if server is None else f"the server at {server}"
     if isinstance(error, OutOfMemoryError) or "OOM" in reply[:80] or _FULL_IN_A_SCRIPT in reply:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
+    if isinstance(error, BusyLoadingError):
+        return ServerUnavailable(f"{who} does not answer yet: {text}; wait until it has ended that")
     if isinstance(error, (AuthenticationError, NoPermissionError)) or any(it in reply for it in _DENIED_IN_A_SCRIPT):
         return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
     if is_demoted(error):

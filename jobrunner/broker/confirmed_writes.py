@@ -8,7 +8,7 @@ from typing import Any, Final
 from jobrunner.broker.call import Call, command, key_of
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, NoScriptError
 from jobrunner.clock import since_boot
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 
 Steps = Generator[float | Sequence[Call[Any]], list[Any], Any]
 """Seconds to wait, or calls to send on the same connection, whose replies it takes; returns a reply."""
@@ -21,6 +21,10 @@ _MARK_ENDS = b":sent:confirmed"
 _SYNC_EVERY_S: Final = 1.01
 """The pause between two syncs with everysec, and a little more, as the server counts in whole milliseconds."""
 _MOST_ROUNDS = 3
+OF_SOME: Final = (
+    "This is of some of the tasks; others of the same call may have been added; with ids of your own you may send all "
+    "again"
+)
 _HOW_IT_SYNCS: Final[Sequence[Call[Any]]] = (
     command("HELLO", read=lambda reply: reply),
     command("CONFIG", "GET", "appendfsync", read=lambda reply: reply),
@@ -144,13 +148,24 @@ def send_again(calls: Sequence[Call[Any]], replies: list[Any], patience_s: float
         before = undone
 
 
+def written(values: list[Any]) -> list[Any]:
+    """The values of calls that write tasks, none of which is an error. Raises the first error: OutcomeUnknown in place
+    of ServerUnavailable when others were carried out, and any refusal with words about that."""
+    refused = next((value for value in values if isinstance(value, JobrunnerError)), None)
+    if refused is None:
+        return values
+    if isinstance(refused, ServerUnavailable | ServerRefused) and not all(
+        isinstance(value, ServerUnavailable | ServerRefused) for value in values
+    ):
+        kind = OutcomeUnknown if isinstance(refused, ServerUnavailable) else type(refused)
+        raise kind(f"{refused}. {OF_SOME}") from refused
+    raise refused
+
+
 def confirmed(values: Sequence[Any], count: int) -> list[Any]:
     """The values of the first `count` calls, which the others confirm. Raises what was refused, OutcomeUnknown if only
     a confirmation was."""
-    written = list(values[:count])
-    for value in written:
-        if isinstance(value, JobrunnerError):
-            raise value
+    found = written(list(values[:count]))
     for confirmation in values[count:]:
         if isinstance(confirmation, ServerRefused):
             needs = "; that needs Redis 7.2 or Valkey" if "unknown command" in str(confirmation).lower() else ""
@@ -158,4 +173,4 @@ def confirmed(values: Sequence[Any], count: int) -> list[Any]:
             raise OutcomeUnknown(told) from confirmation
         if isinstance(confirmation, JobrunnerError):
             raise confirmation
-    return written
+    return found

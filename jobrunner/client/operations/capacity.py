@@ -8,6 +8,7 @@ from typing import Any
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import backlog, scheduled, shard_counts
+from jobrunner.broker.confirmed_writes import OF_SOME
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
@@ -22,10 +23,6 @@ _RECHECK_S = 0.5
 _RESENT_S = 5.0
 """After so long many are sent again though there seems to be no room for all: those that exist already need none."""
 _NOTED_MS = 5000
-_OF_SOME = (
-    "This is of some of the tasks; those for other queues or partitions may have been added; with ids of your own you "
-    "may send all again"
-)
 
 
 def write(
@@ -117,7 +114,7 @@ def write_parts(
         except ServerUnavailable as error:
             if len(calls) == 1 or routes is None or not routes.on_several_nodes:
                 raise
-            raise OutcomeUnknown(f"{error}. {_OF_SOME}") from error
+            raise OutcomeUnknown(f"{error}. {OF_SOME}") from error
     if routes is not None:
         routes.measure_again(bounded)
     raise refused
@@ -156,4 +153,4 @@ def _part_full(queue: str, more: int, most: int) -> QueueFull:
 
 
 def _partly_full(error: QueueFull) -> QueueFull:
-    return QueueFull(f"{error}. {_OF_SOME}", wanted=error.wanted, queue=error.queue, max_size=error.max_size)
+    return QueueFull(f"{error}. {OF_SOME}", wanted=error.wanted, queue=error.queue, max_size=error.max_size)

@@ -13,7 +13,7 @@ from jobrunner.broker.call import (
     resp_args,
     server_error,
 )
-from jobrunner.broker.confirmed_writes import to_send_again
+from jobrunner.broker.confirmed_writes import to_send_again, written
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
@@ -26,7 +26,7 @@ from jobrunner.broker.redis_errors import (
     ResponseError,
 )
 from jobrunner.broker.resp import pack, pack_in_python
-from jobrunner.errors import DamagedData, ServerFull, ServerRefused
+from jobrunner.errors import DamagedData, DuplicateTask, OutcomeUnknown, ServerFull, ServerRefused, ServerUnavailable
 
 MAIL = Keys("p").queue("mail")
 PURGE = ScriptCommand("purge", int)
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
         (ReadOnlyError("READONLY"), ServerRefused, "READONLY"),
         (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: @user_script: 9: "
                        "-OOM command not allowed when used memory > 'maxmemory'."), ServerFull, "maxmemory"),
-        (BusyLoadingError("LOADING"), ServerRefused, "LOADING"),
+        (BusyLoadingError("LOADING"), ServerUnavailable, "does not answer yet: LOADING; wait until it has ended that"),
         (ResponseError("WRONGTYPE\nstack"), ServerRefused, "WRONGTYPE$"),
     ],
 )
@@ -139,6 +139,25 @@ def test_calls_that_a_server_read_while_it_was_loading_or_ran_a_long_script_are_
     assert to_send_again([purge, purge], [b"1", BusyScriptError("x")]) == [1]
     wait = command("WAIT", 1, 100, read=int)
     assert to_send_again([purge, wait], [b"1", BusyScriptError("x")]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "of_some"),
+    [
+        ([[], ServerUnavailable("busy")], OutcomeUnknown, True),
+        ([ServerUnavailable("busy"), OutcomeUnknown("lost")], OutcomeUnknown, True),
+        ([ServerUnavailable("busy"), ServerUnavailable("busy")], ServerUnavailable, False),
+        ([[], ServerFull("full"), ServerFull("full")], ServerFull, True),
+        ([ServerFull("full"), ServerUnavailable("busy")], ServerFull, False),
+        ([[], DuplicateTask("there", "t")], DuplicateTask, False),
+    ],
+)
+def test_the_error_of_writes_says_whether_others_of_them_were_carried_out(values, kind, of_some):
+    with pytest.raises(kind) as refused:
+        written(values)
+
+    assert type(refused.value) is kind
+    assert ("others of the same call may have been added" in str(refused.value)) is of_some
 
 
 def test_loading_counts_when_nothing_at_all_was_done():

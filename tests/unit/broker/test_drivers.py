@@ -371,7 +371,7 @@ def test_a_server_that_goes_on_loading_within_an_exchange_is_not_asked_for_ever(
     own.answered_first = 1
     increment = leader_calls.metadata_increment(keys, "job", "n", 1)
 
-    with pytest.raises(ServerRefused, match="the dataset"):
+    with pytest.raises(ServerUnavailable, match="the dataset"):
         connect(own.url, retry_timeout_s=0).run_many([increment, increment])
     assert own.asked == 3
 
@@ -390,9 +390,13 @@ def test_a_long_script_that_goes_on_within_an_exchange_is_waited_for_as_long_as_
     own.answered_first, own.says = 1, b"BUSY Redis is busy running a script"
     increment = leader_calls.metadata_increment(keys, "job", "n", 1)
 
-    with pytest.raises(ServerRefused, match="running a script"):
-        connect(own.url, retry_timeout_s=0.2).run_many([increment, increment])
+    driver = connect(own.url, retry_timeout_s=0.2)
+    with pytest.raises(ServerUnavailable, match="running a script"):
+        driver.run_many([increment, increment])
     assert own.asked > 3
+    own.asked = 0
+    with pytest.raises(OutcomeUnknown, match=r"running a script.* others of the same call may have been added"):
+        driver.write([increment, increment])
 
 
 def test_a_server_that_loads_for_longer_than_patience_is_unavailable(connect, loading, keys):

@@ -112,7 +112,7 @@ def test_a_batch_of_jobs_that_does_not_fit_into_one_shard_adds_none(current: Cli
 def test_a_batch_of_jobs_of_which_one_queue_is_full_says_that_others_may_be_there(current: Client) -> None:
     current.queue("mail").configure(max_size=1)
     note.enqueue(1)
-    with pytest.raises(QueueFull, match=r"queue 'mail' has no room for 1 more: .* for other queues .* may have been"):
+    with pytest.raises(QueueFull, match=r"queue 'mail' has no room for 1 more: .* others of the same call may"):
         note.enqueue_many([note.bind(2), note.using(queue="other").bind(3)])
     assert current.queue("other").counts()["waiting"] == 1
 
@@ -120,7 +120,7 @@ def test_a_batch_of_jobs_of_which_one_queue_is_full_says_that_others_may_be_ther
 def test_a_batch_that_waits_in_vain_says_that_a_part_may_be_there(client: Client) -> None:
     queue = client.queue("mail")
     queue.configure(partitions=4, max_size=40)
-    with pytest.raises(QueueFull, match="those for other queues or partitions may have been added"):
+    with pytest.raises(QueueFull, match="others of the same call may have been added"):
         queue.push_many([*range(9), *(Item(n, partition="busy") for n in range(11))], wait=0.05)
 
 
