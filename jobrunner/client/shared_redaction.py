@@ -10,6 +10,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
 from jobrunner.redaction import Redaction
 
 _KNOWN_FOR_S = 5.0
@@ -25,8 +26,13 @@ class SharedRedaction:
 
     def add(self, names: Iterable[str]) -> None:
         """Hides these as well, as long as this client lives. Raises InvalidOption for what is no pattern."""
-        self._names = tuple(dict.fromkeys((*self._names, *names)))
-        self._now = Redaction(self._names)
+        is_list = isinstance(names, Iterable) and not isinstance(names, str)  # a text would be names of one letter each
+        given = tuple(names) if is_list else ()
+        if not is_list or not all(isinstance(one, str) for one in given):
+            raise InvalidOption(f"redact={describe(names)}: give a list of names")
+        found = tuple(dict.fromkeys((*self._names, *given)))
+        self._now = Redaction(found)  # before they are kept: what is refused changes nothing
+        self._names = found
         self._read_at = -_KNOWN_FOR_S
 
     def now(self, keys: Keys) -> Operation[Redaction]:

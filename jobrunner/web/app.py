@@ -22,8 +22,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
-from jobrunner.formatting import install_command
+from jobrunner.formatting import describe, install_command
 from jobrunner.inspector.snapshot import latency_ms
+from jobrunner.option_names import checks_options
 from jobrunner.web.access import SecurityHeaders
 from jobrunner.web.auth import AskedOf, Auth, Identity, Role, TrustedProxy, networks
 from jobrunner.web.credentials import LoginAuth
@@ -32,12 +33,13 @@ from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.login import Login
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.rendering import STATIC
-from jobrunner.web.settings import checked_prefix, thresholds
+from jobrunner.web.settings import checked_prefix, checked_secret, thresholds
 
 PUBLIC = ("/health", "/static", "/login")
 """Paths that need no login; their answers contain nothing of the server."""
 
 
+@checks_options
 def create_app(
     client: Client,
     *,
@@ -57,17 +59,20 @@ def create_app(
     key of `auth`: give all processes the same. Where neither has one (a function, a proxy), each process signs with a
     key of its own. `trusted_proxies`: addresses whose X-Forwarded-For header gives the client's address.
     `alerts`: thresholds above which pages warn: waiting_s, failed_share, dead_per_hour.
+
+    Raises InvalidOption for an argument that cannot be meant, UnknownOption for an unknown one.
     """
-    if auth is None:
-        raise InvalidOption(
-            "auth is not given, so no user could log in: give a function of your application, Token(…), Basic(…) or "
-            "TrustedProxy(…), or LoginLinks(); auth=Loopback() makes everybody on this machine an admin"
-        )
-    asked = AskedOf(auth) if callable(auth) else auth
+    if not isinstance(client, Client):
+        raise InvalidOption(f"client is of type {type(client).__name__}: give a jobrunner.Client")
+    asked = _checked_auth(auth)
     prefix = checked_prefix(prefix_path)
     trusted = networks(trusted_proxies) or (asked.trusted if isinstance(asked, TrustedProxy) else ())
+    warns_at = thresholds({} if alerts is None else alerts)
+    if not isinstance(actions, bool):
+        raise InvalidOption(f"actions={describe(actions)}: give True, or False for a dashboard that is read-only")
+    key = checked_secret(secret)
     client.hide(redact)
-    dashboard = Dashboard(client, asked, acts=actions, secret=secret, trusted=trusted, alerts=thresholds(alerts or {}))
+    dashboard = Dashboard(client, asked, acts=actions, secret=key, trusted=trusted, alerts=warns_at)
     dashboard.app = app = Starlette(
         routes=_routes(dashboard, asked),
         middleware=[Middleware(SecurityHeaders), *([Middleware(UnderPrefix, prefix=prefix)] if prefix else [])],
@@ -75,6 +80,18 @@ def create_app(
     )
     app.state.dashboard = dashboard
     return app
+
+
+def _checked_auth(auth: Auth | Callable[[HTTPConnection], Identity | None] | None) -> Auth:
+    if callable(auth):
+        return AskedOf(auth)
+    if all(hasattr(auth, name) for name in ("identify", "signing_key", "challenge")) and auth is not None:
+        return auth
+    problem = "auth is not given, so no user could log in" if auth is None else f"auth is of type {type(auth).__name__}"
+    raise InvalidOption(
+        f"{problem}: give a function of your application, Token(…), Basic(…) or TrustedProxy(…), or LoginLinks(); "
+        "auth=Loopback() makes everybody on this machine an admin"
+    )
 
 
 def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
@@ -171,6 +188,8 @@ class UnderPrefix:
 def asgi_under(path: str, dashboard: ASGIApp, others: ASGIApp) -> ASGIApp:
     """An ASGI application: `dashboard` below `path`, `others` (Django's, for example) for everything else."""
     prefix = checked_prefix(path)
+    if not prefix:
+        raise InvalidOption(f"path {path!r} leaves nothing to the other application: give one such as /jobs")
 
     async def both(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_below(scope["path"], prefix):

@@ -9,19 +9,23 @@ Any client can write headers, so only those of a trusted proxy count.
 """
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from inspect import iscoroutinefunction
-from typing import Protocol
+from inspect import iscoroutinefunction, signature
+from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
 
 LONGEST_NAME = 200
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The name of a header (RFC 9110, section 5.6.2)."""
 _ONE_CUSTOMER = 64
 """Bits of an IPv6 address that differ between sites; the others are one machine's to choose."""
 
@@ -40,6 +44,12 @@ def role_named(name: str) -> Role:
         return Role[name.upper()]
     except KeyError as error:
         raise InvalidOption(f"role {name!r}: choose viewer, operator or admin") from error
+
+
+def check_role(role: object, whose: str) -> None:
+    """Raises InvalidOption for what is no Role, also for its name: `role_named` reads names."""
+    if not isinstance(role, Role):
+        raise InvalidOption(f"the role of {whose} is {describe(role)}: give Role.VIEWER, Role.OPERATOR or Role.ADMIN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +115,20 @@ class TrustedProxy:
     def __init__(
         self,
         header: str,
-        trusted: Sequence[str],
+        trusted: Iterable[str],
         *,
         roles: Mapping[str, Role] | None = None,
         default: Role | None = Role.VIEWER,
     ) -> None:
-        if not trusted:
-            raise InvalidOption("no trusted proxy is given, so any client could send the header; give its address")
         self.trusted = networks(trusted)
+        if not self.trusted:
+            raise InvalidOption("no trusted proxy is given, so any client could send the header; give its address")
+        if not isinstance(header, str) or not _HEADER.fullmatch(header):
+            raise InvalidOption(f"header {describe(header)}: give the name of a header, such as X-Forwarded-User")
+        if roles is not None and not isinstance(roles, Mapping):
+            raise InvalidOption(f"roles={describe(roles)}: give a dict such as {{'ann': Role.OPERATOR}}")
+        for name, role in {**(roles or {}), **({} if default is None else {"all others": default})}.items():
+            check_role(role, name)
         self._header, self._roles, self._default = header, dict(roles or {}), default
 
     def identify(self, request: HTTPConnection) -> Identity | None:
@@ -138,8 +154,14 @@ class AskedOf:
 
     def __init__(self, function: Callable[[HTTPConnection], Identity | None]) -> None:
         if iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-            name = getattr(function, "__name__", type(function).__name__)
-            raise InvalidOption(f"auth={name} is a coroutine function: give a plain one (def); it runs in a thread")
+            raise InvalidOption(
+                f"auth={_name_of(function)} is a coroutine function: give a plain one (def); it runs in a thread"
+            )
+        if isinstance(function, type) or not _takes_one(function):
+            raise InvalidOption(
+                f"auth={_name_of(function)} cannot be called with the request alone: give an object such as Token(…), "
+                "or a function that takes the request and returns an Identity or None"
+            )
         self._function = function
 
     def identify(self, request: HTTPConnection) -> Identity | None:
@@ -155,10 +177,26 @@ class AskedOf:
         return b""
 
 
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    try:
+        signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # one in C that does not tell
+        return True
+    return True
+
+
 def networks(given: Iterable[str]) -> tuple[Network, ...]:
     """Addresses and networks (10.0.0.0/8) of trusted proxies. Raises InvalidOption."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidOption(f"trusted proxies {describe(given)}: give a list of IP addresses or networks")
     try:
-        return tuple(ipaddress.ip_network(address, strict=False) for address in given)
+        return tuple(ipaddress.ip_network(str(address), strict=False) for address in given)
     except ValueError as error:
         raise InvalidOption(f"trusted proxy: {error}; give IP addresses or networks") from error
 

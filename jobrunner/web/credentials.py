@@ -18,7 +18,8 @@ from dataclasses import replace
 from starlette.requests import HTTPConnection
 
 from jobrunner.errors import InvalidOption
-from jobrunner.web.auth import LONGEST_NAME, Identity, Role
+from jobrunner.formatting import describe
+from jobrunner.web.auth import LONGEST_NAME, Identity, Role, check_role
 
 _N, _R, _P = 2**14, 8, 1
 _MOST_BYTES = 64 * 2**20
@@ -75,9 +76,8 @@ class Token(LoginAuth):
         name: str = "token",
         named: Mapping[str, tuple[str, Role]] | None = None,
     ) -> None:
-        tokens = {**({name: (token, role)} if token or not named else {}), **(named or {})}
-        for one, (given, _) in tokens.items():
-            _check_user(one)
+        tokens = {**({name: (token, role)} if token or not named else {}), **_checked(named or {})}
+        for one, (given, _) in _checked(tokens).items():
             if len(given) < 8:
                 whose = "the token" if one == "token" else f"the token of {one}"
                 raise InvalidOption(f"{whose} is shorter than 8 characters; make one: openssl rand -hex 16")
@@ -122,8 +122,7 @@ class Basic:
     challenge = 'Basic realm="jobrunner", charset="UTF-8"'
 
     def __init__(self, users: Mapping[str, tuple[str, Role]]) -> None:
-        for name, (password, _) in users.items():
-            _check_user(name)
+        for name, (password, _) in _checked(users).items():
             if not password:
                 raise InvalidOption(f"user {name!r}: give a password that is not empty")
         if not users:
@@ -170,9 +169,29 @@ def _credentials(request: HTTPConnection) -> tuple[str, str] | None:
     return (name, password) if colon else None
 
 
-def _check_user(name: str) -> None:
-    if not name or ":" in name or not name.isprintable() or len(name) > LONGEST_NAME:
-        raise InvalidOption(f"user {name[:60]!r}: give a name without a colon or control characters")
+def _checked(users: Mapping[str, tuple[str, Role]]) -> Mapping[str, tuple[str, Role]]:
+    """The same users. Raises InvalidOption, whose text never has a secret."""
+    if not isinstance(users, Mapping):
+        raise InvalidOption(f"users are of type {type(users).__name__}: give a dict, {_USERS}")
+    for name, given in users.items():
+        if not isinstance(name, str) or not name or ":" in name or not name.isprintable() or len(name) > LONGEST_NAME:
+            raise InvalidOption(f"user {describe(name, 60)}: give a name without a colon or control characters")
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise InvalidOption(f"user {name!r}: give a pair of secret and role, {_USERS}")
+        secret, role = given
+        check_secret(secret, f"the secret of user {name!r}")
+        check_role(role, name)
+    return users
+
+
+def check_secret(secret: object, what: str) -> None:
+    """Raises InvalidOption for what is no text, or was no UTF-8 in the environment."""
+    if not isinstance(secret, str):
+        raise InvalidOption(f"{what} is of type {type(secret).__name__}: give a str")
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(f"{what} is not valid UTF-8: make one with openssl rand -hex 32") from None
 
 
 def _derived(secret: str) -> bytes:
@@ -246,6 +265,7 @@ def _bytes(text: str) -> bytes:
 
 
 _NONE = (0, 0, 0, b"", b"")
+_USERS = 'such as {"ann": ("a long secret", Role.OPERATOR)}'
 # Never with the value: a hash is a secret, too, and what is no hash may be a password.
 _WRONG = (
     "a password or token begins with scrypt$ and is no hash that can be checked (scrypt$N$r$p$salt$digest, at most "

@@ -9,7 +9,7 @@ from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import check_whole, file_settings
 from jobrunner.web.auth import Auth, Loopback, Role, TrustedProxy, networks, role_named
-from jobrunner.web.credentials import Basic, Token
+from jobrunner.web.credentials import Basic, Token, check_secret
 from jobrunner.web.live import AlertThresholds
 from jobrunner.web.login import LoginLinks
 
@@ -66,16 +66,13 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
             f"--host {host} is open to others: say who may come in, with --token, --user-token, --basic or "
             "--proxy-header"
         )
-    secret = chosen.get("secret", "")
-    if secret and len(secret) < _LEAST_SECRET:
-        raise InvalidOption(f"secret is shorter than {_LEAST_SECRET} characters; make one: openssl rand -hex 32")
     return DashboardSettings(
         host=host,
         port=check_whole(chosen.get("port", 8787), "port", minimum=0, maximum=65535),
         auth=_auth(ways[0], {name: value for name, value in chosen.items() if name in named or name not in _WAYS})
         if ways
         else LoginLinks(),
-        secret=secret,
+        secret=checked_secret(chosen.get("secret", "")),
         prefix_path=checked_prefix(chosen.get("prefix_path", "")),
         redact=(*file.redact, *chosen.get("redact", ())),
         read_only=chosen.get("read_only", False),
@@ -86,7 +83,7 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
 
 def thresholds(alerts: Mapping[str, Any]) -> AlertThresholds:
     """The thresholds, the defaults where none is given. Raises UnknownOption, InvalidOption."""
-    if not isinstance(alerts, Mapping):
+    if not isinstance(alerts, Mapping) or not all(isinstance(name, str) for name in alerts):
         raise InvalidOption(f"alerts={describe(alerts)}: give a table, such as alerts = {{ waiting_s = 600 }}")
     check_options(alerts, AlertThresholds.__slots__, "option in alerts")
     return AlertThresholds(**alerts)
@@ -98,8 +95,18 @@ def checked_alerts(alerts: Mapping[str, Any]) -> Mapping[str, Any]:
     return alerts
 
 
+def checked_secret(secret: str) -> str:
+    """A secret for form tokens, or empty. Raises InvalidOption, whose text does not have it."""
+    check_secret(secret, "secret")
+    if secret and len(secret) < _LEAST_SECRET:
+        raise InvalidOption(f"secret is shorter than {_LEAST_SECRET} characters; make one: openssl rand -hex 32")
+    return secret
+
+
 def checked_prefix(prefix: str) -> str:
     """A prefix as `/jobs`, or empty. Raises InvalidOption."""
+    if not isinstance(prefix, str):
+        raise InvalidOption(f"prefix path {describe(prefix)}: give a text such as /jobs")
     bare = prefix.strip("/")
     if bare and not all(part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in bare.split("/")):
         raise InvalidOption(f"prefix path {prefix!r}: give a path such as /jobs, of letters, digits, . _ -")
