@@ -181,6 +181,17 @@ def test_lines_of_a_job_hide_what_redaction_hides(logged: io.StringIO) -> None:
     assert "S3CRET" not in logged.getvalue()
 
 
+def test_a_line_of_a_job_shows_numbers_of_what_is_counted(logged: io.StringIO) -> None:
+    running = RUNNING.set(SimpleNamespace(attempt=attempt_at("any")))
+    try:
+        structlog.get_logger().info("answered: tokens=7031, token=S3CRET", max_tokens=4096, api_tokens="S3CRET")
+    finally:
+        RUNNING.reset(running)
+
+    assert all(part in logged.getvalue() for part in ("tokens=7031", "4096"))
+    assert "S3CRET" not in logged.getvalue()
+
+
 def test_a_short_traceback_folds_libraries_and_keeps_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent)
 

@@ -90,6 +90,46 @@ def test_in_a_text_the_whole_value_behind_a_name_is_hidden(text: str, shown: str
     assert Redaction().text(text) == shown.replace("*", HIDDEN)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("used tokens=120, max_tokens: 4096", "used tokens=120, max_tokens: 4096"),
+        ("promptTokens=12. TOKEN_COUNT=-3", "promptTokens=12. TOKEN_COUNT=-3"),
+        ("{'usage': {'total_tokens': 17.5}, 'token': 17}", "{'usage': {'total_tokens': 17.5}, 'token': *}"),
+        ("tokens=sk-1 api_tokens=120sk", "tokens=* api_tokens=*"),
+        ("tokens='120' tokens=[120] tokens=(1, 2)", "tokens=* tokens=* tokens=*"),
+        ("tokens=0042 credit_cards=4111111111111111", "tokens=* credit_cards=*"),
+        ("secret_of_tokens=12 tokensused=1 token_number=5", "secret_of_tokens=* tokensused=* token_number=*"),
+    ],
+)
+def test_of_what_is_counted_a_plain_number_is_shown_and_nothing_else(text: str, shown: str) -> None:
+    assert Redaction().text(text) == shown.replace("*", HIDDEN)
+
+
+@pytest.mark.parametrize("value", ["120", True, None, [120], {"used": 120}, 10**12, float("nan"), float("inf")])
+def test_a_field_of_what_is_counted_is_shown_as_a_number_only(value: object) -> None:
+    assert Redaction().shown({"tokens": 120, "max_tokens": 4.5, "token_count": 0}) == {
+        "tokens": 120, "max_tokens": 4.5, "token_count": 0,
+    }  # fmt: skip
+    assert Redaction().shown({"tokens": value}) == {"tokens": HIDDEN}
+    assert Redaction().hides("tokens"), "a text is hidden there"
+
+
+def test_a_name_that_is_given_hides_numbers_too() -> None:
+    redaction = Redaction(["tokens", "max_.*"])
+
+    assert redaction.shown({"tokens": 1, "max_tokens": 1, "n_tokens": 1}) == {
+        "tokens": HIDDEN, "max_tokens": HIDDEN, "n_tokens": 1,
+    }  # fmt: skip
+    assert redaction.text("tokens=1 n_tokens=1") == f"tokens={HIDDEN} n_tokens=1"
+
+
+@pytest.mark.parametrize("name", ["my_ſecret", "Iban", "IBAN", "my-Api_KEY", "PASSWORD"])
+@pytest.mark.parametrize("given", [["iban"], ["iba[n]"]])
+def test_a_name_is_found_in_any_case_whether_or_not_texts_can_be_passed_over(name: str, given: list[str]) -> None:
+    assert Redaction(given).text(f"a: 1, {name}=sk-1") == f"a: 1, {name}={HIDDEN}"
+
+
 def test_a_value_in_many_brackets_is_hidden_whole() -> None:
     value = "[" * 6_000 + "'sk-1'" + "]" * 6_000
 
