@@ -65,4 +65,4 @@ def _table(found: list[JobView], *, wide: bool) -> str:
         )
         for job in found
     ]
-    return table(columns, rows, names=("QUEUE",), tail=True, wide=wide)
+    return table(columns, rows, names=("QUEUE",), whole_tail=True, wide=wide)

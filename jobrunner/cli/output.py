@@ -71,14 +71,15 @@ INDENT = "    "
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, names: Sequence[str] = (),
-    shortened: Sequence[str] = (), tail: bool = False, wide: bool = False,
+    shortened: Sequence[str] = (), tail: bool = False, whole_tail: bool = False, wide: bool = False,
 ) -> str:  # fmt: skip
     """Rows below their headings; numbers to the right, all else to the left.
 
     On a terminal, unless `wide`, the table fits: columns named in `shortened` are shortened, and with `tail` the last
-    one goes below its row. The first column and those in `names` stay whole, as the next command needs them: where one
-    does not fit, it has a line of its own above its row. Columns that find no place at all go on below. Where stdout is
-    no terminal each row is one line, and nothing is shortened.
+    one goes below its row; with `whole_tail` it does so before it is shortened itself. The first column and those in
+    `names` stay whole, as the next command needs them: where one does not fit, it has a line of its own above its row.
+    Columns that find no place at all go on below. Where stdout is no terminal each row is one line, and nothing is
+    shortened.
     """
     grid = [list(columns), *([_cell(value) for value in row] for row in rows)]
     numeric = [len(grid) > 1 and all(is_number(row[at]) for row in grid[1:]) for at in range(len(columns))]
@@ -89,7 +90,7 @@ def table(
     least = {at: max(_LEAST, len(name)) for at, name in enumerate(columns) if name in shortened}
     whole = {at: max(_LEAST, len(name)) for at, name in enumerate(columns) if name in names}
     fitted, below = _shrunk(widths, least | ({len(columns) - 1: _LEAST_TAIL} if tail else {}), room), False
-    if tail and _sum(fitted) > room:
+    if (tail or whole_tail) and _sum(fitted) > room:
         fitted, below = _shrunk(widths[:-1], least, room), True
     fitted = _shrunk(_shrunk(fitted, whole, room), {0: len(columns[0])}, room)
     kept = {0, *whole}

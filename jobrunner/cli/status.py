@@ -114,16 +114,16 @@ def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> st
     """One row per periodic job; empty without them."""
     is_wide = prints_all_columns(wide=wide)
     more = ("FIRED", "SKIPPED") if is_wide else ()
-    columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", *more, "QUEUE")
+    columns = ("PERIODIC JOB", "LAST", "NEXT", *more, "QUEUE", "SCHEDULE")
     rows = [
         (
-            *(job.name, job.schedule, when(job.last), _next_of(job)),
+            *(job.name, when(job.last), _next_of(job)),
             *((job.fired, job.skipped) if is_wide else ()),
-            job.queue,
+            *(job.queue, job.schedule),
         )
         for job in periodics
     ]
-    return table(columns, rows, names=("QUEUE",), shortened=("SCHEDULE",), wide=wide) if rows else ""
+    return table(columns, rows, names=("QUEUE",), whole_tail=True, wide=wide) if rows else ""
 
 
 def _next_of(job: PeriodicRecord) -> str:

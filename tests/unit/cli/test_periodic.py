@@ -33,6 +33,24 @@ def test_a_job_that_was_published_is_listed(cli: Callable[..., Any], client: Cli
     assert "Heartbeat" in cli("status").out
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_schedule_stays_whole_however_narrow_the_terminal_is(
+    cli: Callable[..., Any], client: Client, heartbeat: Any, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    daily = job(cron="30 3 * * 1-5", tz="Europe/Berlin", queue="reports", name="airline.reports.NightlyStatement")(
+        type("Nightly", (PeriodicJob,), {"run": lambda _: None})
+    )
+    both = published([heartbeat.definition, daily.definition])
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), both))
+    forget("airline.reports.NightlyStatement")
+    monkeypatch.setattr("jobrunner.cli.output.screen_width", lambda: columns)
+
+    for told in (cli("periodic", "list").out, cli("status").out.partition("PERIODIC JOB")[2]):
+        assert max(map(len, told.splitlines())) <= columns
+        for record in client.periodics():
+            assert record.schedule in told, told
+
+
 def test_a_published_job_runs_without_its_code(cli: Callable[..., Any], client: Client, heartbeat: Any) -> None:
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
     forget("Heartbeat")
