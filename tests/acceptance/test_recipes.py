@@ -11,19 +11,23 @@ import pytest
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
-FENCE = re.compile(r"^```(?:python|ini)\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(?:python|ini)\n# (\S+?)(, at its end)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 UNSET = ("JOBRUNNER_URL", "REDIS_URL", "JOBRUNNER_PREFIX", "DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS")
 # By its module and not by its entry point, so that a repository that was not installed is tested too.
 PLUGIN = ["-p", "no:jobrunner", "-p", "jobrunner.testing.plugin", "-p", "no:cacheprovider"]
 
 
 def copy_out(page: str, folder: Path) -> list[str]:
-    """Writes the files of a page, which name themselves in their first line."""
+    """Writes the files of a page, which name themselves in their first line; those of Django into a new project."""
+    if page == "recipes/django.md":
+        for words in (("startproject", "shop", "."), ("startapp", "orders")):
+            made = run("-m", "django", *words, cwd=folder)
+            assert made.returncode == 0, made.stderr
     blocks = FENCE.findall((ROOT / "docs" / page).read_text())
-    for name, text in blocks:
+    for name, is_added, text in blocks:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return [name for name, _ in blocks]
+        (folder / name).write_text(((folder / name).read_text() if is_added else "") + text)
+    return [name for name, _, _ in blocks]
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -55,13 +59,10 @@ def test_the_code_of_the_page_passes_its_tests(page: str, server: str, tests: in
 
 def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
     copy_out("recipes/django.md", tmp_path)
-    made = run(
-        "-c",
-        "import shop.jobs; from django.core.management import call_command as c; c('migrate', run_syncdb=True)\n"
-        "from orders.checkout import place_order; place_order('ada@example.org')",
-        cwd=tmp_path,
-    )
-    assert made.returncode == 0, made.stderr
+    place = "from orders.checkout import place_order; place_order('ada@example.org')"
+    for words in (("makemigrations", "orders"), ("migrate",), ("shell", "-c", place)):
+        made = run("manage.py", *words, cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
     worked = run("-m", "jobrunner", "work", "shop.jobs", "--burst", cwd=tmp_path)
     assert worked.returncode == 0, worked.stderr
     read = "import shop.jobs; from orders.models import Order; o = Order.objects.get(); print(o.address, o.confirmed)"
@@ -70,23 +71,21 @@ def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
 
 def test_djangos_staff_uses_the_dashboard_and_nobody_else(tmp_path: Path) -> None:
     copy_out("recipes/django.md", tmp_path)
-    (tmp_path / "shop" / "urls.py").write_text("urlpatterns = []")
-    settings = tmp_path / "shop" / "settings.py"
-    settings.write_text(settings.read_text() + "ROOT_URLCONF = 'shop.urls'\nALLOWED_HOSTS = ['*']\n")
     (tmp_path / "ask.py").write_text(
+        "import re\n"
         "from shop.asgi import application\n"
         "from django.core.management import call_command\n"
         "from django.contrib.auth import get_user_model\n"
-        "from django.test import Client as Browser\n"
         "from starlette.testclient import TestClient\n"
-        "call_command('migrate', run_syncdb=True, verbosity=0)\n"
-        "web = TestClient(application)\n"
+        "call_command('migrate', verbosity=0)\n"
         "for name, staff in (('ann', True), ('bob', False)):\n"
-        "    login = Browser()\n"
-        "    login.force_login(get_user_model().objects.create(username=name, is_staff=staff))\n"
-        "    cookie = 'sessionid=' + login.cookies['sessionid'].value\n"
-        "    page = web.get('/jobs/queues', headers={'cookie': cookie, 'accept': 'application/json'})\n"
-        "    print(name, page.status_code)\n"
+        "    get_user_model().objects.create_user(name, password='correct horse', is_staff=staff)\n"
+        "    web = TestClient(application, base_url='http://localhost')\n"
+        "    form = re.search('csrfmiddlewaretoken.*?value=\"(.*?)\"', web.get('/admin/login/').text)[1]\n"
+        "    given = {'username': name, 'password': 'correct horse', 'csrfmiddlewaretoken': form}\n"
+        "    web.post('/admin/login/?next=/admin/', data=given, follow_redirects=False)\n"
+        "    print(name, web.get('/jobs/queues', headers={'accept': 'application/json'}).status_code)\n"
+        "web = TestClient(application, base_url='http://localhost')\n"
         "print('stranger', web.get('/jobs/queues').status_code)\n"
         "print('others', web.get('/else').status_code)\n"
     )
