@@ -117,11 +117,13 @@ def is_logged(level: str) -> bool:
 
 
 def log_to_stderr(form: str, level: str = "info") -> None:
-    """Sets up structlog, and standard logging for programs that use that, for lines of `level` and above. A user's
-    module may set up its own after."""
+    """Sets up structlog, and standard logging for programs that use that, for lines of `level` and above, also for what
+    Python itself writes to stderr. A user's module may set up its own after."""
     import logging
 
     import structlog
+
+    from jobrunner.python_messages import log_messages_of_python
 
     steps: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -148,6 +150,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(least)
+    log_messages_of_python(SafeLogger("python"))
 
 
 def warnings_to_stderr() -> None:

@@ -12,6 +12,8 @@ import os
 import re
 import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,10 +132,12 @@ def _process_as_it_was() -> Iterator[None]:
     """Undoes what a command that runs in the test process sets up: logging to a stream that ends with the test, signal
     handlers, and the mark in the environment of child processes."""
     handlers, level = list(logging.root.handlers), logging.root.level
+    hooks = threading.excepthook, sys.unraisablehook, warnings.showwarning
     yield
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+    threading.excepthook, sys.unraisablehook, warnings.showwarning = hooks
     IDENTITY.log_level = "info"
     process_guard.answer_signals_as_before()
     os.environ.pop(child_processes.VARIABLE, None)

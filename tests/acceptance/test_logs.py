@@ -71,6 +71,47 @@ def test_every_line_of_a_job_names_what_it_is_of(jobs: Any, client: Client, exec
     assert "hunter2" not in said.err, "a parameter is in no line, whatever became of its task"
 
 
+NOISY = """
+import threading
+import warnings
+from jobrunner import job
+
+class Broken:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+
+@job(queue="mail")
+def noisy() -> None:
+    warnings.warn("use the new way, not password='hunter2'", FutureWarning)
+    broken = Broken()
+    del broken
+    thread = threading.Thread(target=lambda: 1 / 0, name="helper")
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_what_python_itself_says_is_a_line_of_the_log(jobs: Any, client: Client, executor: str) -> None:
+    jobs.write("noisy_here.py", NOISY)
+    client.enqueue(Task(id="a", type="noisy", queue="mail", payload=b"{}"))
+
+    said = jobs.run("work", "noisy_here", "--burst", "--log-format", "json", "--executor", executor)
+
+    found = lines(said)
+    warned = found["use the new way, not password=••••••"]
+    assert (warned["level"], warned["category"], warned["line"]) == ("warning", "FutureWarning", 12)
+    assert warned["file"].endswith("noisy_here.py")
+    assert (warned["job"], warned["task"]) == ("noisy", "a")
+    ended = found["an error ended a thread"]
+    assert (ended["level"], ended["thread"]) == ("error", "helper")
+    assert "ZeroDivisionError" in ended["exception"]
+    ignored = found["exception ignored"]
+    assert "Broken.__del__" in ignored["object"]
+    assert "in a finalizer" in ignored["exception"]
+    assert ignored["task"] == "a"
+
+
 def test_an_item_of_a_station_has_no_empty_job(jobs: Any, client: Client) -> None:
     client.queue("shop/raw").push({"n": 1}, id="item")
 
