@@ -58,6 +58,17 @@ def test_every_expression_takes_one_of_the_endpoints_and_never_their_sum() -> No
             assert "max" in expression, expression
 
 
+def test_a_quantile_is_of_all_series_of_a_queue_and_not_of_the_largest_buckets() -> None:
+    """The largest of the buckets of several types is the histogram of none: a fast job would hide a slow one."""
+    labels = {"jobrunner_redis_round_trip_seconds": "le"}
+    found = [one for one in expressions() if "histogram_quantile" in one]
+    assert len(found) >= 6
+    for expression in found:
+        (over,) = re.findall(r"max by \(([^)]*)\) \(rate\((?:jobrunner_\w+)_bucket", expression)
+        (family,) = re.findall(r"(jobrunner_\w+)_bucket", expression)
+        assert over == labels.get(family, "le, queue, type"), f"max is over endpoints only, then sum: {expression}"
+
+
 def test_rules_are_complete() -> None:
     rules = (DOCS / "monitoring" / "alerts.yml").read_text().split("- alert: ")[1:]
     assert len(rules) == len({rule.split()[0] for rule in rules}) >= 10
