@@ -4,7 +4,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -80,19 +80,25 @@ def _target(client: Client, name: str, short: str, modules: tuple[str, ...], *, 
 
 
 def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
-    pushed = 0
+    pushed = at = 0
 
     def note(count: int) -> None:
         nonlocal pushed
         pushed = count
 
+    def items(lines: Iterable[bytes]) -> Iterator[Item]:
+        nonlocal at
+        for at, line in enumerate(lines, 1):
+            if line.strip():
+                yield Item(_read(line, f"line {at}"), **options)
+
     try:
         with _bar() as advance:
-            lines = enumerate(_lines(advance), 1)
-            items = (Item(_read(line, f"line {number}"), **options) for number, line in lines if line.strip())
-            queue.push_all(items, progress=note)
-    except JobrunnerError:
-        talk(f"of the lines before, {counted(pushed, 'item')} were pushed into {queue.name}")
+            queue.push_all(items(_lines(advance)), progress=note)
+    except JobrunnerError as error:
+        # What is wrong with an item is found before the next line is read; what the server refuses, later.
+        where = f" line {at}" if isinstance(error, UsageError) else ""
+        talk(f"of the lines before{where}, {counted(pushed, 'item')} were pushed into {queue.name}")
         raise
     if shared.as_json:
         answer_json({"queue": queue.name, "pushed": pushed})

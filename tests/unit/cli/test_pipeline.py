@@ -235,6 +235,26 @@ def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
     assert why in result.err
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"price": 1e999}', "$.price is inf, which JSON does not have"),
+        (r'{"name": "\ud800"}', "surrogates not allowed"),
+        (f'"{"x" * 2_000_000}"', "the payload has 2000002 bytes"),
+    ],
+)
+def test_a_line_that_no_queue_takes_is_named_too(
+    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch, line: str, why: str
+) -> None:
+    feed(monkeypatch, "1\n" * 1200 + f"\n{line}\n" + "1\n" * 10)
+
+    result = cli("pipeline", "push", "orders/raw", "-", "--create")
+
+    assert (result.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
+    assert "of the lines before line 1202, 1,000 items were pushed" in result.err
+    assert why in result.err
+
+
 @pytest.mark.parametrize("typed", ["orders/rwa", "order/raw"])
 def test_push_without_a_module_names_the_nearest_queue_for_a_mistyped_one(typed: str, cli: Any, client: Client) -> None:
     client.queue("orders/raw").push({})
@@ -254,7 +274,7 @@ def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyP
     result = cli("pipeline", "push", "orders/abroad", "-", "-m", module)
 
     assert result.code == 1
-    assert "0 items were pushed" in result.err
+    assert "of the lines before, 0 items were pushed" in result.err
 
 
 @pytest.mark.parametrize(
