@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jobrunner.errors import InvalidOption, SparkMissing
 from jobrunner.etl.spark_conf import NEEDED_CONF, check_setting, conf_of_environment, conf_of_file, prepare_for, where
 from jobrunner.formatting import install_command
+from jobrunner.spark.connect_watch import note_own
 from jobrunner.spark.java import find_java, home_of
 from jobrunner.spark.running import (
     conf_of,
@@ -190,6 +191,7 @@ def _connect(app: str, remote: str, settings: Mapping[str, str]) -> "SparkSessio
         session: SparkSession = SparkSession.builder.appName(app).remote(remote).getOrCreate()
     except ImportError as error:
         raise SparkMissing(f'Spark Connect needs more: pip install "pyspark[connect]" ({error})') from error
+    note_own(session)
     set_all(session, _ALWAYS | dict(settings))
     return session
 

@@ -28,7 +28,7 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop
-from jobrunner.spark.connect_watch import watch_connection
+from jobrunner.spark.connect_watch import end_retries, watch_connection
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.running import running_session, silence_query_contexts
 from jobrunner.spark.session import spark_session
@@ -172,9 +172,12 @@ class StationDriver:
             thread.start()
         for thread in cancelled:  # a Spark Connect server that is away holds the call itself up, for ten minutes
             thread.join(_left(cancelled_by))
-        for lane, loop in zip(self._lanes, self._loops, strict=True):
-            if not loop.stop(_left(cancelled_by)):
+        ended = [loop.stop(_left(cancelled_by)) for loop in self._loops]
+        for lane, has_ended in zip(self._lanes, ended, strict=True):
+            if not has_ended:
                 lane.give_back()
+        if self._spark is not None and not (all(ended) and self.failure is None):
+            end_retries(self._spark)
         self._first.wait(_left(cancelled_by))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))

@@ -54,14 +54,17 @@ def busy(client: Client, hangs: threading.Event) -> Callable[[], StationDriver]:
     return start
 
 
-def test_it_ends_and_hands_the_batch_back_uncounted(busy: Any, broker: Any, keys: Any) -> None:
+def test_it_ends_and_hands_the_batch_back_uncounted(busy: Any, broker: Any, keys: Any, monkeypatch: Any) -> None:
     driver = busy()
     (batch,) = driver.running
+    ended: list[object] = []
+    monkeypatch.setattr(driver_module, "end_retries", ended.append)
     stopped = threading.Thread(target=driver.stop, args=(0.1,), daemon=True)
     with capture_logs() as logs:
         stopped.start()
         stopped.join(30)
     assert not stopped.is_alive()
+    assert ended == [driver._spark]
     assert [(line["event"], line["batch"]) for line in logs] == [("batch handed back", batch.id)]
 
     again = Batches(broker, keys.queue(QUEUE)).take(0, lease_s=60)
