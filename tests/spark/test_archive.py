@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner import Client
+from jobrunner.broker.calls import archives
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.clock import utc_now
@@ -294,7 +295,7 @@ def test_an_archive_that_fails_in_its_write_goes_on_when_it_is_mended(
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
     place = archive_files.archive_at(spark, path)
     run = module._ArchiveRun(spark, client, place, lambda _: None, lambda _: nullcontext())
-    assert broker_of(client).run(archive_files.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
+    assert broker_of(client).run(archives.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)
 

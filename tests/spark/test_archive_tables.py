@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobrunner.broker.calls import archives
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.errors import BatchLost, InvalidOption, TableError, UsageError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.history import archive as module
-from jobrunner.spark.history import archive_files
 from jobrunner.spark.history.archive import archive
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.replay import count, select
@@ -126,7 +126,7 @@ def test_a_run_that_lost_its_claim_or_its_table_writes_and_deletes_nothing(
             archive(spark, client, table, trim=True, lag_s=0)
     assert ids(spark, table) == []
     digest = hashlib.sha256(table.encode()).hexdigest()[:16]
-    broker_of(client).run(archive_files.let_go(keys_of(client), digest))
+    broker_of(client).run(archives.let_go(keys_of(client), digest))
     opened = open_table(address_of(table))
 
     def away(*_: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_process_that_is_killed_between_the_commit_and_its_note_doubles_nothin
     assert ids(spark, table) == sorted(early)
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, table, lag_s=0)
-    broker_of(client).run(archive_files.let_go(keys, hashlib.sha256(table.encode()).hexdigest()[:16]))
+    broker_of(client).run(archives.let_go(keys, hashlib.sha256(table.encode()).hexdigest()[:16]))
     later = finish("mail", 1)
 
     again = archive(spark, client, table, trim=True, lag_s=0)

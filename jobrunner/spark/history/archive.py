@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.call import command
+from jobrunner.broker.calls import archives as archive_calls
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.shards import whole_queue
@@ -141,7 +142,7 @@ class _ArchiveRun:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Claims the archive for this process. Raises UsageError when another process holds the claim."""
-        if not self._broker.run(archives.hold(self._keys, self._digest, self._name, ttl_ms=_HOLD_MS)):
+        if not self._broker.run(archive_calls.hold(self._keys, self._digest, self._name, ttl_ms=_HOLD_MS)):
             raise UsageError(
                 f"another process writes the archive {self.place.where}; wait until it ends, or a minute if it has died"
             )
@@ -155,23 +156,23 @@ class _ArchiveRun:
             keeper.join()
             with suppress(JobrunnerError):
                 self._check_held()
-                self._broker.run(archives.let_go(self._keys, self._digest))
+                self._broker.run(archive_calls.let_go(self._keys, self._digest))
 
     def check(self) -> None:
         """Raises the error of an archive that rows cannot be added to, before a window is opened."""
-        _, done = self._broker.run(archives.state(self._keys, self._digest))
+        _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         self.place.check(self._named(self._spark.createDataFrame([], SCHEMA).drop("_when"), ""), done)
 
     def window(self, likes: Sequence[str], lag_s: float) -> tuple[ArchiveWindow, bool]:
         """The window to write, and whether an earlier run opened it."""
-        opened, done = self._broker.run(archives.state(self._keys, self._digest))
+        opened, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         if opened is not None:
             return msgspec.json.decode(opened, type=ArchiveWindow), True
         until = float(round(self._broker.run(server_time()) - lag_s * 1000))
         begins = {name: done.get(name, 0.0) for name in self._chosen(likes) if done.get(name, 0.0) < until}
         first = min(begins.values(), default=until)
         window = ArchiveWindow(name=f"{first:.0f}-{until:.0f}", until=until, begins=begins)
-        self._broker.run(archives.open_window(self._keys, self._digest, msgspec.json.encode(window)))
+        self._broker.run(archive_calls.open_window(self._keys, self._digest, msgspec.json.encode(window)))
         return window, False
 
     def gaps(self, window: ArchiveWindow) -> list[str]:
@@ -234,13 +235,13 @@ class _ArchiveRun:
     def close(self, window: ArchiveWindow) -> None:
         """Records that the whole window is in the archive."""
         self._check_held()
-        _, done = self._broker.run(archives.state(self._keys, self._digest))
+        _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         done |= dict.fromkeys(window.begins, window.until)
-        self._broker.run_many(archives.close_window(self._keys, self._digest, done))
+        self._broker.run_many(archive_calls.close_window(self._keys, self._digest, done))
 
     def trim(self, likes: Sequence[str]) -> int:
         """Deletes archived tasks from Redis, in slices. Returns how many."""
-        _, done = self._broker.run(archives.state(self._keys, self._digest))
+        _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         chosen, total = self._chosen(likes), 0
         for name, before_ms in done.items():
             for state in ("done", "dead") if name in chosen else ():
@@ -316,13 +317,13 @@ class _ArchiveRun:
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(_HOLD_MS / 6000):
             with suppress(JobrunnerError):  # tried again soon; the claim outlives several failures
-                if self._broker.run(archives.holder(self._keys, self._digest)) == self._name:
-                    self._broker.run(archives.keep(self._keys, self._digest, ttl_ms=_HOLD_MS))
+                if self._broker.run(archive_calls.holder(self._keys, self._digest)) == self._name:
+                    self._broker.run(archive_calls.keep(self._keys, self._digest, ttl_ms=_HOLD_MS))
                 else:
                     archives.cancel(self._spark, self._name)
 
     def _check_held(self) -> None:
-        if self._broker.run(archives.holder(self._keys, self._digest)) != self._name:
+        if self._broker.run(archive_calls.holder(self._keys, self._digest)) != self._name:
             raise UsageError(
                 f"this process lost its claim on the archive {self.place.where} to another one, as it did not renew it "
                 f"for {_HOLD_MS // 1000} s; run the archive again"

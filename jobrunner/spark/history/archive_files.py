@@ -1,12 +1,8 @@
 """The files of an archive: history as Parquet, partitioned by day, queue and window of time; tables of a lakehouse are
-in `archive_tables`. And what the server knows of an archive: its writer, the window that is open, and how far queues
-are archived.
+in `archive_tables`.
 
 `PATH/date=2026-11-20/queue=mail/window=1763600000000-1763686400000/part-….parquet`; a window is [from, to) in Unix
 ms by the server's clock. The rows have the columns of the data source, and the payload as it was stored.
-
-The server knows an archive by the digest of where it is (`identity`). Its hash has `open`, the window that is being
-written (JSON), and `done`, up to when each queue is archived (JSON: queue → Unix ms).
 """
 
 import fnmatch
@@ -19,13 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobrunner.broker.call import Call, command
-from jobrunner.broker.keys import Keys
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.spark.failures import error_line, is_of_spark
@@ -261,48 +254,3 @@ class _Rows:
     def count(self) -> int:
         self._seen.update(self._tracker.getActiveStageIds())
         return sum(getattr(self._store.lastStageAttempt(stage), self._metric)() for stage in self._seen)
-
-
-def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
-    """Makes `holder` the writer of this archive, unless there is another. Reply: whether it is."""
-    key = keys.archive(digest) + b":holder"
-    return command("SET", key, holder, "NX", "PX", ttl_ms, read=lambda reply: reply is not None, repeatable=False)
-
-
-def holder(keys: Keys, digest: str) -> Call[str]:
-    """The writer of this archive; empty for none."""
-    return command("GET", keys.archive(digest) + b":holder", read=lambda raw: (raw or b"").decode("utf-8", "replace"))
-
-
-def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:
-    """Stays the writer for another `ttl_ms`. Reply: False when the time was over."""
-    return command("PEXPIRE", keys.archive(digest) + b":holder", ttl_ms, read=bool)
-
-
-def let_go(keys: Keys, digest: str) -> Call[int]:
-    """Lets another process become the writer."""
-    return command("DEL", keys.archive(digest) + b":holder", read=int)
-
-
-def state(keys: Keys, digest: str) -> Call[tuple[bytes | None, dict[str, float]]]:
-    """The open window, None when there is none, and up to when each queue is archived, Unix ms."""
-    return command("HMGET", keys.archive(digest), "open", "done", read=_state)
-
-
-def open_window(keys: Keys, digest: str, window: bytes) -> Call[bool]:
-    """Writes a window down before it is written. Reply: False when one is open already."""
-    return command("HSETNX", keys.archive(digest), "open", window, read=bool, repeatable=False)
-
-
-def close_window(keys: Keys, digest: str, done: Mapping[str, float]) -> list[Call[int]]:
-    """The window is in the archive: queues are archived up to these instants."""
-    key = keys.archive(digest)
-    return [
-        command("HSET", key, "done", msgspec.json.encode(dict(done)), read=int),
-        command("HDEL", key, "open", read=int),
-    ]
-
-
-def _state(reply: list[bytes | None]) -> tuple[bytes | None, dict[str, float]]:
-    opened, done = reply
-    return opened, msgspec.json.decode(done, type=dict[str, float]) if done else {}

@@ -1,0 +1,61 @@
+"""Calls about archives of history: the writer of one, the window that it writes, and up to when queues are in it.
+
+The server knows an archive by the digest of where it is. Its hash has `open`, the window that is being written (JSON),
+and `done`, up to when each queue is archived (JSON: queue → Unix ms).
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from jobrunner.broker.call import Call, ScriptCommand, command
+from jobrunner.broker.keys import Keys
+
+_note = ScriptCommand("archive_note", bool)
+"""A write, also on a server at its maxmemory. Reply: whether it was made, where it has a condition."""
+
+
+def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
+    """Makes `holder` the writer of this archive, unless there is another. Reply: whether it is."""
+    key = keys.archive(digest) + b":holder"
+    return replace(_note.with_keys((key,), verb="SET", rest=(holder, "NX", "PX", ttl_ms)), repeatable=False)
+
+
+def holder(keys: Keys, digest: str) -> Call[str]:
+    """The writer of this archive; empty for none."""
+    return command("GET", keys.archive(digest) + b":holder", read=lambda raw: (raw or b"").decode("utf-8", "replace"))
+
+
+def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:
+    """Stays the writer for another `ttl_ms`. Reply: False when the time was over."""
+    return command("PEXPIRE", keys.archive(digest) + b":holder", ttl_ms, read=bool)
+
+
+def let_go(keys: Keys, digest: str) -> Call[int]:
+    """Lets another process become the writer."""
+    return command("DEL", keys.archive(digest) + b":holder", read=int)
+
+
+def state(keys: Keys, digest: str) -> Call[tuple[bytes | None, dict[str, float]]]:
+    """The open window, None when there is none, and up to when each queue is archived, Unix ms."""
+    return command("HMGET", keys.archive(digest), "open", "done", read=_state)
+
+
+def open_window(keys: Keys, digest: str, window: bytes) -> Call[bool]:
+    """Writes a window down before it is written. Reply: False when one is open already."""
+    return replace(_note.with_keys((keys.archive(digest),), verb="HSETNX", rest=("open", window)), repeatable=False)
+
+
+def close_window(keys: Keys, digest: str, done: Mapping[str, float]) -> list[Call[bool]]:
+    """The window is in the archive: queues are archived up to these instants."""
+    key = keys.archive(digest)
+    return [
+        _note.with_keys((key,), verb="HSET", rest=("done", msgspec.json.encode(dict(done)))),
+        command("HDEL", key, "open", read=bool),
+    ]
+
+
+def _state(reply: list[bytes | None]) -> tuple[bytes | None, dict[str, float]]:
+    opened, done = reply
+    return opened, msgspec.json.decode(done, type=dict[str, float]) if done else {}
