@@ -68,8 +68,8 @@ def rate_of_text(text: str) -> RateLimit:
     tokens, interval = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
     if found is None or not tokens or not interval:
         raise InvalidOption(
-            f"{text!r} is no rate; write tasks/interval, such as 1000/1s, 2000/1m or 15/h (whole numbers from 1; "
-            "s, m, h)"
+            f"{describe(text)} is no rate; write tasks/interval, such as 1000/1s, 2000/1m or 15/h (whole numbers from "
+            "1, of up to 15 and 9 digits; s, m, h)"
         )
     return RateLimit(max_tokens=tokens, interval=interval, interval_unit=_UNIT_LETTERS[found[3]])
 

@@ -7,6 +7,7 @@ Geometric growth is that of TCP's retransmission timer (RFC 6298, 5.5); the jitt
 of the delays survives it.
 """
 
+import math
 import random
 import sys
 from collections.abc import Callable
@@ -165,9 +166,14 @@ def seconds_of_text(text: str) -> float:
     lowered = text.strip().lower()
     unit = next((unit for unit in _UNITS_S if lowered.endswith(unit)), "")
     try:
-        return seconds(float(lowered.removesuffix(unit)) * _UNITS_S.get(unit, 1.0), option="it")
-    except ValueError as error:  # InvalidOption is one
-        raise InvalidOption(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
+        number = float(lowered.removesuffix(unit)) * _UNITS_S.get(unit, 1.0)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise InvalidOption(f"{describe(text)} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d")
+    if not 0 <= number <= _CENTURY_S:
+        raise InvalidOption(f"{describe(text)} is out of range: give a length of time from 0 to {_CENTURY_S // 86400}d")
+    return number
 
 
 def milliseconds(value: timedelta | float | None, option: str) -> int | None:

@@ -16,7 +16,7 @@ from jobrunner.broker.connect import FOLDER
 from jobrunner.cli.output import Refusal, talk
 from jobrunner.client.client import Client, endpoint_of
 from jobrunner.errors import InvalidOption, ServerUnavailable
-from jobrunner.formatting import install_command
+from jobrunner.formatting import describe, install_command
 from jobrunner.logs import LEVELS
 from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds_of_text
@@ -27,6 +27,7 @@ LOG_LEVEL = click.option(
     show_default=True, help="Least level of log lines; also JOBRUNNER_LOG_LEVEL.",
 )  # fmt: skip
 _RETRY_TIMEOUT_S = 0.5
+_MOST_BYTES = 1 << 50
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) *((?P<unit>[kmg])i?)?b?")
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -108,8 +109,11 @@ def bytes_of(text: str) -> int:
     """The bytes of `800`, `64KB`, `512MB`, `1.5GB`; units are powers of 1024. Raises click.BadParameter."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None:
-        raise click.BadParameter(f"{text!r} is no size; write 800, 64KB, 512MB or 1.5GB")
-    return round(float(found["number"]) * _BYTES[found["unit"] or ""])
+        raise click.BadParameter(f"{describe(text)} is no size; write 800, 64KB, 512MB or 1.5GB")
+    size = float(found["number"]) * _BYTES[found["unit"] or ""]
+    if size > _MOST_BYTES:
+        raise click.BadParameter(f"{describe(text)} is out of range: give a size of up to {_MOST_BYTES >> 30}GB")
+    return round(size)
 
 
 def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from jobrunner.client.current import within
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
-from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
+from jobrunner.errors import InvalidOption, NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.registry import declaring_modules
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
@@ -243,9 +243,15 @@ class Assembly:
 
 
 def _thread_executor(settings: WorkerSettings, slots: Slots, finished: FinishedAttempts) -> ThreadExecutor:
-    if 0 < settings.min_concurrency < settings.concurrency:
-        return GrowingExecutor(settings.min_concurrency, settings.concurrency, slots, finished)
-    return ThreadExecutor(settings.concurrency, slots, finished)
+    try:
+        if 0 < settings.min_concurrency < settings.concurrency:
+            return GrowingExecutor(settings.min_concurrency, settings.concurrency, slots, finished)
+        return ThreadExecutor(settings.concurrency, slots, finished)
+    except RuntimeError as error:
+        raise InvalidOption(
+            f"concurrency={settings.concurrency}: {error}, and each task that runs needs one; give less, or raise the "
+            "limit on threads (ulimit -u, the pids of a container)"
+        ) from error
 
 
 def _count(stats: StatsRecorder, log: AttemptLog) -> float:

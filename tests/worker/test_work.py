@@ -541,3 +541,14 @@ def test_a_queue_that_keeps_history_is_told_how_long_tasks_ran_without_their_wai
     assert min(ran) >= 0
     assert max(ran) >= 300
     assert sum(ran) <= (time.monotonic() - began) * 1000 + len(ran), "one at a time: no moment counts twice"
+
+
+def test_a_concurrency_beyond_the_limit_on_threads_is_refused_with_its_value(
+    monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("jobrunner.worker.assembly.ThreadExecutor", refuse)
+    with pytest.raises(InvalidOption, match=r"concurrency=40000: can't start new thread, .* give less"):
+        start(queues=["w"], concurrency=40_000)
