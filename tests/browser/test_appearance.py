@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Client, chain, group
+from jobrunner import Client, Worker, chain, group
 from jobrunner.broker.calls import batch_log
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.inspector.search import Filter, search
 from jobrunner.jobs.batch_record import BatchRecord, write_record
+from jobrunner.task import Task
 from tests.browser.accessible import problems
 from tests.browser.conftest import SIZES, THEMES
 from tests.browser.scene import charge, send_mail
@@ -186,3 +187,45 @@ def test_pages_are_read_without_javascript(shop: Any, look: Any) -> None:
     tab.get_by_role("link", name="mail", exact=True).click()
 
     assert tab.inner_text("h1") == "mail"
+
+
+BEYOND = """() => [...document.querySelectorAll("table.cards td")]
+  .filter((cell) => cell.offsetParent !== null)
+  .map((cell) => {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = document.createRange();
+    const boxes = [...cell.querySelectorAll(".shares")].map((one) => one.getBoundingClientRect());
+    const edge = cell.getBoundingClientRect();
+    while (texts.nextNode()) {
+      range.selectNodeContents(texts.currentNode);
+      for (const box of range.getClientRects()) {
+        const meets = boxes.some((bar) => box.right > bar.left + 1 && box.left < bar.right - 1
+                                          && box.bottom > bar.top + 1 && box.top < bar.bottom - 1);
+        if (meets || box.left < edge.left - 1 || box.right > edge.right + 1) return cell.textContent;
+      }
+    }
+  }).filter(Boolean)"""
+
+
+def test_long_names_stay_in_their_cells_on_a_phone(shop: Any, serve: Callable[..., str], look: Any) -> None:
+    from jobrunner.web.app import create_app
+    from jobrunner.web.auth import Loopback
+
+    client = Client(shop.server.url, "long-names")
+    queue = client.queue("invoices-of-western-europe.service.events")
+    for number in range(3):
+        job = "company.invoices.quarterly.SendInvoice"
+        client.enqueue(Task(id=f"{number}", type=job, queue=queue.name, payload=b"{}", max_attempts=1))
+        (lease,) = queue.reserve(1)
+        lease.rollback(error=f"ValueError: order {number} cannot be delivered")
+    worker = Worker(client=client, queues=[queue.name], concurrency=4)
+    worker.start()
+    try:
+        wait_for(client.workers)
+        home, tab = serve(create_app(client, auth=Loopback())), look(size="phone")
+        for path in ("/dead", "/tasks?state=dead", "/workers", "/queues"):
+            tab.goto(home + path)
+            assert tab.locator("table.cards td").count() > 2, path
+            assert tab.evaluate(BEYOND) == [], path
+    finally:
+        worker.stop(grace=0)
+        client.close()

@@ -24,7 +24,7 @@ def _workers(context: Context) -> tuple[str, Values]:
         "leader": seen.look.leader or "",
         "running": at_work(seen.look.workers, seen.look.running)[:_MOST],
         "more": max(seen.look.total("pending") - _MOST, 0),
-        "unserved": seen.unserved,
+        "unserved": sorted(seen.unserved, key=lambda queue: -queue.open),
         "unknown": seen.look.unknown,
     }
 

@@ -369,3 +369,14 @@ def test_the_page_of_a_task_with_damaged_progress_is_there(browse, client, raw, 
     raw.hset(keys_of(client).queue("mail").task(task), "progress", f'{{"done": {number}, "total": 7}}')
 
     assert browse().get(f"/tasks/{task}").status_code == 200
+
+
+def test_the_page_of_workers_names_the_fullest_queues_without_one_and_counts_the_others(browse, client):
+    for number in range(7):
+        client.queue(f"idle-{number}").push_many(range(number + 1))
+
+    text, values = browse().get("/workers").text, browse().get("/workers", headers=JSON).json()
+
+    assert re.findall(r"No worker serves (idle-\d)", text) == ["idle-6", "idle-5", "idle-4", "idle-3", "idle-2"]
+    assert "2 more queues with tasks to do have no worker" in text
+    assert len(values["unserved"]) == 7
