@@ -11,7 +11,7 @@ from jobrunner.cli.top.draw_tasks import task_lines, tasks_lines
 from jobrunner.cli.top.state import Screen, shown_queues
 from jobrunner.cli.top.terminal import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
-from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
+from jobrunner.formatting import bar, counted, curve, display_width, duration, number, percent, short_duration, size
 from jobrunner.inspector.doctor.attention import urgent_checks
 from jobrunner.inspector.doctor.environment import is_nearly_full
 from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
@@ -156,7 +156,15 @@ def _foot(screen: Screen, width: int) -> Text:
         "tasks": "↵ open  tab state  r requeue  x cancel  p pause  / filter  esc back  q quit",
         "task": "↑↓ scroll  r requeue  x cancel  esc back  ? help  q quit",
     }
-    return line([Cell(keys[screen.page], "dim")], width)
+    return line([Cell(_fitting(keys[screen.page], width), "dim")], width)
+
+
+def _fitting(keys: str, width: int) -> str:
+    """The keys that find room, of which the last, for help and the end, are always among them."""
+    shown = keys.split("  ")
+    while len(shown) > 2 and display_width("  ".join(shown)) > width:
+        del shown[-3]
+    return "  ".join(shown)
 
 
 def _overview(screen: Screen, seen: LiveSnapshot, width: int, height: int) -> list[Text]:
@@ -187,10 +195,10 @@ def _fitted(sections: Sequence[list[Text]], height: int) -> list[Text]:
 
 def _queues(screen: Screen, rows: list[QueueView], width: int, height: int) -> list[Text]:
     widths = _queue_widths(rows, width)
-    name, load, course = widths
-    counts = " ".join(f"{title:>{columns}}" for title, columns in _COUNTS.items())
-    over_time = "OUT OVER TIME" if course > 12 else "OUT"
-    head = f"  {_named('QUEUE', screen):<{name}} {counts} {'OPEN':<{load}} {over_time}"
+    name, counts, load, course = widths
+    titles = "".join(f" {title:>{columns}}" for title, columns in list(_COUNTS.items())[:counts])
+    over_time = "OUT OVER TIME" if course > 12 else "OUT" if course else ""
+    head = f"  {_named('QUEUE', screen):<{name}}{titles} {'OPEN' if load else '':<{load}} {over_time}".rstrip()
     lines = [titled(head, width, bare=True)]
     if not rows:
         told = f"no queue has {screen.queue_filter!r} in its name" if screen.queue_filter else "no queue was ever used"
@@ -202,13 +210,18 @@ def _queues(screen: Screen, rows: list[QueueView], width: int, height: int) -> l
     return lines
 
 
-def _queue_widths(rows: list[QueueView], width: int) -> tuple[int, int, int]:
-    """Columns of the name, of the bar and of the curve."""
+def _queue_widths(rows: list[QueueView], width: int) -> tuple[int, int, int, int]:
+    """Columns of the name, how many counts find room whole, columns of the bar and of the curve."""
     longest = max((len(row.name) for row in rows), default=0)
     name = min(max(longest, 12), max(width - 62, 12), 40)
-    rest = max(width - 5 - name - sum(_COUNTS.values()) - len(_COUNTS), 0)
+    counts, left = 0, width - 2 - name
+    for columns in _COUNTS.values():
+        if left <= columns:
+            break
+        counts, left = counts + 1, left - columns - 1
+    rest = max(left - 3, 0)
     load = min(max(rest // 3, 11), rest)
-    return name, load, min(rest - load, 60)
+    return name, counts, load, min(rest - load, 60)
 
 
 def _named(title: str, screen: Screen) -> str:
@@ -220,20 +233,22 @@ def _first(at: int, count: int, height: int) -> int:
     return max(min(at - height // 2, count - height), 0)
 
 
-def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int, int], width: int) -> Text:
-    name, load, course = widths
+def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int, int, int], width: int) -> Text:
+    name, shown, load, course = widths
     rates = screen.rates.get(row.name, Rates())
     mark = "▸ " if row.name == screen.queue else "  "
-    cells = [Cell(mark, "bold cyan"), Cell(row.name, "bold" if row.name == screen.queue else "", name), Cell(" ")]
+    cells = [Cell(mark, "bold cyan"), Cell(row.name, "bold" if row.name == screen.queue else "", name)]
     counts = ((row.waiting, "cyan"), (row.scheduled, "blue"), (row.pending, "green"), (row.dead, "red"))
     if row.problem:
-        return line([*cells, Cell(row.problem, "red")], width)
-    cells += [
-        Cell(f"{number(count):>{7 if at == 0 else 5}} ", style if count else "dim")
-        for at, (count, style) in enumerate(counts)
-    ]
-    cells += [Cell(f"{_count(one):>5} ", "" if one else "dim") for one in (rates.into, rates.out)]
-    cells += [_load(screen, row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
+        return line([*cells, Cell(f" {row.problem}", "red")], width)
+    figures = [
+        *(Cell(f" {number(count):>{7 if at == 0 else 5}}", style if count else "dim")
+          for at, (count, style) in enumerate(counts)),
+        *(Cell(f" {_count(one):>5}", "" if one else "dim") for one in (rates.into, rates.out)),
+    ]  # fmt: skip
+    cells += figures[:shown]
+    if load:
+        cells += [Cell(" "), _load(screen, row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
     return line(cells, width, selected=row.name == screen.queue)
 
 

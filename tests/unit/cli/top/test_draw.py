@@ -59,6 +59,20 @@ def test_every_page_has_exactly_the_lines_of_the_terminal_and_no_line_is_wider(
     assert max(cell_len(line) for line in lines) <= width
 
 
+@pytest.mark.parametrize("width", [34, 40, 46, 52, 60])
+def test_a_count_that_is_seen_is_whole_and_so_are_the_keys_for_help_and_the_end(width: int) -> None:
+    lines = drawn(screen(queue("mail", waiting=1204, scheduled=7, pending=16, dead=63)), width, 10)
+
+    (titles,) = [line.split() for line in lines if line.startswith("  QUEUE")]
+    (row,) = [line.split() for line in lines if line.startswith("▸ mail")]
+    counts = {"WAITING": "1,204", "SCHED": "7", "PEND": "16", "DEAD": "63"}
+    assert titles[1:5] == list(counts)[: len(titles) - 1]
+    assert len(titles) >= (5 if width >= 40 else 4)
+    assert row[2:6] == list(counts.values())[: len(titles) - 1]
+    assert not any("…" in word for word in (*titles, *row[:8]))
+    assert lines[-1].split("  ")[-2:] == ["? help", "q quit"]
+
+
 def test_the_first_page_names_rates_states_workers_and_failures_at_80_columns() -> None:
     text = "\n".join(drawn(screen(queue("mail", waiting=1234, pending=3, dead=50_000), queue("other"))))
 
