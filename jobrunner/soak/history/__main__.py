@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from jobrunner.soak.history.reader import NotJudged, Op, RecordedHistory, read
+from jobrunner.soak.history.reader import ENTERING, NEVER, NotJudged, Op, RecordedHistory, read
 from jobrunner.soak.history.task_states import violation, with_lost_reserves
 
 Violation = tuple[str, str, str]  # its kind, the task or the queue, and what happened
@@ -27,6 +27,7 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
         ends[task, op.lease] = max(ends.get((task, op.lease), 0.0), op.end_ms)
     yield from _of_runs(history, leases, ends)
     yield from _of_order(history)
+    yield from _of_due(history)
     for queue, settings in history.settings.items():
         names = [name for name in ("max_inflight", "max_tokens", "interval_us") if settings.get(name)]
         since = max((history.set_at.get((queue, name), 0.0) for name in names), default=0.0)
@@ -62,7 +63,7 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
         entered, first, *_ = [*sorted(with_lost_reserves(history, task), key=lambda op: op.began), *ops]
         is_reserved = first.do == "reserve" and first.attempt == 1 and first.queue == entered.queue
         is_left = first.do == "snapshot" and first.said == [(entered.queue, "waiting")] and entered.queue not in unsure
-        if entered.do == "enqueue" and entered.said == "new" and not entered.is_later and (is_reserved or is_left):
+        if entered.do == "enqueue" and entered.said == "new" and not entered.due and (is_reserved or is_left):
             queues[entered.queue].append((task, entered, first))
     for queue, judged in queues.items():
         if not any(history.settings[queue].get(name) for name in ("fair", "key_inflight", "key_tokens")):
@@ -71,6 +72,21 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
                 above = [one for one in judged if one[1].priority > priority]
                 yield from _overtaken(queue, own, [(one, one[1].began) for one in own])
                 yield from _overtaken(queue, above, [(one, one[2].began) for one in own])
+
+
+def _of_due(history: RecordedHistory) -> Iterator[Violation]:
+    """No task is handed out before it is due. A delay began no earlier than what the server's clock had shown before
+    its task was sent."""
+    clock = sorted((op.ended, op.now_ms) for ops in history.tasks.values() for op in ops if op.do == "reserve")
+    for task, ops in history.tasks.items():
+        entered = [op for op in ops if op.do in (*ENTERING, "move")]
+        taken = [op.now_ms for op in ops if op.do == "reserve" and op.attempt == 1]
+        if len(entered) != 1 or entered[0].do != "enqueue" or entered[0].due in ("", True, False) or not taken:
+            continue
+        due, known = str(entered[0].due), bisect_left(clock, (entered[0].began, 0.0)) - 1
+        due_ms = float(due) + (0 if due[0] != "+" else clock[known][1] if known >= 0 else -NEVER)
+        if min(taken) < due_ms - 1:
+            yield "handed out early", task, f"{due_ms - min(taken):.0f} ms or more before it was due"
 
 
 def _overtaken(queue: str, others: list[Taken], judged: list[tuple[Taken, float]]) -> Iterator[Violation]:

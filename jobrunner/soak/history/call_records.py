@@ -97,7 +97,7 @@ def _enqueue(words: Sequence[Any]) -> _Tasks:
     at = 4 + int(_text(words[3]))
     while at < len(words):
         priority, due, own = (_text(words[at + 2]) or "  ").split(" ")
-        yield [_text(words[at]), _priority(priority), bool(due)]
+        yield [_text(words[at]), _priority(priority), due]
         at += 3 + int(own or 0)
 
 
@@ -153,7 +153,8 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "run_now": _ids(1),
     "requeue": lambda words: _ids(4 + int(_text(words[3])))(words),
 }
-"""The tasks of a call by its script: id, then the number of its lease, or priority and whether it is due later."""
+"""The tasks of a call by its script: id, then the number of its lease, or priority and when it is due: '' at once, '+N'
+in N ms, 'N' at that Unix ms, true at a time that is not known."""
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:

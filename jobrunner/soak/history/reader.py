@@ -32,7 +32,7 @@ class Op:
     now_ms: float = NEVER
     to: str = ""
     priority: int = 1
-    is_later: bool = False
+    due: str | bool = ""  # '' at once, '+N' in N ms, 'N' at that Unix ms, True at a time that is not known
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[Any] 
     for (task, *more), outcome in zip(call["tasks"], said, strict=True):
         if outcome in _UNCHANGED or (call["do"], outcome) == ("extend", None):  # which proves no later end
             continue
-        names = ("priority", "is_later") if call["do"] in ENTERING else ("lease",)
+        names = ("priority", "due") if call["do"] in ENTERING else ("lease",)
         op = Op(**known, said=outcome, to=call.get("to", ""), **dict(zip(names, more, strict=False)))
         if call["do"] == "extend":
             op.end_ms = float((outcome or "").lstrip("!"))

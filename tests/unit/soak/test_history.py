@@ -111,6 +111,25 @@ def test_tasks_of_one_priority_are_handed_out_in_the_order_in_which_they_came(tm
     assert kinds(made.left(pending=["x", "y"]), tmp_path) == {"wrong order"}
 
 
+@pytest.mark.parametrize(("early_ms", "found"), [(-5, set()), (0, set()), (5, {"handed out early"})])
+@pytest.mark.parametrize("is_delay", [True, False], ids=["delay", "instant"])
+def test_a_task_is_handed_out_when_it_is_due(is_delay: bool, early_ms: int, found: set[str], tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("first")
+    made.reserve({"first": 1}, at=10.0)  # the server's clock is 10.05 then
+    due = "+3000" if is_delay else f"{now_ms(13.05):.0f}"
+    made.call("enqueue", reply={"ok": ["new"]}, at=10.2, tasks=[["x", 1, due]])
+    made.reserve({"x": 2}, at=13.0 - early_ms / 1000)
+    assert kinds(made.left(pending=["first", "x"]), tmp_path) == found
+
+
+def test_a_delay_that_began_at_a_time_that_is_not_known_is_not_judged(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.call("enqueue", reply={"ok": ["new"]}, tasks=[["x", 1, "+60000"]])
+    made.reserve({"x": 1})
+    assert kinds(made.left(pending=["x"]), tmp_path) == set()
+
+
 def test_a_task_of_a_lost_reply_that_was_put_back_is_not_handed_out_for_the_first_time(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("x")
@@ -408,7 +427,7 @@ def test_the_verdict_names_what_happened(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_checker_is_a_small_program_of_its_own() -> None:
-    assert sum(len(path.read_text().splitlines()) for path in PROGRAM) <= 400
+    assert sum(len(path.read_text().splitlines()) for path in PROGRAM) <= 420
     for path in PROGRAM:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []

@@ -80,8 +80,9 @@ def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) 
     with Client(client.settings.url, client.settings.prefix) as other:
         recorder.finish(folder, broker_of(other), keys_of(other))
     assert "max_inflight" in calls(folder, "configure")[0]["fields"]
-    assert calls(folder, "enqueue")[0]["tasks"] == [[f"i{n}", 1, False] for n in range(8)]
-    assert [call["tasks"] for call in calls(folder, "enqueue")[1:3]] == [[["first", 2, False]], [["later", 1, True]]]
+    assert calls(folder, "enqueue")[0]["tasks"] == [[f"i{n}", 1, ""] for n in range(8)]
+    others = [call["tasks"] for call in calls(folder, "enqueue")[1:3]]
+    assert others == [[["first", 2, ""]], [["later", 1, "+3600000.0"]]]
     assert calls(folder, "move")[0]["to"] == "line/end"
     history = read(folder)
     assert [op.do for op in history.tasks["i5"]] == ["enqueue", "reserve", "move", "reserve", "snapshot"]
@@ -116,7 +117,7 @@ def test_calls_of_asyncio_are_recorded(folder: Path, server: Server, keys: Keys)
             await client.queue("q").counts()
 
     asyncio.run(use())
-    assert calls(folder, "enqueue")[0]["tasks"] == [["x", 1, False]]
+    assert calls(folder, "enqueue")[0]["tasks"] == [["x", 1, ""]]
     assert not calls(folder, "queue_counts")
 
 
@@ -177,7 +178,7 @@ def test_a_new_interpreter_records_and_runs_the_sitecustomize_that_is_hidden(
     subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, check=True, cwd=tmp_path)
 
     (call,) = calls(tmp_path / "history", "enqueue")
-    assert (call["queue"], call["tasks"]) == ("ran", [["x", 1, False]])
+    assert (call["queue"], call["tasks"]) == ("ran", [["x", 1, ""]])
 
 
 def test_a_history_is_not_sealed_while_a_process_records(
