@@ -72,6 +72,24 @@ def test_what_ended_before_an_instant_goes_and_what_ended_then_or_later_stays(ma
     assert float(mail.raw.hget(mail.keys.settings, "history_trimmed")) < before
 
 
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "dead", "done"])
+def test_a_server_that_is_full_is_purged(mail, state):
+    """It is how one frees memory."""
+    mail.configure(history_ms=100_000)
+    if state in ("dead", "done"):
+        leases = [mail.lease(one) for one in "ab"]
+        mail.commit(*leases) if state == "done" else mail.fail(*leases, fate="dead")
+    else:
+        mail.enqueue(*"ab", delay_ms=100 if state == "scheduled" else 0)
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert mail.run(queues.purge(mail.keys, state)) == 2
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert (mail.ids(state), mail.hash("a")) == ([], {})
+    assert mail.raw.hexists(mail.keys.settings, "history_trimmed") == (state == "done")
+
+
 def test_the_dead_go_in_slices_and_are_counted_as_trimmed(mail, clock):
     ids = [f"t{n:04}" for n in range(600)]
     mail.enqueue(*ids)

@@ -5,6 +5,7 @@ local now_ms, tasks, count, before, counter = unpack(ARGV)
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many · before: only those with a lower
 --       score, '' = any · counter: the total that counts them; those of `done` begin with 'history'
 -- reply how many were deleted
+-- Works on a server that is full.
 -- include numbers commands queue_position waiting_set task_end history error_groups
 
 local last = before == '' and '+inf' or '(' .. before
@@ -20,6 +21,7 @@ for n = 1, #found, 2 do
     redis.call('ZREM', partition_key(string.sub(set, 1, -8), band_of(score - PARTITIONED), partition_of(id)), id)
   end
 end
+redis.call('ZREM', set, '')  -- as write_even_when_full: what is noted next comes before what is deleted
 if is_history then note_trimmed(settings, found[#found]) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 for _, id in ipairs(ids) do
