@@ -229,3 +229,14 @@ def test_long_names_stay_in_their_cells_on_a_phone(shop: Any, serve: Callable[..
     finally:
         worker.stop(grace=0)
         client.close()
+
+
+def test_queues_are_found_by_name_on_a_phone(shop: Any, look: Any) -> None:
+    tab = look(size="phone")
+    tab.goto(shop.url + "/queues")
+
+    tab.locator("input[name=q]").fill("bill", timeout=5_000)
+    tab.locator("input[name=q]").press("Enter")
+    tab.wait_for_url("**q=bill**")
+
+    assert tab.locator("table.cards td.lead a").all_inner_texts() == ["billing"]
