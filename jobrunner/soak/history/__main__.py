@@ -4,7 +4,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from jobrunner.soak.history.reader import ENTERING, NEVER, NotJudged, Op, Record
 from jobrunner.soak.history.task_states import violation, with_lost_reserves
 
 Violation = tuple[str, str, str]  # its kind, the task or the queue, and what happened
-Key = tuple[str, int | None]  # a task and the number of a lease
-Taken = tuple[str, Op, Op]  # a task, its enqueue, and what handed it out first, or the snapshot in which it waits
+Leases = dict[tuple[str, int | None], Op]  # by task and number
+Ends = dict[tuple[str, int | None], float]
+Taken = tuple[tuple[float, int], str, Op, Op]  # when a task left its queue (server's clock, place); it; enqueue; end
 
 
 def violations(history: RecordedHistory) -> Iterator[Violation]:
@@ -22,12 +23,10 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
         if found := violation(with_lost_reserves(history, task)):
             yield found[0], task, found[1]
     leases = {(task, op.lease): op for task, ops in history.tasks.items() for op in ops if op.do == "reserve"}
-    ends: dict[Key, float] = {}
+    ends: Ends = {}
     for task, op in ((task, op) for task, ops in history.tasks.items() for op in ops):
         ends[task, op.lease] = max(ends.get((task, op.lease), 0.0), op.end_ms)
-    yield from _of_runs(history, leases, ends)
-    yield from _of_order(history)
-    yield from _of_due(history)
+    yield from chain(_of_runs(history, leases, ends), _of_order(history), _of_due(history))
     for queue, settings in history.settings.items():
         names = [name for name in ("max_inflight", "max_tokens", "interval_us") if settings.get(name)]
         since = max((history.set_at.get((queue, name), 0.0) for name in names), default=0.0)
@@ -38,12 +37,11 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
             yield from _of_rate(queue, float(settings["max_tokens"]), float(settings["interval_us"]), taken)
 
 
-def _of_runs(history: RecordedHistory, leases: dict[Key, Op], ends: dict[Key, float]) -> Iterator[Violation]:
+def _of_runs(history: RecordedHistory, leases: Leases, ends: Ends) -> Iterator[Violation]:
     """An attempt runs once, under a lease that was handed out, and beside another one only when that lease ran out."""
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in sorted(history.runs.values(), key=lambda run: run["t"]):
-        task, lease = run["task"], run["lease"]
-        taken = leases.get((task, lease))
+        task, lease, taken = run["task"], run["lease"], leases.get((run["task"], run["lease"]))
         if taken is None or taken.began > run["t"]:
             yield "run without a lease", task, f"an attempt ran under lease {lease}, which nothing had handed out"
             continue
@@ -64,49 +62,41 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
         is_reserved = first.do == "reserve" and first.attempt == 1 and first.queue == entered.queue
         is_left = first.do == "snapshot" and first.said == [(entered.queue, "waiting")] and entered.queue not in unsure
         if entered.do == "enqueue" and entered.said == "new" and not entered.due and (is_reserved or is_left):
-            queues[entered.queue].append((task, entered, first))
+            queues[entered.queue].append(((first.now_ms, first.lease or 0), task, entered, first))
     for queue, judged in queues.items():
         if not any(history.settings[queue].get(name) for name in ("fair", "key_inflight", "key_tokens")):
-            for priority in sorted({entered.priority for _, entered, _ in judged}):
-                own = [one for one in judged if one[1].priority == priority]
-                above = [one for one in judged if one[1].priority > priority]
-                yield from _overtaken(queue, own, [(one, one[1].began) for one in own])
-                yield from _overtaken(queue, above, [(one, one[2].began) for one in own])
+            for priority in sorted({one[2].priority for one in judged}):
+                own = [one for one in judged if one[2].priority == priority]
+                above = [one for one in judged if one[2].priority > priority]
+                yield from _overtaken(queue, own, [(one, one[2].began) for one in own])
+                yield from _overtaken(queue, above, [(one, one[3].began) for one in own])
 
 
 def _of_due(history: RecordedHistory) -> Iterator[Violation]:
-    """No task is handed out before it is due. A delay began no earlier than what the server's clock had shown before
-    its task was sent."""
+    """No task is handed out before it is due; a delay began no earlier than what the server's clock had shown."""
     clock = sorted((op.ended, op.now_ms) for ops in history.tasks.values() for op in ops if op.do == "reserve")
     for task, ops in history.tasks.items():
         entered = [op for op in ops if op.do in (*ENTERING, "move")]
-        taken = [op.now_ms for op in ops if op.do == "reserve" and op.attempt == 1]
-        if len(entered) != 1 or entered[0].do != "enqueue" or entered[0].due in ("", True, False) or not taken:
-            continue
-        due, known = str(entered[0].due), bisect_left(clock, (entered[0].began, 0.0)) - 1
-        due_ms = float(due) + (0 if due[0] != "+" else clock[known][1] if known >= 0 else -NEVER)
-        if min(taken) < due_ms - 1:
-            yield "handed out early", task, f"{due_ms - min(taken):.0f} ms or more before it was due"
+        taken_ms = min((op.now_ms for op in ops if op.do == "reserve" and op.attempt == 1), default=NEVER)
+        if [op.do for op in entered] == ["enqueue"] and isinstance(due := entered[0].due, str) and due:
+            known = bisect_left(clock, (entered[0].began, 0.0)) - 1
+            due_ms = float(due) + (0 if due[0] != "+" else clock[known][1] if known >= 0 else -NEVER)
+            if taken_ms < due_ms - 1:
+                yield "handed out early", task, f"{due_ms - taken_ms:.0f} ms or more before it was due"
 
 
 def _overtaken(queue: str, others: list[Taken], judged: list[tuple[Taken, float]]) -> Iterator[Violation]:
     """Tasks that were handed out while one of `others` waited that had been in the queue at the instant beside them."""
-    others = sorted(others, key=lambda one: one[1].ended)
-    times = [one[1].ended for one in others]
-    last = list(accumulate(((_turn(one), one[0]) for one in others), max))
-    for one, instant in judged:
+    others = sorted(others, key=lambda one: one[2].ended)
+    times = [one[2].ended for one in others]
+    last = list(accumulate((one[:2] for one in others), max))
+    for (turn, task, *_), instant in judged:
         place = bisect_left(times, instant) - 1
-        if place >= 0 and last[place][0] > _turn(one):
-            yield "wrong order", one[0], f"handed out of {queue} while {last[place][1]} waited, which goes before it"
+        if place >= 0 and last[place][0] > turn:
+            yield "wrong order", task, f"handed out of {queue} while {last[place][1]} waited, which goes before it"
 
 
-def _turn(one: Taken) -> tuple[float, int]:
-    return one[2].now_ms, one[2].lease or 0  # by the server's clock, and its place in that call
-
-
-def _of_inflight(
-    history: RecordedHistory, queue: str, most: float, taken: dict[Key, Op], ends: dict[Key, float]
-) -> Iterator[Violation]:
+def _of_inflight(history: RecordedHistory, queue: str, most: float, taken: Leases, ends: Ends) -> Iterator[Violation]:
     """Certainly held is a task from the reply that handed it out to the first call that may have ended that, or to when
     its lease may have run out: no earlier than its length after the call."""
     changes = []
@@ -120,7 +110,7 @@ def _of_inflight(
             yield "over the limit", queue, f"{held} tasks were held at {at:.6f}, and max_inflight is {most:g}"
 
 
-def _of_rate(queue: str, tokens: float, interval_us: float, taken: dict[Key, Op]) -> Iterator[Violation]:
+def _of_rate(queue: str, tokens: float, interval_us: float, taken: Leases) -> Iterator[Violation]:
     """In no span of the server's time more tasks than a full bucket and what flowed into it meanwhile."""
     times = sorted(op.now_ms for op in taken.values())
     beyond = [number - tokens / interval_us * 1000 * at for number, at in enumerate(times)]
@@ -131,8 +121,7 @@ def _of_rate(queue: str, tokens: float, interval_us: float, taken: dict[Key, Op]
 
 def check(folder: Path) -> tuple[RecordedHistory, list[Violation]]:
     """Reads and judges a history. Raises NotJudged."""
-    history = read(folder)
-    return history, list(violations(history))
+    return (history := read(folder)), list(violations(history))
 
 
 def main(words: list[str]) -> int:

@@ -124,12 +124,11 @@ def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any
 
 
 def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[Any] | None, known: dict[str, Any]) -> None:
-    said = [None] * len(call["tasks"]) if said is None else said
-    for (task, *more), outcome in zip(call["tasks"], said, strict=True):
+    for (task, *own), outcome in zip(call["tasks"], [None] * len(call["tasks"]) if said is None else said, strict=True):
         if outcome in _UNCHANGED or (call["do"], outcome) == ("extend", None):  # which proves no later end
             continue
         names = ("priority", "due") if call["do"] in ENTERING else ("lease",)
-        op = Op(**known, said=outcome, to=call.get("to", ""), **dict(zip(names, more, strict=False)))
+        op = Op(**known, said=outcome, to=call.get("to", ""), **dict(zip(names, own, strict=False)))
         if call["do"] == "extend":
             op.end_ms = float((outcome or "").lstrip("!"))
         history.tasks.setdefault(task, []).append(op)
@@ -139,12 +138,11 @@ def _take_snapshot(history: RecordedHistory, shown: dict[str, Any], at: float) -
     places: dict[str, list[tuple[str, str]]] = {task: [] for task in history.tasks}
     for name, sets in shown["queues"].items():
         history.settings[name] = sets.pop("settings")
-        for state, ids in sets.items():
-            for task in ids:
-                places.setdefault(task, []).append((name, state))
+        for task, state in ((task, state) for state, ids in sets.items() for task in ids):
+            places.setdefault(task, []).append((name, state))
     known = {name for name, settings in history.settings.items() if not settings.get("dead_letter_queue")}
     if unfit := {op.queue for ops in history.tasks.values() for op in ops} - known:
         raise NotJudged(f"queues the final snapshot lacks, or with a dead letter queue: {', '.join(sorted(unfit))}")
     for task, found in places.items():
-        op = {"do": "snapshot", "queue": "", "began": shown["since"], "ended": at, "said": found}
-        history.tasks.setdefault(task, []).append(Op(**op))
+        op = Op(do="snapshot", queue="", began=shown["since"], ended=at, said=found)
+        history.tasks.setdefault(task, []).append(op)

@@ -42,10 +42,9 @@ def violation(ops: list[Op]) -> tuple[str, str] | None:
                         left.append(found)
         if left:
             return "not judged", "too many of its operations have no reply"
-        reached = {(state, applied - {n}) for state, applied in seen if n in applied}
-        if not reached:
-            return _explained(ops[n], {state for state, _ in possible})
-        possible = reached
+        before, possible = possible, {(state, applied - {n}) for state, applied in seen if n in applied}
+        if not possible:
+            return _explained(ops[n], {state for state, _ in before})
         pending.remove(n)
     return None
 
@@ -79,9 +78,7 @@ def _shows(places: list[tuple[str, str]], state: State, is_free: bool) -> bool:
     if len(places) != 1 or state[0] in ("absent", "ended"):
         return not places and state[0] in ("absent", "ended", "dead")  # dead tasks are kept for a while
     queue, found = places[0]
-    if state[1] != queue or found == "pending":
-        return bool(state[1] == queue and state[0] == "held")
-    return found == state[0] or is_free
+    return bool(state[1] == queue and (state[0] == "held" if found == "pending" else found == state[0] or is_free))
 
 
 def _explained(op: Op, states: set[State]) -> tuple[str, str]:
