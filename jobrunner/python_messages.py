@@ -1,4 +1,4 @@
-"""What Python itself writes to stderr as text of several lines, given to a log instead: warnings, errors that ended a
+"""Sends messages to a log that Python itself writes to stderr, over several lines: warnings, errors that ended a
 thread, and errors that Python ignores, as of `__del__`. A program that reads the log line by line would take each of
 their lines for a line of its own.
 """

@@ -96,7 +96,7 @@ def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) ->
         with _bar() as advance:
             queue.push_all(items(_lines(advance)), progress=note)
     except JobrunnerError as error:
-        # What is wrong with an item is found before the next line is read; what the server refuses, later.
+        # A wrong item is found before the next line is read, a refusal by the server later.
         where = f" line {at}" if isinstance(error, UsageError) else ""
         talk(f"of the lines before{where}, {counted(pushed, 'item')} were pushed into {queue.name}")
         raise

@@ -60,7 +60,7 @@ def create_app(
     key of its own. `trusted_proxies`: addresses whose X-Forwarded-For header gives the client's address.
     `alerts`: thresholds above which pages warn: waiting_s, failed_share, dead_per_hour.
 
-    Raises InvalidOption for an argument that cannot be meant, UnknownOption for an unknown one.
+    Raises InvalidOption for an argument of a wrong type or value, UnknownOption for an unknown one.
     """
     if not isinstance(client, Client):
         raise InvalidOption(f"client is of type {type(client).__name__}: give a jobrunner.Client")

@@ -71,8 +71,8 @@ class Lane:
             jobs.cancel_until(self._idle_now, timeout_s)
 
     def give_back(self) -> None:
-        """Hands its batch back from another thread, as its own does not end: what that sends later is refused. At the
-        end of the lease the batch would count as failed."""
+        """Hands the batch back from another thread when the lane's own does not end; the server refuses what that one
+        sends later. At the end of the lease the batch would count as failed."""
         if (lease := self.lease) is None or lease.state != "open":
             return
         with suppress(BatchLost, ServerError):  # it was decided meanwhile; else its lease ends
