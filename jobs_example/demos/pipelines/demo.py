@@ -12,8 +12,8 @@ from jobs_example.demos.screen import Screen, View
 PATIENCE_S = 1800.0
 """After this long a demo stops waiting; its checks then show what is missing."""
 LOOK_S = 0.5
-SHORT_RUN = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""Java's optimising compiler and concurrent collector would cost more in these few minutes than they save."""
+SHORT_RUN = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
+"""Java's optimising compiler would cost more in these few minutes than it saves."""
 
 
 class Feeding(Protocol):
