@@ -2,8 +2,8 @@
 
 Invariant: rounds reach the server in the order in which they were given, and each is applied once. When the connection
 breaks, or the server wants a round again, all rounds without a reply are sent once more, one after the other, by the
-driver; so only repeatable calls are sent ahead. When another client's long script delays a
-round, the next round may be applied before it.
+driver; so only repeatable calls are sent ahead. When another client's long script delays a round, the next round may be
+applied before it.
 """
 
 from collections import deque

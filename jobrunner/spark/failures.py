@@ -173,11 +173,13 @@ def _is_unreachable(error: BaseException) -> bool:
 def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
     """The error for a stopped session, or a Java that has ended; its cause is the error of the call that noticed."""
     words = f"Spark has ended, or does not answer: {error_line(error)}"
-    if is_over(spark) and is_classic(spark):
-        words = "the Spark session of this process was stopped: register(spark) a new one, and start the worker again"
-    elif is_over(spark):  # also by PySpark, when the server does not know it
-        words = ("the session of Spark Connect has ended: it was stopped, or its server was restarted; start the "
-                 "worker again, in a program of your own with a new session (register(spark))")  # fmt: skip
+    if is_over(spark):
+        words = (
+            "the Spark session of this process was stopped: register(spark) a new one, and start the worker again"
+            if is_classic(spark)
+            else "the session of Spark Connect has ended: it was stopped, or its server was restarted; start the "
+            "worker again, in a program of your own with a new session (register(spark))"
+        )
     gone = StationError(words)
     gone.__cause__ = error
     return gone

@@ -1,5 +1,5 @@
-"""What a run in several processes relies on: a test that asks for a group is named for it, which is how xdist tells
-them, and no test waits for another process."""
+"""Rules of a run in several processes: the id of a test ends with its group, by which xdist selects the process, and no
+test waits for another process."""
 
 import pytest
 import pytest_rerunfailures

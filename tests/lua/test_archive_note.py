@@ -1,4 +1,4 @@
-"""What the server knows of an archive of history."""
+"""Calls about archives of history: their writer, the open window, and up to when queues are archived."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """A lane of a station's driver: a thread that runs one batch after the other to its decision.
 
 Invariant: the outcome of a batch is reported once, by the lane that ran it, or by its driver when that does not end;
-what is left undone when it dies is done by whoever takes the batch next.
+when both die, the driver that takes the batch next finishes it.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What is logged of the connection of a session of Spark Connect; needs no server of Spark."""
+"""Log lines about the connection of a Spark Connect session, and the end of its retries; needs no Spark server."""
 
 from enum import Enum
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What `create_app` and the logins are given by mistake is refused when they are made, and not at a request."""
+"""`create_app` and the logins refuse wrong arguments when they are called, not at the first request."""
 
 from collections.abc import Callable
 from typing import Any
