@@ -2,8 +2,10 @@
 
 ::
 
-    orders ── check ── checked ══ price ══ priced ══ Delta Lake
-           (Python)            (Spark)            ╚═ Apache Iceberg
+    orders ── check ── checked ══ price ══ store ══ Delta Lake
+           (Python)            (Spark)  (Spark)  ╚═ Apache Iceberg
+
+The stations on Spark are a chain: a batch of ``checked`` is priced and stored without a queue between.
 
 ``jobrunner demo lakehouse`` runs it with a million orders while its processes are killed. The environment variable
 LAKEHOUSE_FOLDER names the folder of the tables; both are there once, whatever dies.
@@ -45,7 +47,7 @@ def check(item: StationItem) -> dict[str, Any]:
     return order
 
 
-@lakehouse.spark_station("checked", to="priced", batch="auto", max_wait=1.0, lease=SOON, schema=ORDER)
+@lakehouse.spark_station("checked", to="priced", schema=ORDER)
 def price(df: DataFrame, spark: SparkSession) -> DataFrame:
     """Adds what a product costs, less the coupon. An order with an unknown coupon is dead, and no other one."""
     off = F.coalesce(F.create_map(*_words(COUPONS))[df.coupon], F.lit(0))
@@ -57,7 +59,7 @@ def price(df: DataFrame, spark: SparkSession) -> DataFrame:
     )  # fmt: skip
 
 
-@lakehouse.spark_sink("priced", batch="auto", max_wait=2.0, lease=SOON, schema=PRICED)
+@lakehouse.spark_sink("priced", schema=PRICED)
 def store(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Writes a batch to both tables. A batch that comes again writes to neither of those that have it."""
     rows = df.select(*[name for name in df.columns if not name.startswith("_")]).cache()
@@ -66,6 +68,9 @@ def store(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
         write_table(rows, batch, ICEBERG)
     finally:
         rows.unpersist()
+
+
+lakehouse.chain("checked", batch="auto", max_wait=2.0, lease=SOON)
 
 
 def products(spark: SparkSession) -> DataFrame:

@@ -67,7 +67,7 @@ def station_table(seen: PipelineView) -> str:
     columns = ("STATION", "TO", "WAITING", "SCHEDULED", "PENDING", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
     rows: list[tuple[object, ...]] = [
         (
-            *(station.queue, station.targets, station.waiting, station.scheduled, station.pending, station.dead),
+            *(station.queue, _ways(station), station.waiting, station.scheduled, station.pending, station.dead),
             *_rate_texts(station.rate),
             _state(station),
         )
@@ -101,6 +101,11 @@ def fitting_table(seen: PipelineView, width: int) -> str:
     if max(map(len, lines[: len(lines) - below])) > width:
         return narrow_table(seen, width)
     return "\n".join(cut(line, width) for line in lines)
+
+
+def _ways(station: StationView) -> tuple[str, ...]:
+    """Its targets, marked as in the diagram when a chain leads to them."""
+    return tuple(f"⇒ {to}" for to in station.targets) if station.is_chained else station.targets
 
 
 def _ended(seen: PipelineView) -> str:

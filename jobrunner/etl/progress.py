@@ -52,6 +52,8 @@ class StationView:
     totals: Mapping[str, int]
     """Since it exists: enqueued, moved_in, moved_out, succeeded, dropped, dead, ..."""
     rate: Rate
+    is_chained: bool = False
+    """Whether a chain includes its station: items that the chain takes do not enter the next queue."""
     stopped: str = ""
     """On Spark: the error for which it has stopped, as no item is to blame. Empty while it works, or has no item."""
 
@@ -123,6 +125,7 @@ class Progress:
             paused=found.paused,
             totals=found.totals,
             rate=self._rate([node.queue], now, CAME, LEFT),
+            is_chained=node.is_chained,
             stopped=stopped if found.open else "",
         )
 

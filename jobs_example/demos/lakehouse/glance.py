@@ -39,7 +39,7 @@ class Glance:
     @property
     def stored(self) -> int:
         """Orders that are in both tables, as the server counts them; it forgets some when it is killed."""
-        return self.station("priced").totals.get("succeeded", 0)
+        return self.station("checked").totals.get("succeeded", 0)
 
     def station(self, queue: str) -> StationView:
         """The station of that queue."""
@@ -48,11 +48,10 @@ class Glance:
     def summary(self) -> str:
         """All in one line."""
         checked = self.station("orders").totals.get("moved_out", 0)
-        priced = self.station("checked").totals.get("moved_out", 0)
         lost = "" if self.lost_bytes is None else f", the server's last {self.lost_bytes:,} bytes lost"
         return (
-            f"{self.elapsed_s:5.1f} s  {self.pushed:,} of {self.planned:,} pushed, {checked:,} checked, {priced:,} "
-            f"priced, {self.stored:,} stored, {self.pipeline.dead} dead; {len(self.batches)} Spark batches; "
+            f"{self.elapsed_s:5.1f} s  {self.pushed:,} of {self.planned:,} pushed, {checked:,} checked, "
+            f"{self.stored:,} stored, {self.pipeline.dead} dead; {len(self.batches)} Spark batches; "
             f"{len(self.killed)} killed{lost}"
         )
 

@@ -36,18 +36,22 @@ def picture_of(
 
 
 def stations_table(pipeline: PipelineView, *, at_the_end: str) -> "Table":
-    """One row each; `at_the_end` says where sinks lead to"""
+    """One row each, a chain being one; `at_the_end` says where sinks and chains lead to."""
     from rich.table import Table
 
     table = Table("station", "on", "leads to", title="items", title_justify="left")
     for heading in ("waiting", "in hand", "dead", "done", "in/s", "out/s"):
         table.add_column(heading, justify="right")
+    chained = {to for one in pipeline.stations if one.is_chained for to in one.targets}
     for one in pipeline.stations:
+        if one.queue in chained and not one.open:
+            continue
         done = one.totals.get("moved_out", 0) + one.totals.get("succeeded", 0)
         counts = (one.waiting + one.scheduled, one.pending, one.dead, done)
         rates = (f"{rate:.0f}" if rate else "" for rate in (one.rate.in_per_s, one.rate.out_per_s))
         engine = "Spark" if one.kind.startswith("spark") else "Python"
-        table.add_row(one.queue, engine, ", ".join(one.targets) or at_the_end, *map(str, counts), *rates)
+        targets = "" if one.is_chained else ", ".join(one.targets)
+        table.add_row(one.queue, engine, targets or at_the_end, *map(str, counts), *rates)
     return table
 
 

@@ -134,6 +134,19 @@ def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None
     assert "another-target" in fitting_table(seen, 200)
 
 
+def test_show_marks_what_a_chain_leads_to(cli: Any, client: Client) -> None:
+    lake = Pipeline("lake", client)
+    lake.spark_station("raw", to="late")(lambda df, spark: df)
+    lake.spark_sink("late", table="delta:/lake/late")
+    lake.chain("raw")
+
+    assert "⇒ late" in cli("pipeline", "show", "lake", "--over", "0").out.splitlines()[1]
+    shown = cli("pipeline", "show", "lake", "--over", "0", "--json").value["stations"]
+    assert [(one["queue"], one["targets"], one["is_chained"]) for one in shown] == [
+        ("raw", ["late"], True), ("late", [], True),
+    ]  # fmt: skip
+
+
 def test_show_says_why_a_station_on_spark_has_stopped(cli: Any, client: Client) -> None:
     lake = Pipeline("lake", client)
     lake.spark_sink("late", table="delta:/lake/late")

@@ -23,8 +23,8 @@ def glance(stored: int = 0, checked: int = 0, on_spark: int = 5, batches: int = 
         StationView(queue=queue, kind=kind, waiting=0, pending=pending, totals=totals, **rest)
         for queue, kind, pending, totals in [
             ("orders", "station", 9, {"moved_out": checked}),
-            ("checked", "spark station", on_spark, {}),
-            ("priced", "spark sink", 0, {"succeeded": stored}),
+            ("checked", "spark station", on_spark, {"succeeded": stored}),
+            ("priced", "spark sink", 0, {}),
         ]
     )
     view = PipelineView(name="lakehouse", stations=stations, open=9, dead=0, succeeded=stored, dropped=0, rate=Rate())
