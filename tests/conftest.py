@@ -5,7 +5,9 @@ its own prefix, and the server is emptied after it. Nothing here listens on a fi
 process that started it, however that ends.
 """
 
+import contextlib
 import gc
+import importlib
 import itertools
 import logging
 import os
@@ -78,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collects without the garbage collector, and exempts what is left from it.
 
     The thousands of tests, fixtures and modules live as long as the process. To scan them again and again takes a sixth
@@ -86,6 +88,7 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     gc.disable()
     try:
+        _import_share(session.config)
         return (yield)
     finally:
         gc.freeze()
@@ -120,6 +123,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     is_named = any(Path(word.partition("::")[0]).resolve().is_relative_to(collection_path) for word in config.args)
     return None if is_named else True
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Imports those modules first that fall to this process of several, so that each module is compiled by one of them
+    and the others read its bytecode: on a fresh clone, all compile all otherwise, for half of the time of collecting.
+    """
+    process: dict[str, Any] = getattr(config, "workerinput", {})
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or not process:
+        return
+    here = Path(__file__).parent
+    modules = sorted(here.rglob("test_*.py"))
+    for module in modules[int(process["workerid"].removeprefix("gw")) :: process["workercount"]]:
+        if any(pytest_ignore_collect(path, config) for path in (module, *module.parents)):
+            continue
+        with contextlib.suppress(Exception):  # collecting tells what is wrong with it
+            importlib.import_module(".".join(module.relative_to(here.parent).with_suffix("").parts))
 
 
 def _may_have(mark: str, module: Path) -> bool:

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -49,11 +50,11 @@ def declare(flights, tmp_path, clean=clean, enrich=None):
         flights.spark_sink(name, schema=SCHEMA)(store)
 
 
-def stored(spark, tmp_path, name):
+def stored(tmp_path, name):
     """The rows of a sink, by id; fails for an item that is there twice."""
     if not (tmp_path / name).exists():
         return {}
-    rows = spark.read.parquet(str(tmp_path / name)).collect()
+    rows = pq.read_table(tmp_path / name).to_pylist()
     assert len({row["_id"] for row in rows}) == len(rows)
     return {row["_id"]: row for row in rows}
 
@@ -86,7 +87,7 @@ def test_each_item_ends_in_its_sink_or_is_dead_with_the_reason(flights, drive, s
 
     assert drive("raw") == 1
 
-    late, on_time, cancelled = (stored(spark, tmp_path, name) for name in ("late", "on_time", "cancelled"))
+    late, on_time, cancelled = (stored(tmp_path, name) for name in ("late", "on_time", "cancelled"))
     assert set(late) == {one for n, one in enumerate(ids) if n % 10 in (0, 6, 8)}
     assert set(on_time) == {one for n, one in enumerate(ids) if n % 10 in (7, 9)}
     assert set(cancelled) == {one for n, one in enumerate(ids) if n % 10 == 5}
@@ -111,15 +112,15 @@ def test_a_sink_that_fails_behind_another_one_doubles_nothing(flights, drive, sp
     flights.graph.forget("flights/on_time")
     flights.spark_sink("on_time", schema=SCHEMA)(store)
     flights.chain("raw", **CHAINED)
-    numbers = (5, 6, 7, 9, 10, 17, 39)  # few, as each is a part of its own in the end
+    numbers = (5, 6, 7, 9, 39)  # few, as each is a part of its own in the end
     ids = dict(zip(numbers, flights.push_many("raw", [{"n": n} for n in numbers]), strict=True))
     client.queue("flights/raw").configure(backoff=Backoff(base=0))
 
     assert drive("raw") > 3
 
-    assert set(stored(spark, tmp_path, "on_time")) == {ids[9], ids[17]}
-    assert set(stored(spark, tmp_path, "late")) == {ids[6], ids[10]}
-    assert set(stored(spark, tmp_path, "cancelled")) == {ids[5]}
+    assert set(stored(tmp_path, "on_time")) == {ids[9]}
+    assert set(stored(tmp_path, "late")) == {ids[6]}
+    assert set(stored(tmp_path, "cancelled")) == {ids[5]}
     assert all("bad" in line for line in errors_of(client, [ids[7], ids[39]]))
     nothing_left(flights, audit, but_dead=2)
 
@@ -141,7 +142,7 @@ def test_rows_that_a_station_on_spark_refuses_or_sends_nowhere_are_dead(
 
     assert drive("raw") == 1
 
-    assert set(stored(spark, tmp_path, "late")) == {*ids[4:], ids[0]}
+    assert set(stored(tmp_path, "late")) == {*ids[4:], ids[0]}
     assert errors_of(client, ids[1:4]) == [
         "ValueError: invalid literal for int() with base 10: 'x'",
         "PipelineError: station 'flights/departed' returned _to=nowhere, a queue that its to=… does not name",
@@ -165,7 +166,7 @@ def test_a_value_that_does_not_fit_the_next_station_on_spark_is_dead_with_its_co
 
     assert drive("raw") == 1
 
-    assert {row.n for row in stored(spark, tmp_path, "late").values()} == {0, 1, 2, 4, 5}
+    assert {row["n"] for row in stored(tmp_path, "late").values()} == {0, 1, 2, 4, 5}
     (error,) = errors_of(client, [ids[3]])
     assert error == "PipelineError: the payload does not fit the schema: column 'n': expected int <= 127"
     nothing_left(flights, audit, but_dead=1)
@@ -184,7 +185,7 @@ def test_text_that_is_no_json_is_dead_before_the_next_station_on_spark(
 
     assert drive("raw") == 1
 
-    assert set(stored(spark, tmp_path, "late")) == {*ids} - {ids[3]}
+    assert set(stored(tmp_path, "late")) == {*ids} - {ids[3]}
     (error,) = errors_of(client, [ids[3]])
     assert error.startswith("PipelineError: the payload is no JSON: ")
     nothing_left(flights, audit, but_dead=1)
@@ -276,7 +277,7 @@ def test_a_driver_that_dies_between_two_sinks(flights, drive, spark, audit, tmp_
     drive("raw")
 
     assert died
-    found = [stored(spark, tmp_path, name) for name in ("late", "on_time", "cancelled")]
+    found = [stored(tmp_path, name) for name in ("late", "on_time", "cancelled")]
     assert sorted(one for rows in found for one in rows) == sorted(ids)
     nothing_left(flights, audit)
 
@@ -311,8 +312,8 @@ def test_pythons_of_executors_that_die_in_a_station_cost_nothing(flights, drive,
     assert drive("raw") == 1
 
     assert {"in python", "on spark"} <= {path.name for path in tmp_path.iterdir()}
-    assert set(stored(spark, tmp_path, "late")) == {one for n, one in enumerate(ids) if n % 10 in (0, 6, 8)}
-    assert set(stored(spark, tmp_path, "on_time")) == {one for n, one in enumerate(ids) if n % 10 in (7, 9)}
+    assert set(stored(tmp_path, "late")) == {one for n, one in enumerate(ids) if n % 10 in (0, 6, 8)}
+    assert set(stored(tmp_path, "on_time")) == {one for n, one in enumerate(ids) if n % 10 in (7, 9)}
     nothing_left(flights, audit, but_dead=30)
 
 
@@ -335,8 +336,8 @@ def test_stations_in_python_follow_each_other_and_columns_change_their_types(fli
 
     assert drive("raw") == 1
 
-    rows = stored(spark, tmp_path, "end")
-    assert tuple(rows[ids[2]])[:6] == (ids[2], "2", ["1", "flights/raw"], "flights/second", None, 3)
+    rows = stored(tmp_path, "end")
+    assert tuple(rows[ids[2]].values())[:6] == (ids[2], "2", ["1", "flights/raw"], "flights/second", None, 3)
     nothing_left(flights, audit)
 
 
@@ -358,7 +359,7 @@ def test_payloads_of_a_station_without_columns_go_on_as_they_are(flights, drive,
 
     assert drive("raw") == 1
 
-    rows = stored(spark, tmp_path, "end")
+    rows = stored(tmp_path, "end")
     assert {one: rows[one]["n"] for one in rows} == {one: n for n, one in enumerate(ids)}
     nothing_left(flights, audit)
 
@@ -373,8 +374,8 @@ def test_a_chain_may_begin_on_spark_and_the_queues_between_are_served_as_before(
 
     assert (drive("departed"), drive("late")) == (1, 1)
 
-    assert set(stored(spark, tmp_path, "late")) == {ids[0], ids[2], late}
-    assert set(stored(spark, tmp_path, "on_time")) == {ids[1], ids[3]}
+    assert set(stored(tmp_path, "late")) == {ids[0], ids[2], late}
+    assert set(stored(tmp_path, "on_time")) == {ids[1], ids[3]}
     nothing_left(flights, audit)
 
 

@@ -147,34 +147,6 @@ def test_a_stop_of_the_whole_process_group_writes_a_handful_of_lines(client, she
     assert counts["waiting"] + counts["pending"] + client.queue("numbers/late").counts()["waiting"] == 2901
 
 
-def test_settings_of_spark_reach_the_session_of_a_worker(client, shell, tmp_path):
-    (tmp_path / "pyproject.toml").write_text(
-        '[tool.jobrunner.spark]\nmaster = "local[1]"\n"spark.app.name" = "file"\n"spark.sql.shuffle.partitions" = 7\n'
-    )
-    (tmp_path / "conf_stations.py").write_text(CONF_STATION)
-    client.queue("conf/rows").push(1)
-    process = shell("work", "conf_stations", "--burst", "--conf", "spark.app.name=line", "--conf", "spark.x.y=a=b")
-    assert process.wait(280) == 0, (tmp_path / "log").read_text()
-    (item,) = client.queue("conf/late").pop(10)
-    assert item.payload == {"master": "local[1]", "app": "line", "partitions": "7", "own": "a=b"}
-
-
-CONF_STATION = """
-from pyspark.sql import functions as F
-from jobrunner.etl import Pipeline
-
-conf = Pipeline("conf")
-
-@conf.spark_station("rows", to="late", max_wait=0)
-def tell(df, spark):
-    said = {"master": "spark.master", "app": "spark.app.name", "partitions": "spark.sql.shuffle.partitions",
-            "own": "spark.x.y"}
-    return df.select("_id", *(F.lit(spark.conf.get(name)).alias(field) for field, name in said.items()))
-
-conf.declare("late")
-"""
-
-
 def test_a_type_as_text_in_a_module_is_refused_with_what_to_write(client, shell, tmp_path):
     (tmp_path / "text_types.py").write_text(
         'from pyspark.sql import functions as F\n\n@F.udf("int")\ndef twice(n):\n    return n\n'

@@ -16,8 +16,10 @@ from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 MIXED = """
+from pyspark.sql import functions as F
 from jobrunner.etl import Pipeline
 
+SHUFFLE = "spark.sql.shuffle.partitions"
 mixed = Pipeline("mixed")
 
 @mixed.station("raw", to="rows")
@@ -26,19 +28,30 @@ def parse(item):
 
 @mixed.spark_station("rows", to="late", max_wait=0.2, schema="day int, delay double")
 def enrich(df, spark):
-    return df.withColumn("late", df.delay > 15)
+    told = [F.lit(spark.conf.get(name)) for name in ("spark.master", "spark.app.name", "spark.x.y", SHUFFLE)]
+    return df.withColumn("late", df.delay > 15).withColumn("told", F.array(*told))
 
 @mixed.sink("late", history=60)
 def store(item):
-    return item.payload["late"]
+    return [item.payload["late"], *item.payload["told"]]
+"""
+SETTINGS = """
+[tool.jobrunner.spark]
+master = "local[1]"
+"spark.app.name" = "file"
+"spark.sql.shuffle.partitions" = 7
 """
 
 
-def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_path):
+def test_a_burst_ends_when_python_and_spark_are_both_done_with_the_settings_of_file_and_command(
+    server, client, tmp_path
+):
     (tmp_path / "mixed_stations.py").write_text(MIXED)
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
     client.queue("mixed/raw").push_many(range(40))
     told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    words = ["pipeline", "run", "mixed", "mixed_stations", "--burst", "--master", "local[1]"]
+    words = ["pipeline", "run", "mixed", "mixed_stations", "--burst"]
+    words += ["--conf", "spark.app.name=line", "--conf", "spark.x.y=a=b"]
 
     said = subprocess.run(
         [sys.executable, "-m", "jobrunner", *words],
@@ -48,7 +61,8 @@ def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_pa
     assert said.returncode == 0, said.stderr
     assert said.stderr.count("worker started") == 2, "one for Python, one for the session"
     done = client.queue("mixed/late").history(100)
-    assert sorted(one.result for one in done) == [False] * 2 + [True] * 38
+    settings = ["local[1]", "line", "a=b", "7"]
+    assert sorted(one.result for one in done) == [[False, *settings]] * 2 + [[True, *settings]] * 38
     for queue in ("raw", "rows", "late"):
         counts = client.queue(f"mixed/{queue}").counts()
         assert [counts[state] for state in ("waiting", "scheduled", "pending", "dead")] == [0, 0, 0, 0], queue
