@@ -34,7 +34,7 @@ from jobrunner.broker.confirmed_writes import (
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
-from jobrunner.errors import ClientClosed, UsageError
+from jobrunner.errors import ClientClosed, ServerError, UsageError
 
 T = TypeVar("T")
 
@@ -153,13 +153,25 @@ class AsyncBroker:
 
     async def _carried_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """The replies of one exchange, which is repeated as far as it may be."""
-        try:
-            return await self._tried(calls)
-        except Demoted as error:
-            return error.replies
-
-    async def _tried(self, calls: Sequence[Call[Any]]) -> list[Any]:
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
+        try:
+            return await self._tried(policy, calls)
+        except Demoted as error:
+            return await self._tried_again(policy, error)
+
+    async def _tried_again(self, policy: ReconnectPolicy, refused: Demoted) -> list[Any]:
+        while True:
+            try:
+                await asyncio.sleep(policy.pause_to_connect(refused))
+                return refused.completed(await self._tried(policy, refused.left))
+            except Demoted as error:
+                if error is refused:
+                    return refused.replies
+                refused = refused.followed_by(error)
+            except ServerError as error:
+                return refused.given_up(error)
+
+    async def _tried(self, policy: ReconnectPolicy, calls: Sequence[Call[Any]]) -> list[Any]:
         while True:
             self.check_open()
             connection: Any = await self._take()
@@ -178,7 +190,7 @@ class AsyncBroker:
             try:
                 exchange = self._exchange if policy.lost is None else partial(self._exchange_again, policy)
                 return await exchange(connection, calls)
-            except (BusyLoadingError, Demoted) as error:
+            except BusyLoadingError as error:
                 await connection.disconnect()
                 await asyncio.sleep(policy.pause_to_connect(error))
             except BROKEN as error:

@@ -37,7 +37,7 @@ from jobrunner.broker.confirmed_writes import (
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
 from jobrunner.clock import sleep
-from jobrunner.errors import ClientClosed
+from jobrunner.errors import ClientClosed, ServerError
 
 if TYPE_CHECKING:
     from jobrunner.broker.cluster_nodes import ClusterNodes
@@ -220,13 +220,29 @@ class Broker:
         return node
 
     def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-        try:
-            return self._tried(calls, meanwhile)
-        except Demoted as error:
-            return error.replies
-
-    def _tried(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None) -> list[Any]:
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
+        try:
+            return self._tried(policy, calls, meanwhile)
+        except Demoted as error:
+            return self._tried_again(policy, error, meanwhile)
+
+    def _tried_again(
+        self, policy: ReconnectPolicy, refused: Demoted, meanwhile: Callable[[], object] | None
+    ) -> list[Any]:
+        while True:
+            try:
+                policy.wait_to_connect(refused)
+                return refused.completed(self._tried(policy, refused.left, meanwhile))
+            except Demoted as error:
+                if error is refused:
+                    return refused.replies
+                refused = refused.followed_by(error)
+            except ServerError as error:
+                return refused.given_up(error)
+
+    def _tried(
+        self, policy: ReconnectPolicy, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None
+    ) -> list[Any]:
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
@@ -246,7 +262,7 @@ class Broker:
             try:
                 exchange = self._exchange if policy.lost is None else partial(self._exchange_again, policy)
                 return exchange(connection, calls, meanwhile)
-            except (BusyLoadingError, Demoted) as error:
+            except BusyLoadingError as error:
                 connection.disconnect()
                 policy.wait_to_connect(error)
             except BROKEN as error:

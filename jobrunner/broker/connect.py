@@ -13,12 +13,13 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from jobrunner.broker.call import Call, is_demoted, server_error
+from jobrunner.broker.confirmed_writes import ends_with_confirmation
 from jobrunner.broker.connection import ConnectionOptions
 from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
-    RedisConnectionError,
+    RedisError,
     RedisTimeoutError,
     ResponseError,
     TlsError,
@@ -192,16 +193,46 @@ _HUNG_UP = ("closed by server", "reset by peer", "EOF occurred")
 _NO_TLS = ("Timeout connecting", "WRONG_VERSION_NUMBER")
 
 
-class Demoted(RedisConnectionError):
-    """A server took no writes, as it is a replica; `replies` are what it said. Its connections are of no use: behind a
-    name or a virtual IP others lead to the new primary, and these never will."""
+class Demoted(RedisError):
+    """A server took no writes, as it is a replica. Its connections are of no use: behind a name or a virtual IP others
+    lead to the new primary, and these never will.
+
+    `left` are the calls to be sent again, those that it refused: what it did before it became a replica, or beside it,
+    is done. A confirmation is for all that is before it on its connection, so with one they all are.
+    """
 
     def __init__(self, calls: Sequence[Call[Any]], replies: list[Any], *, waits: bool) -> None:
         super().__init__("the server is a replica now")
         self.replies = replies
-        self.may_repeat = all(one.repeatable or is_demoted(reply) for one, reply in zip(calls, replies, strict=True))
+        """What is known of all calls."""
         self.waits = waits
         """Whether a new primary is waited for, as sentinels will name one; else there is one more try, at once."""
+        self._calls = calls
+        self._has_confirmation = ends_with_confirmation(calls)
+        self._places = [at for at, reply in enumerate(replies) if self._has_confirmation or is_demoted(reply)]
+        self.left = [calls[at] for at in self._places]
+        self.may_repeat = all(calls[at].repeatable or is_demoted(replies[at]) for at in self._places)
+
+    def completed(self, replies: Sequence[Any]) -> list[Any]:
+        """The replies to all calls, with these to those that were left. The first answer to a call counts."""
+        found = list(self.replies)
+        for at, reply in zip(self._places, replies, strict=True):
+            if isinstance(found[at], Exception):
+                found[at] = reply
+        return found
+
+    def followed_by(self, error: "Demoted") -> "Demoted":
+        """The same with what another server, or the same one, refused of what was left."""
+        return Demoted(self._calls, self.completed(error.replies), waits=self.waits)
+
+    def given_up(self, error: ServerError) -> list[Any]:
+        """The replies when what was left met this error. Raises it when no call was answered, and OutcomeUnknown when
+        calls were, but not their confirmation."""
+        if all(isinstance(reply, Exception) for reply in self.replies):
+            raise error
+        if self._has_confirmation:
+            raise OutcomeUnknown(f"written, at least in part, on a server that is a replica now; since then: {error}")
+        return self.completed([error] * len(self.left))
 
 
 def _unavailable(server: object, error: Exception) -> str:

@@ -25,6 +25,9 @@ class Awaited:
     def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return self._runner.run(self._broker.run_many(calls))
 
+    def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._runner.run(self._broker.run_each(calls))
+
     def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return self._runner.run(self._broker.write(calls))
 
