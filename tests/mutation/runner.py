@@ -34,7 +34,7 @@ from tests.support.registries import as_before
 _STALE_THREADS = 12
 _SLOW_S = 4.0
 _LIMIT_S, _LIMIT_TIMES, _LONGEST_S = 4.0, 12, 60.0
-_PYTEST = "/_pytest/"
+_PYTEST, _UNRAISABLE = "/_pytest/", "/_pytest/unraisableexception.py"
 _NOT_AT_ALL = ("test_a_seeded_bug_is_found", "test_the_command_", "tests/simulation/test_server")
 """Tests that start processes, which read the scripts from disk, or compare two servers that both have the mutant."""
 _READ_THE_TEXT = ("batch_fill.lua", "/test_split_batches.py")
@@ -214,7 +214,7 @@ class Runner:
         if crash is None:
             return Failure("test", str(failed[0].longrepr)[:200])
         is_late = TookTooLong.__name__ in crash.message
-        if _PYTEST in crash.path and not is_late:
+        if _PYTEST in crash.path and not (is_late or crash.path.endswith(_UNRAISABLE)):
             self._is_broken = True  # a fixture was not torn down, and every test that follows would fail
             return None
         return Failure("time" if is_late else "test", str(crash.message)[:200].split("\n")[0])

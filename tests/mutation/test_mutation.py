@@ -35,8 +35,16 @@ def test_it():
     SimulatedServer().ask(*resp_args(await_capacity(KEYS.queue("q"), lasts_ms=1), b"1"), now_ms=1)
     runs.append(1)
     assert len(runs) < 3
+
+class Failing:
+    def __del__(self):
+        raise RuntimeError("too late to be raised")
+
+def test_left_behind():
+    Failing()
 """
-"""A test that fails from its third run on, whatever the scripts do: it is run once to be traced, once with a mutant."""
+"""A test that fails from its third run on, whatever the scripts do: it is run once to be traced, once with a mutant.
+And one that always fails, behind its end."""
 
 
 def changes(text: str) -> set[tuple[str, str]]:
@@ -171,6 +179,7 @@ def test_the_command_kills_what_a_test_notices_and_lists_what_none_does(tmp_path
     assert {one["by"] for one in found["mutants"] if one["status"] == "killed"} == {"test"}
     assert "fails without a mutant, so it is left out: " in said.stderr
     assert "::test_it: assert 3 < 3" in said.stderr
+    assert "::test_left_behind: pytest.PytestUnraisableExceptionWarning" in said.stderr
     unlimited = "return capacity == math.huge and 1 or math.max(capacity, 0)"
     assert status[unlimited] == "survived", "the queue of the test has a limit"
     assert said.returncode == 1, "below 95 %"
