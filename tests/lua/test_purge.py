@@ -56,6 +56,15 @@ def test_a_member_without_a_hash_goes_too(mail):
     assert mail.ids("waiting") == []
 
 
+def test_history_whose_records_are_gone_goes_too(mail):
+    mail.configure(history_ms=60_000)
+    mail.commit(mail.lease("a"))
+    mail.raw.delete(mail.keys.task("a"))
+
+    assert mail.run(queues.purge(mail.keys, "done")) == 1
+    assert mail.ids("done") == []
+
+
 def test_what_ended_before_an_instant_goes_and_what_ended_then_or_later_stays(mail, clock):
     mail.configure(history_ms=100_000)
     for one in "abc":
