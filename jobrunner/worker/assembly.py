@@ -30,10 +30,10 @@ from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.gates import Gates, gate_of
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
-from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import BatchDrivers, caps_of, longest_poll_s
+from jobrunner.worker.queues import BatchDrivers, caps_of, longest_poll_s, shortest_lease_s
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -227,6 +227,7 @@ class Assembly:
             stats=self._stats,
             log=AttemptLog(),
             cleaner=cleaner,
+            leases_are_short=shortest_lease_s() * 1000 < SHORT_MS,
         )
 
     def _identity(self, queues: Sequence[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which queues a worker serves, and who does: its fetch loop, or a driver (`BatchDrivers`)."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -201,10 +202,15 @@ def publish_declared(client: Client, heartbeat_s: float) -> None:
 
 def longest_poll_s(poll_s: float) -> float:
     """No longer than the shortest lease, so that a look at the queue tells of every lease before it ends."""
+    return min(poll_s, shortest_lease_s())
+
+
+def shortest_lease_s() -> float:
+    """The length of the shortest lease that a job, a station or a queue is declared with; infinity without any."""
     declared = [*(job.options for job in all_jobs()), *(station.options for station in all_stations())]
     lengths = [options.keepalive for options in declared if options.keepalive]
     lengths += [float(one.stored.get("keepalive_ms") or 0) / 1000 for one in declared_queues()]
-    return min(poll_s, min((length for length in lengths if length), default=poll_s))
+    return min((length for length in lengths if length), default=math.inf)
 
 
 class BatchDrivers:

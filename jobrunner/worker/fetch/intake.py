@@ -66,6 +66,9 @@ class TaskParts:
     release: str = ""
     timed: set[str] = field(default_factory=set)
     """Queues that keep history, by the last reserve from each: tasks of these are reported with their run times."""
+    leases_are_short: bool = False
+    """Whether a lease is declared to be so short that it may end before a lease keeper that is still starting renews
+    it. Of lengths that are only on the server the first reserve tells."""
 
 
 class Quarantine:
@@ -170,7 +173,7 @@ class Intake:
         self._parts = parts
         self._rotation = parts.rotation
         self._backpressure = backpressure
-        self._leases_are_short = False
+        self._leases_are_short = parts.leases_are_short
         self._complaints = Complaints()
         self.quarantine = Quarantine(parts.leases.clear, isolates=isolates)
 

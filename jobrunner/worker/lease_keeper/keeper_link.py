@@ -29,7 +29,8 @@ _FIRST = 16
 _WORDS = 1 << 16
 _SIZE = _WORDS * 8
 _LONG_AGO = 0.0
-_SHORT_MS = 15_000.0
+SHORT_MS = 15_000.0
+"""Shorter leases may end while a keeper starts, or does not look at what it was sent."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a keeper ignores: they are for its worker."""
 
@@ -310,4 +311,4 @@ def drop_line(tokens: list[str]) -> bytes:
 
 
 def _is_one_short(attempts: Iterable[Attempt]) -> bool:
-    return min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS
+    return min(attempt.keepalive_ms for attempt in attempts) < SHORT_MS

@@ -105,7 +105,7 @@ class Bench:
 
     def __init__(
         self, broker: Any, keys: Keys, *, slots: int = 3, queues: Iterable[str] | dict[str, int] = ("q",),
-        max_tasks: int = 0, prefetch_s: float = 0.03,
+        max_tasks: int = 0, prefetch_s: float = 0.03, leases_are_short: bool = False,
     ) -> None:  # fmt: skip
         self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
         self.finished = FinishedAttempts(lambda: None)
@@ -115,7 +115,7 @@ class Bench:
         self.figures = StatsRecorder(broker, keys, "w")
         parts = TaskParts(
             broker, keys, None, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
-            self.held, self.ear, self.figures, AttemptLog(),  # type: ignore[arg-type]
+            self.held, self.ear, self.figures, AttemptLog(), leases_are_short=leases_are_short,  # type: ignore[arg-type]
         )  # fmt: skip
         events = AttemptEvents(broker, keys, "w", writes=False)
         self.fetcher = Fetcher(parts, events, UnknownJobs(0.0), max_tasks=max_tasks)
@@ -702,6 +702,20 @@ def test_what_the_keeper_cannot_keep_yet_is_handed_back_at_once(bench: Bench, cl
     bench.held.is_ready = True
     assert len(bench.begun()) == 2
     assert bench.fetcher.finished_total == 0
+
+
+def test_nothing_is_reserved_without_a_keeper_where_leases_are_declared_to_be_short(
+    broker: Broker, keys: Keys, client: Client
+) -> None:
+    """Nobody hands back in time what a worker took that is killed by then, and a lease that ends spends an attempt."""
+    bench = Bench(broker, keys, leases_are_short=True)
+    push(client, 2)
+    bench.held.is_ready = False
+    assert 0 < bench.step() < 1
+    assert bench.ear.calls == ()
+    assert client.queue("q").counts()["waiting"] == 2
+    bench.held.is_ready = True
+    assert len(bench.begun()) == 2
 
 
 def test_no_more_tasks_than_asked_for_are_reserved(broker: Broker, keys: Keys, client: Client) -> None:
