@@ -13,7 +13,7 @@ from jobrunner.etl import Drop, To
 from jobrunner.etl.table_sink import address_of
 from jobrunner.outcome import Fail, Retry
 from jobrunner.retry import Backoff
-from jobrunner.spark import guarded, write_batch
+from jobrunner.spark import guarded, write_batch, write_table
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.station.batch_run import plan_of
 
@@ -57,6 +57,13 @@ def stored(tmp_path, name):
     rows = pq.read_table(tmp_path / name).to_pylist()
     assert len({row["_id"] for row in rows}) == len(rows)
     return {row["_id"]: row for row in rows}
+
+
+def rows_in(table):
+    """The rows of a table of a lakehouse, in Arrow."""
+    opened = open_table(address_of(table))
+    opened.load()
+    return opened._table.to_pyarrow_table() if table.startswith("delta") else opened._table.scan().to_arrow()
 
 
 def errors_of(client, ids):
@@ -251,10 +258,7 @@ def test_sinks_of_one_chain_may_write_to_one_place(flights, drive, spark, table,
 
     assert drive("raw") == 3
 
-    opened = open_table(address_of(table))
-    opened.load()
-    rows = opened._table.to_pyarrow_table() if table.startswith("delta") else opened._table.scan().to_arrow()
-    assert sorted(rows["item"].to_pylist()) == sorted(ids)
+    assert sorted(rows_in(table)["item"].to_pylist()) == sorted(ids)
     nothing_left(flights, audit)
 
 
@@ -386,3 +390,38 @@ def test_a_sink_that_returns_its_frame_is_told(flights, take, tmp_path):
     flights.push("raw", {"n": 1})
     with pytest.raises(StationError, match=r"sink 'flights/end' returned a DataFrame, which Spark never evaluates"):
         take("raw").run()
+
+
+def test_a_station_that_several_ways_lead_to_is_called_once_with_the_rows_of_all(
+    flights, drive, spark, table, audit, tmp_path
+):
+    """A second call for a batch passed for a repeated one: a table lacked the rows, whose items had succeeded."""
+    called = []
+
+    @flights.spark_station("raw", to=("by_python", "by_spark", "common", "end"), schema="n int")
+    def fork(df, spark):
+        ways = F.array(*map(F.lit, ("by_python", "by_spark", "common", "end")))
+        return df.withColumn("_to", ways[F.col("n") % 4])
+
+    flights.station("by_python", to="end")(lambda item: {"n": "eight"} if item.payload["n"] == 8 else None)
+    flights.spark_station("by_spark", to="common", schema="n long")(lambda df, spark: df.select("_id", "n"))
+
+    @flights.spark_station("common", to="end", schema="n int")
+    def common(df, spark):
+        called.append(df.count())
+        return df.select("_id", "n")
+
+    @flights.spark_sink("end", schema="n int")
+    def store(df, spark, batch):
+        write_table(df.select("_id", "n"), batch, table)
+        write_batch(df.select("_id", "n"), batch, str(tmp_path / "end"))
+
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": n} for n in range(40)])
+
+    assert drive("raw") == 1
+
+    assert called == [20]
+    assert set(stored(spark, tmp_path, "end")) == {*ids} - {ids[8]}
+    assert sorted(rows_in(table)["_id"].to_pylist()) == sorted({*ids} - {ids[8]})
+    nothing_left(flights, audit, but_dead=1)

@@ -1,12 +1,15 @@
 """A batch at a chain: its rows go from station to station as DataFrames, and end in the sinks.
 
 Invariants: a row that a station refuses is set aside before any row of that station goes on, so its item is dead with
-the reason, and no sink sees it. No item is there twice behind a station.
+the reason, and no sink sees it. No item is there twice behind a station. A station on Spark is called once for a batch,
+with the rows of all ways that lead to it: a sink writes a batch once, and would take a second call for a repeated one.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
+from graphlib import TopologicalSorter
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +40,7 @@ def run_chain(chain: StationChain, df: DataFrame, spark: SparkSession, batch: Si
     raised or returned to steer, and StationError or PipelineError for rows that cannot go on."""
     run = _ChainRun(chain, spark, batch, df)
     try:
-        run.visit(chain.first, df)
+        run.visit_all(df)
     finally:
         run.forget()
 
@@ -51,6 +54,8 @@ class _ChainRun:
         self._batch = batch
         self._members = df
         self._kept: list[DataFrame] = []
+        self._arrived: dict[str, list[DataFrame]] = defaultdict(list)
+        """Rows for a queue whose station was not called yet, of one schema."""
         self._shapes = {queue: shape_of(station.schema, queue) for queue, station in chain.spark.items()}
 
     def forget(self) -> None:
@@ -59,8 +64,14 @@ class _ChainRun:
             with suppress(Exception):  # the engine is gone, and they are with it
                 kept.unpersist()
 
-    def visit(self, queue: str, df: DataFrame) -> None:
-        """Lets the station of a queue, and all behind it, process these rows."""
+    def visit_all(self, df: DataFrame) -> None:
+        """Lets all stations process the rows, each behind those that lead to it."""
+        self._arrived[self._chain.first].append(df)
+        for queue in _in_order(self._chain):
+            if arrived := self._arrived.pop(queue, None):
+                self._visit(queue, reduce(DataFrame.union, arrived))
+
+    def _visit(self, queue: str, df: DataFrame) -> None:
         station = self._chain.spark.get(queue)
         if station is None:
             self._python(queue, df)
@@ -75,7 +86,7 @@ class _ChainRun:
         steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
         reached = [name for name in self._chain.spark if name in _reached_from(queue, self._chain)]
         for name, rows in self._behind(queue, as_read(df, F.col(PAYLOAD)), steps, reached):
-            self.visit(name, rows)
+            self._arrived[name].append(rows)
 
     def _behind(
         self, queue: str, read: DataFrame, steps: Mapping[str, PythonStep], reached: Sequence[str]
@@ -105,7 +116,7 @@ class _ChainRun:
         rows = self._with_own(rows)
         for target in station.targets:
             some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
-            self.visit(target, self._for_next(some, station.queue, target))
+            self._arrived[target].append(self._for_next(some, station.queue, target))
 
     def _keep(self, rows: DataFrame) -> DataFrame:
         rows = rows.persist()
@@ -170,6 +181,13 @@ def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
     error = F.when(full.isNull(), said)
     rows = rows.withColumn(ERROR, F.coalesce(F.col(ERROR), error) if ERROR in rows.columns else error)
     return rows.withColumn(TO, full)
+
+
+def _in_order(chain: StationChain) -> list[str]:
+    """All queues, each behind those from which items get to it."""
+    targets = {name: step.link.targets for name, step in chain.python.items()}
+    targets |= {name: station.targets for name, station in chain.spark.items()}
+    return list(TopologicalSorter(targets).static_order())[::-1]
 
 
 def _reached_from(queue: str, chain: StationChain) -> set[str]:
