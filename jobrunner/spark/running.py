@@ -14,7 +14,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.logs import SafeLogger
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _NAMED = re.compile(r"The value '(?P<value>.*)' in the config \"(?P<name>[^\"]+)\"")
 _JAVA_CALL = re.compile(r"An error occurred while calling \S+")
@@ -145,6 +145,16 @@ def names_told(two: tuple[str, str]) -> str:
     if one == other:
         return f"column {one!r} twice: drop or rename one of them (join by name)"
     return f"columns {one!r} and {other!r}, which Spark takes for one name: drop or rename one of them"
+
+
+def is_same_column(one: "DataFrame", other: "DataFrame", name: str) -> bool:
+    """Whether both frames surely have the same column under this name: one passes on that of the other. Under Spark
+    Connect nothing is sure."""
+    frames: list[Any] = [one, other]
+    if not (is_classic(one.sparkSession) and all(name in frame.columns for frame in frames)):
+        return False
+    found = [frame.select(name)._jdf.queryExecution().analyzed().output().head() for frame in frames]  # noqa: SLF001
+    return bool(found[0].exprId().equals(found[1].exprId()))
 
 
 def is_over(spark: "SparkSession") -> bool:

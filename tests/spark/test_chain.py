@@ -425,3 +425,37 @@ def test_a_station_that_several_ways_lead_to_is_called_once_with_the_rows_of_all
     assert set(stored(spark, tmp_path, "end")) == {*ids} - {ids[8]}
     assert sorted(rows_in(table)["_id"].to_pylist()) == sorted({*ids} - {ids[8]})
     nothing_left(flights, audit, but_dead=1)
+
+
+@pytest.mark.parametrize("passes_on", [True, False])
+@pytest.mark.parametrize("returned", [{"b": "2"}, {"a": "9", "b": None}, None])
+def test_headers_that_a_station_on_spark_returns_are_added_to_those_of_the_item(
+    flights, drive, returned, passes_on
+):
+    """As by a move between queues. They replaced those of the item, or were lost at the next station."""
+    seen = []
+
+    @flights.spark_station("raw", to="marked", schema="n int")
+    def mark(df, spark):
+        pairs = [F.lit(word).cast("string") for pair in (returned or {}).items() for word in pair]
+        return df.withColumn("_headers", F.create_map(*pairs) if returned else F.lit(None))
+
+    @flights.spark_station("marked", to="told", schema="n int")
+    def leave(df, spark):
+        return df if passes_on else df.select("_id", "n")
+
+    @flights.station("told", to="end")
+    def tell(item):
+        return {"headers": item.headers}
+
+    flights.spark_sink("end", schema="headers map<string,string>")(
+        lambda df, spark, batch: seen.extend((row.headers, row._headers) for row in df.collect())
+    )
+    flights.chain("raw", **CHAINED)
+    flights.push_many("raw", [Item({"n": 1}, headers={"a": "1"}), Item({"n": 2})])
+
+    assert drive("raw") == 1
+
+    new = {name: text for name, text in (returned or {}).items() if text}
+    assert [one or {} for one, _ in seen] == [{"a": "1"} | new, new]
+    assert [one or {} for _, one in seen] == [{"a": "1"} | new, new]

@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import StructType
 
@@ -23,9 +23,10 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.collection import without_collection
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.row_errors import ERROR, ID
+from jobrunner.spark.running import is_same_column
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.chained_items import ItemRows, TargetPayloads
-from jobrunner.spark.station.output_rows import DELAY, TO, check_output, check_sink, payload_text, steered
+from jobrunner.spark.station.output_rows import DELAY, HEADERS, TO, check_output, check_sink, payload_text, steered
 from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape, as_read, shape_of, time_zone
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import rules_of
@@ -33,6 +34,8 @@ from jobrunner.spark.station.staging import rules_of
 _NAMED = 3
 """Items that an error names."""
 _LOOKED_AT = 100
+_HAD = "_headers before"
+"""A column next to `_headers`."""
 
 
 def run_chain(chain: StationChain, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> None:
@@ -113,7 +116,7 @@ class _ChainRun:
             rows = _routed(rows, station)
         rows = self._batch.quarantine(rows) if ERROR in rows.columns else self._keep(rows)
         self._check_single(station, rows)
-        rows = self._with_own(rows)
+        rows = _with_own(rows, df, keeps_headers=is_same_column(returned, df, HEADERS))
         for target in station.targets:
             some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
             self._arrived[target].append(self._for_next(some, station.queue, target))
@@ -143,11 +146,6 @@ class _ChainRun:
                 "the station out of the chain and declare fan_out=True"
             )
 
-    def _with_own(self, rows: DataFrame) -> DataFrame:
-        """The rows with the columns of the item itself that the function left out: stations behind it see them."""
-        missing = [name for name in OWN if name not in rows.columns]
-        return rows.join(self._members.select(ID, *missing), ID, "left") if missing else rows
-
     def _for_next(self, rows: DataFrame, station: str, queue: str) -> DataFrame:
         """The rows that a station returned, as the station of a queue declares its own."""
         returned = self._shapes[station]
@@ -168,6 +166,25 @@ class _ChainRun:
             return shape.dress(read)
         ((_, checked),) = self._behind(queue, read, {}, [queue])  # Spark would fail the batch for one that does not fit
         return checked
+
+
+def _with_own(rows: DataFrame, before: DataFrame, *, keeps_headers: bool) -> DataFrame:
+    """The rows with the columns of the item itself as stations behind see them: what the function left out, and what it
+    returned as `_headers` added to those `before` it, as a move between queues does."""
+    missing = [name for name in OWN if name not in rows.columns]
+    adds = HEADERS in rows.columns and not keeps_headers
+    if not missing and not adds:
+        return rows
+    had = F.col(HEADERS).alias(_HAD)
+    joined = rows.join(before.select(ID, *missing, *([had] if adds else [])), ID, "left")
+    return joined.withColumn(HEADERS, _added(F.col(HEADERS), F.col(_HAD))).drop(_HAD) if adds else joined
+
+
+def _added(headers: Column, had: Column) -> Column:
+    """A null in the place of a text, or of all headers, adds nothing."""
+    new = F.map_filter(headers.cast("map<string,string>"), lambda _, text: text.isNotNull())
+    kept = F.map_filter(had, lambda name, _: ~F.array_contains(F.map_keys(new), name))
+    return F.coalesce(F.map_concat(kept, new), new, had)
 
 
 def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
