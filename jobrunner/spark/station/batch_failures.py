@@ -25,6 +25,7 @@ from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
+from jobrunner.spark.station.refused_batches import Blame, Refusals, takes_rows
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import with_user_frame
 
@@ -103,22 +104,12 @@ class FailureHistory:
         self._failed_at: dict[tuple[str, str], int] = {}
         self._in_a_row: dict[str, str] = {}
         self._since_success = 0
-        self._refused: dict[str, tuple[int, int]] = {}
 
     def succeeded(self) -> None:
         """Counts a batch whose function made its rows."""
         self.successes += 1
         self._in_a_row.clear()
         self._since_success = 0
-
-    def refused(self, root: str) -> bool:
-        """Counts a refusal by the server of a batch with this root. Returns whether its items are to blame: it was
-        refused more than five times, and others succeeded between each two."""
-        last, times = self._refused.pop(root, (-1, 0))
-        self._refused[root] = self.successes, times + (self.successes > last)
-        if len(self._refused) > _REMEMBERED:
-            del self._refused[next(iter(self._refused))]
-        return self._refused[root][1] > _PATIENT_WITH
 
     def failed(self, batch_id: str, root: str, line: str, *, may_pass: bool = False) -> Evidence:
         """Counts a failure with this error. `may_pass`: it may be an outage behind a sink, so a success of others
@@ -165,6 +156,7 @@ class BatchFailures:
         self._over = over
         self._lock = threading.Lock()
         self._history = FailureHistory()
+        self._refusals = Refusals()
         self._breaker = CircuitBreaker()
         self._outages = CircuitBreaker(patient_with=1, longest_s=_LONGEST_OUTAGE_S)
         self._paused_until = 0.0
@@ -173,6 +165,7 @@ class BatchFailures:
         """The function made the rows of a batch, which was decided: failures are no longer in a row."""
         with self._lock:
             self._history.succeeded()
+            self._refusals.succeeded()
             self._breaker.succeeded()
             self._outages.succeeded()
             self._paused_until = 0.0
@@ -206,15 +199,22 @@ class BatchFailures:
             error = engine_gone(spark, error)
         line = error_line(error)
         is_refusal = cause is Cause.OUTAGE and line.startswith(_REFUSED) and not self.stopping.is_set()
-        if is_refusal and self._is_refused_alone(lease):
+        blame = self._blame(lease) if is_refusal else Blame.NONE
+        if blame is Blame.ITEMS:
             cause = Cause.ITEMS
-        if cause is Cause.LOST:
+        if blame is Blame.LAST:
+            self.reason = None
+            ended(self._failed(lease, line, Cause.ITEMS, run_s), line)
+        elif cause is Cause.LOST:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
             ended("lost", line)
         elif cause in (Cause.OUTAGE, Cause.ENGINE) or self.stopping.is_set():
             pause_s = self._pause_in_outage(lease, line, cause, run_s)
             if cause is Cause.ENGINE and not self.stopping.is_set():
                 self.give_up(error)
+            if blame is Blame.SEARCH:
+                ended(self._divide(lease, line), line)
+                return
             delay_s = _BEHIND_PAUSE * max(pause_s, _FIRST_S) if is_refusal else 0.0  # maybe of one row: others go first
             self.report(partial(lease.release, delay_s=delay_s))
             ended("released", line)
@@ -231,9 +231,11 @@ class BatchFailures:
         if (left := self._paused_until - monotonic()) > 0:
             self.stopping.wait(left)
 
-    def _is_refused_alone(self, lease: BatchLease) -> bool:
+    def _blame(self, lease: BatchLease) -> Blame:
+        takes = takes_rows(lease)
+        few_are_left = takes and self.report(self._few_are_left)
         with self._lock:
-            return self._history.refused(lease.root)
+            return self._refusals.refused(lease.root, lease.size, takes_rows=takes, few_are_left=few_are_left)
 
     def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> float:
         """Begins a pause at the second outage in a row, and returns its seconds. A server that is full, or refuses
@@ -317,9 +319,13 @@ class BatchFailures:
         else:
             _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
         if divides and lease.size > 1:
-            return _OUTCOMES[self.report(partial(lease.fail, line, delay_s=0, fate="divided"))]
+            return self._divide(lease, line)
         self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * max(pause_s, _FIRST_S)))
         return "released"
+
+    def _divide(self, lease: BatchLease, line: str) -> BatchOutcome:
+        """Splits a batch with no failure counted."""
+        return _OUTCOMES[self.report(partial(lease.fail, line, delay_s=0, fate="divided"))]
 
     def _delay_s(self, failures: int) -> float:
         return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)

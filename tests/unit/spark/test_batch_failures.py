@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
-from jobrunner.errors import FolderError, PipelineError, ServerFull, StationError, TableError
+from jobrunner.errors import FolderError, PipelineError, ServerFull, ServerRefused, StationError, TableError
 from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
@@ -498,3 +498,47 @@ def test_a_job_that_the_watch_cancelled_fails_with_the_error_of_its_task(kind):
         jobs.__exit__(kind, kind("[SPARK_JOB_CANCELLED] Job 4 cancelled"))
     jobs.__exit__(KeyError, KeyError("of the user"))
     jobs.__exit__(None, None)
+
+
+REFUSED = ServerRefused("no rights to one queue")
+
+
+@pytest.mark.parametrize(("several", "bad"), [(1, 1), (200, 1), (200, 3), (5, 5)])
+def test_items_that_the_server_refuses_for_ever_in_an_idle_station_die_of_that(station, client, raw, several, bad):
+    """They came again every quarter of a minute, with the others of their batch, as nothing succeeded in between."""
+    served = station(max_attempts=3)
+    client.queue(QUEUE).configure(max_attempts=3)
+    ids = client.queue(QUEUE).push_many(range(several))
+
+    served.run(raises_for(ids[-bad:], REFUSED))
+
+    assert sorted(client.queue(QUEUE).ids("dead")) == ids[-bad:]
+    assert {client.task(one, queue=QUEUE).record().error for one in ids[-bad:]} == {f"ServerRefused: {REFUSED}"}
+    assert client.queue("flights/late").counts()["waiting"] == several - bad
+    assert served.runs.count(several) > 5, "a refusal or two count against nobody"
+    assert served.failures.reason is None
+    assert [*raw.scan_iter(match="*:rows:*"), *raw.scan_iter(match="*:nonces")] == []
+
+
+@pytest.mark.parametrize(("several", "maxmemory"), [(3, 1), (200, 0)])
+def test_refusals_of_a_server_that_takes_no_rows_and_of_all_items_kill_none(
+    station, client, raw, several, maxmemory
+):
+    served = station(max_attempts=3)
+    client.queue(QUEUE).configure(max_attempts=3)
+    ids = client.queue(QUEUE).push_many(range(several))
+    served.step(raises_for(ids, REFUSED))
+    raw.config_set("maxmemory", maxmemory)
+    try:
+        for _ in range(150):
+            if not served.step(raises_for(ids, REFUSED)):
+                served.clock.advance(60_000)
+    finally:
+        raw.config_set("maxmemory", 0)
+
+    assert served.failures.reason == f"ServerRefused: {REFUSED}"
+    assert client.queue(QUEUE).counts()["dead"] == 0
+
+    served.run(raises_for([]))
+
+    assert client.queue("flights/late").counts()["waiting"] == several
