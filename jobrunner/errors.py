@@ -23,7 +23,7 @@
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
     │   ├── FsspecMissing               the package that a payload store needs is not installed
-    │   ├── MicroBatchChanged           a repeated micro-batch has another number of rows than before
+    │   ├── MicroBatchChanged           a micro-batch has the number of another one that was written
     │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
@@ -168,8 +168,19 @@ class FolderError(StationError):
 
 
 class MicroBatchChanged(UsageError):
-    """A micro-batch that was written to a queue before has another number of rows now: its checkpoint is older than the
-    queue, or was copied. Nothing was added."""
+    """A micro-batch has the number of another one that was written before. Nothing was added.
+
+    In a queue it had another number of rows: the checkpoint is older than the queue, or was copied. In a table or a
+    folder it was that of a query with another checkpoint.
+    """
+
+    @classmethod
+    def of_another_query(cls, batch_id: str) -> Self:
+        """Its rows would pass for repeated ones, or replace those of the other."""
+        return cls(
+            f"micro-batch {batch_id!r} was written by a query with another checkpoint, so nothing is written now: with "
+            "a new checkpoint numbers begin at 0 again, so give micro_batch(name, number) another name"
+        )
 
 
 class UnknownMember(UsageError):

@@ -6,6 +6,7 @@ import re
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.client.item import Item
@@ -192,6 +193,38 @@ def test_writes_in_a_function_of_ones_own_and_for_each_micro_batch(spark, table,
         query = stream.writeStream.foreachBatch(each).option("checkpointLocation", f"{tmp_path}/checkpoint")
         query.trigger(availableNow=True).start().awaitTermination()
     assert sorted(row["id"] for row in read(f"{table}_stream")) == list(range(100))
+
+
+@pytest.mark.parametrize("place", ["table", "folder"])
+def test_a_stream_with_a_new_checkpoint_under_the_name_of_an_old_one_is_refused(spark, table, tmp_path, place):
+    """Its first rows passed for repeated ones, and were left out of a table, or replaced the old ones in a folder."""
+    path = f"{tmp_path}/folder"
+
+    def each(df, number):
+        if place == "table":
+            write_table(df, micro_batch("stream", number), table)
+        else:
+            write_batch(df, micro_batch("stream", number), path)
+
+    def run(first, checkpoint):
+        spark.range(first, first + 10).write.mode("append").parquet(f"{tmp_path}/in-{checkpoint}")
+        stream = spark.readStream.schema("id long").parquet(f"{tmp_path}/in-{checkpoint}").writeStream
+        query = stream.foreachBatch(each).option("checkpointLocation", f"{tmp_path}/{checkpoint}")
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def rows():
+        found = read(table) if place == "table" else spark.read.parquet(path).collect()
+        return sorted(row["id"] for row in found)
+
+    run(0, "one")
+    for note in (tmp_path / "one" / "commits").glob("*0*"):  # as if the driver had died before Spark noted the commit
+        note.unlink()
+    run(10, "one")
+    assert rows() == [*range(20)]
+
+    with pytest.raises(StreamingQueryException, match="'stream-0' was written by a query with another checkpoint"):
+        run(90, "two")
+    assert rows() == [*range(20)]
 
 
 def test_a_zombie_behind_its_lease_writes_nothing(flights, take, table, raw, keys):

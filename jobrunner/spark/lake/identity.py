@@ -5,19 +5,22 @@ is a part of (PARTS). So the marks tell a repeated commit, a part whose whole wa
 written; and two commits of batches with one root write one mark, by which the table makes them conflict.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from secrets import randbits
 from typing import Protocol
 
-from jobrunner.errors import BatchLost
+from jobrunner.errors import BatchLost, MicroBatchChanged
 
 PARTS = 0
 """The mark of a batch of which a part was written."""
 KEPT_DAYS = 8
 """How long a table remembers a batch: a day longer than the server keeps one that no driver takes."""
-_RANDOM_BITS = 32
+_RANDOM_BITS, _QUERY_BITS = 32, 16
+_OF_QUERY = 1 << 62
+"""In the number of an attempt at a micro-batch whose query is known: a half of the random bits tells which it is."""
 
 
 class BatchIdentity(Protocol):
@@ -59,7 +62,8 @@ class WriteAttempt:
     larger: tuple[str, ...] = ()
     """The batches of which it is a part, the nearest first."""
     number: int
-    """Of no other attempt: the epoch, and random bits because a failover may give one epoch to two holders."""
+    """Of no other attempt: the epoch, and random bits because a failover may give one epoch to two holders. Some of
+    these tell the query of a micro-batch."""
     renew: Callable[[], None] = field(repr=False, compare=False)
 
     @property
@@ -77,13 +81,16 @@ class WriteAttempt:
         return {**dict.fromkeys(self.larger, PARTS), self.batch_id: self.number}
 
     def standing(self, mark_of: Callable[[str], int | None]) -> Standing:
-        """Its state by the marks of a table. Raises BatchLost when the batch was split and a part of it was written."""
+        """Its state by the marks of a table. Raises BatchLost when the batch was split and a part of it was written,
+        MicroBatchChanged when a query with another checkpoint wrote a micro-batch of this name and number."""
         own = mark_of(self.batch_id)
         if own == PARTS:
             raise BatchLost(
                 f"batch {self.batch_id!r} was split, and a part of it is written, or it was fenced: this wrote nothing"
             )
         if own is not None:
+            if _are_of_two_queries(own, self.number):
+                raise MicroBatchChanged.of_another_query(self.batch_id)
             return Standing.OURS if own == self.number else Standing.WRITTEN
         for larger in self.larger:
             if mark_of(larger):
@@ -91,13 +98,17 @@ class WriteAttempt:
         return Standing.NEW
 
 
-def attempt_of(batch: BatchIdentity, name: str = "") -> WriteAttempt:
-    """A new attempt at a batch. `name` tells several writes of one batch to one table apart."""
+def attempt_of(batch: BatchIdentity, name: str = "", query: str = "") -> WriteAttempt:
+    """A new attempt at a batch. `name` tells several writes of one batch to one table apart; `query` is the id of the
+    streaming query whose micro-batch it is, if that is known."""
     prefix = f"{name}/" if name else ""
+    bits = randbits(_RANDOM_BITS) | 1
+    if query:
+        bits = _OF_QUERY | _digest(query) << _QUERY_BITS | bits & ((1 << _QUERY_BITS) - 1)
     return WriteAttempt(
         batch_id=f"{prefix}{batch.id}",
         larger=tuple(f"{prefix}{one}" for one in batch.supersedes),
-        number=batch.epoch << _RANDOM_BITS | randbits(_RANDOM_BITS) | 1,
+        number=batch.epoch << _RANDOM_BITS | bits,
         renew=batch.renew,
     )
 
@@ -113,4 +124,13 @@ def is_written(batch_id: str, mark_of: Callable[[str], int | None]) -> bool:
 
 def epoch_in(number: int) -> int:
     """The epoch of the attempt with this number."""
-    return number >> _RANDOM_BITS
+    return (number & ~_OF_QUERY) >> _RANDOM_BITS
+
+
+def _digest(query: str) -> int:
+    return int.from_bytes(hashlib.sha256(query.encode()).digest()[: _QUERY_BITS // 8])
+
+
+def _are_of_two_queries(one: int, other: int) -> bool:
+    digests = {number >> _QUERY_BITS & ((1 << _QUERY_BITS) - 1) for number in (one, other)}
+    return bool(one & other & _OF_QUERY) and len(digests) > 1

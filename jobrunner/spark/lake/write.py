@@ -38,6 +38,7 @@ from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
 from jobrunner.spark.lake.tables import LakeTable, guarded
 from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.shipping import Shipped
+from jobrunner.spark.sink.micro_batch import query_of
 from jobrunner.spark.station.records import NOTES, SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders, as_name
@@ -78,7 +79,7 @@ def write_table(
 
     Rows with errors are not written, and their items are dead with the error. Call it last in a sink of your own, or in
     `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
-    InvalidOption, SparkMissing.
+    InvalidOption, SparkMissing, MicroBatchChanged.
     """
     address = address_of(table)
     _check_distinct(address, df)
@@ -97,7 +98,8 @@ def micro_batch(query: str, number: int) -> SinkBatch:
     """The identity of a micro-batch of a stream, for `write_table` and `write_batch` in `foreachBatch`.
 
     `query` must be of one checkpoint: with a new checkpoint Spark counts from 0 again, and rows under numbers that are
-    in the table would be taken for repeated ones. Raises InvalidOption.
+    in the table would be taken for repeated ones. Within `foreachBatch`, except under Spark Connect, the writers raise
+    MicroBatchChanged then. Raises InvalidOption.
     """
     if not isinstance(query, str) or not query or type(number) is not int or number < 0:
         raise InvalidOption(
@@ -148,7 +150,9 @@ def _write(
     for one in order:
         if one not in df.columns:
             raise TableError(f"latest_by={one!r} for table {address}: the rows have no such column")
-    ready = prepare(address, attempt_of(batch, name), schema, partition_by=partition_by, merge_on=merge_on)
+    is_micro_batch = isinstance(batch, SinkBatch) and batch.may_repeat
+    attempt = attempt_of(batch, name, query_of(df) if is_micro_batch else "")
+    ready = prepare(address, attempt, schema, partition_by=partition_by, merge_on=merge_on)
     if isinstance(ready, TableCommit):
         _compare_notes(address, batch, name)
         _check_single_call(address, name, batch)

@@ -62,7 +62,7 @@ def as_options(df: DataFrame, given: int | tuple[str, int] | None) -> dict[str, 
         raise InvalidOption(
             f"micro_batch={describe(given)}: give the number that foreachBatch passes, or (query id, number)"
         )
-    query = str(query) or _of_driver(df, _QUERY) or ""
+    query = str(query) or query_of(df)
     if not query:
         raise InvalidOption(
             f"micro_batch={number}: the id of the query is not known here, outside of foreachBatch or under Spark "
@@ -94,9 +94,14 @@ class OncePerRun:
                 _written.popitem(last=False)
 
 
+def query_of(df: DataFrame) -> str:
+    """The id of the streaming query in whose `foreachBatch` this is called; empty where it is not known."""
+    return _of_driver(df, _QUERY) or ""
+
+
 def warn_of_plain_append(df: DataFrame) -> None:
     """Logs once per query that its micro-batches are doubled when they are repeated."""
-    query = _of_driver(df, _QUERY)
+    query = query_of(df)
     if query and query not in _warned_of:
         _warned_of.add(query)
         _log.warning(

@@ -18,11 +18,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import StringType
 
-from jobrunner.errors import FolderError, InvalidOption, JobrunnerError, PipelineError, StationError
+from jobrunner.errors import (
+    FolderError,
+    InvalidOption,
+    JobrunnerError,
+    MicroBatchChanged,
+    PipelineError,
+    StationError,
+)
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
 from jobrunner.spark.running import conf_of, names_told, same_names, text_of
+from jobrunner.spark.sink.micro_batch import query_of
 from jobrunner.spark.station.members import THROUGH_DRIVER
 from jobrunner.spark.station.merges import SWITCH_LOCK, Merges
 from jobrunner.spark.station.records import SinkRecords
@@ -35,6 +43,8 @@ _FOLDER_OF_VALUE = re.compile(rf"{_NO_FOLDER} (?P<folder>.*?) \(exists=", re.DOT
 _LONGEST_NAME = 255
 _FOLDER_OF_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 40
+_QUERY = "_query"
+"""A file in the folder of a micro-batch that says which query wrote it; readers pass over it."""
 _FAULTS = re.compile(
     "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)), _NO_FOLDER])
 )
@@ -61,7 +71,7 @@ def write_batch(
     URL that Spark knows; a URL under Spark Connect is written to in place.
     Call it once for a path: a second call in one attempt would replace the rows of the first, and raises StationError.
     Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
-    are dead with the error. Raises PipelineError.
+    are dead with the error. Raises PipelineError, and MicroBatchChanged for a number that another checkpoint wrote.
     """
     if twice := same_names(df.sparkSession, df.columns):
         raise StationError(f"the rows for {path} have {names_told(twice)}")
@@ -87,7 +97,8 @@ def write_batch(
     if folders is None:
         _write_in_place(df, batch, save)
     else:
-        write_folder(folders, batch, path, partial(save, df))
+        query = query_of(df) if batch.may_repeat else ""
+        write_folder(folders, batch, path, partial(save, df), query=query)
     batch.note_written(place)
 
 
@@ -117,14 +128,17 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
     return df.repartition(*columns, *([F.pmod(F.spark_partition_id(), F.lit(files))] if files > 1 else []))
 
 
-def write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
-    """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`.
+def write_folder(
+    folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None], *, query: str = ""
+) -> None:  # fmt: skip
+    """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`. `query`
+    is the id of the streaming query whose micro-batch it is, if that is known.
 
     Raises FolderError for a disk that takes no file: no item is to blame for it. Raises PipelineError for a value that
     no folder can be named after: only its item is.
     """
     try:
-        _write_folder(folders, batch, root, save)
+        _write_folder(folders, batch, root, save, query)
     except Exception as error:
         if told := _nameless_value(error):
             raise PipelineError(f"rows for {root} are partitioned by {told}") from error
@@ -155,7 +169,9 @@ def _fault_of_disk(error: Exception) -> str:
     return "no folder can be made in it, which may be for lack of rights" if found[0] == _NO_FOLDER else found[0]
 
 
-def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None]) -> None:
+def _write_folder(
+    folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None], query: str
+) -> None:  # fmt: skip
     records = _records(folders, batch, root)
     # Also for rows that are merged: the server may have forgotten some of their items, and knows a batch that is done
     # by its id alone.
@@ -165,10 +181,15 @@ def _write_folder(folders: Folders, batch: SinkBatch, root: str, save: Callable[
         return  # the rows of this batch, or of the whole, are in a merged folder for good
     if there is not None and not batch.lacks_rows(root, there):
         return
+    before = folders.read(f"{folder_of(batch.id)}/{_QUERY}") if query else None
+    if before not in (None, query.encode()):
+        raise MicroBatchChanged.of_another_query(batch.id)
     # A failover may forget that a batch was handed out, and the next holder gets the same epoch.
     own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"
     try:
         save(own)
+        if query:
+            folders.write(f"{own}/{_QUERY}", query.encode())
         _clear(folders, batch, own)
         batch.renew()
         if records is not None:
