@@ -459,3 +459,48 @@ def test_headers_that_a_station_on_spark_returns_are_added_to_those_of_the_item(
     new = {name: text for name, text in (returned or {}).items() if text}
     assert [one or {} for one, _ in seen] == [{"a": "1"} | new, new]
     assert [one or {} for _, one in seen] == [{"a": "1"} | new, new]
+
+
+def test_a_station_that_no_row_goes_to_is_not_called(flights, drive, audit):
+    """Functions that take a first row, or a largest value, failed the batch of others: alone, an item died of that."""
+    seen = []
+    flights.station("raw", to=("fork", "never"))(lambda item: To("fork"))
+
+    @flights.spark_station("fork", to=("left", "right", "middle"), schema="n int")
+    def fork(df, spark):
+        return df.withColumn("_to", F.lit("right"))
+
+    flights.station("middle", to="far")(lambda item: item.payload)
+    for name in ("never", "left", "right", "far"):
+
+        def store(df, spark, batch, name=name):
+            seen.append((name, df.select(F.max("n")).first()[0] + 1))
+
+        flights.spark_sink(name, schema="n int")(store)
+    flights.chain("raw", **CHAINED)
+    flights.push_many("raw", [{"n": n} for n in range(3)])
+
+    assert drive("raw") == 1
+
+    assert seen == [("right", 3)]
+    nothing_left(flights, audit)
+
+
+def test_a_null_in_the_column_that_names_the_target_is_the_only_target(flights, drive, audit):
+    """As behind a queue; the item was dead, as its row named no target."""
+    seen = []
+
+    @flights.spark_station("raw", to="end", schema="n int")
+    def mark(df, spark):
+        return df.withColumn("_to", F.when(df.n == 1, "end"))
+
+    flights.spark_sink("end", schema="n int")(
+        lambda df, spark, batch: seen.extend(sorted(row.n for row in df.collect()))
+    )
+    flights.chain("raw", **CHAINED)
+    flights.push_many("raw", [{"n": n} for n in range(3)])
+
+    assert drive("raw") == 1
+
+    assert seen == [0, 1, 2]
+    nothing_left(flights, audit)

@@ -3,6 +3,7 @@
 Invariants: a row that a station refuses is set aside before any row of that station goes on, so its item is dead with
 the reason, and no sink sees it. No item is there twice behind a station. A station on Spark is called once for a batch,
 with the rows of all ways that lead to it: a sink writes a batch once, and would take a second call for a repeated one.
+A station that no row goes to is not called, as a function need not expect that.
 """
 
 from collections import defaultdict
@@ -13,6 +14,7 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import StructType
@@ -89,7 +91,8 @@ class _ChainRun:
         steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
         reached = [name for name in self._chain.spark if name in _reached_from(queue, self._chain)]
         for name, rows in self._behind(queue, as_read(df, F.col(PAYLOAD)), steps, reached):
-            self._arrived[name].append(rows)
+            if not rows.isEmpty():
+                self._arrived[name].append(rows)
 
     def _behind(
         self, queue: str, read: DataFrame, steps: Mapping[str, PythonStep], reached: Sequence[str]
@@ -115,9 +118,9 @@ class _ChainRun:
         if TO in rows.columns:
             rows = _routed(rows, station)
         rows = self._batch.quarantine(rows) if ERROR in rows.columns else self._keep(rows)
-        self._check_single(station, rows)
+        reached = self._check_single(station, rows)
         rows = _with_own(rows, df, keeps_headers=is_same_column(returned, df, HEADERS))
-        for target in station.targets:
+        for target in reached:
             some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
             self._arrived[target].append(self._for_next(some, station.queue, target))
 
@@ -126,17 +129,22 @@ class _ChainRun:
         self._kept.append(rows)
         return rows
 
-    def _check_single(self, station: SparkStation, rows: DataFrame) -> None:
+    def _check_single(self, station: SparkStation, rows: DataFrame) -> list[str]:
+        """Returns the targets that the rows go to. Raises PipelineError for an item with several rows, or none."""
         hashed = F.when(F.col(ID).isNotNull(), F.xxhash64(ID)).alias(ID)  # ids would be longer, a shuffle slower
-        hashes = rows.select(hashed).toArrow()[ID]
+        steers = TO in rows.columns
+        read = rows.select(hashed, *([TO] if steers else [])).toArrow()
+        hashes = read[ID]
         if hashes.null_count:
             raise PipelineError(
                 f"station {station.queue!r} returned {hashes.null_count} rows without _id, and a chain makes no new "
                 "items: leave them out, or take the station out of the chain and declare emits_new=True"
             )
+        named = set(pc.unique(read[TO]).to_pylist()) if steers else set(station.targets if len(hashes) else ())
+        reached = [target for target in station.targets if target in named]
         found, counts = np.unique(hashes.to_numpy(), return_counts=True)
         if len(found) == len(hashes):
-            return
+            return reached
         twice = rows.where(F.xxhash64(ID).isin(found[counts > 1][:_LOOKED_AT].tolist())).groupBy(ID).count()
         several = twice.where("count > 1").limit(_NAMED).collect()
         if several:  # else two ids have one hash
@@ -145,6 +153,7 @@ class _ChainRun:
                 f"station {station.queue!r} returned several rows for an item: {names}; drop what is double, or take "
                 "the station out of the chain and declare fan_out=True"
             )
+        return reached
 
     def _for_next(self, rows: DataFrame, station: str, queue: str) -> DataFrame:
         """The rows that a station returned, as the station of a queue declares its own."""
@@ -195,6 +204,8 @@ def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
         F.lit(f"PipelineError: station {station.queue!r} returned _to="), F.coalesce(F.col(TO), F.lit("null")),
         F.lit(", a queue that its to=… does not name"),
     )  # fmt: skip
+    if len(station.targets) == 1:
+        full = F.when(F.col(TO).isNull(), F.lit(station.targets[0])).otherwise(full)
     error = F.when(full.isNull(), said)
     rows = rows.withColumn(ERROR, F.coalesce(F.col(ERROR), error) if ERROR in rows.columns else error)
     return rows.withColumn(TO, full)
