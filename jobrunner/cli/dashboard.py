@@ -12,7 +12,7 @@ from urllib.error import URLError
 import click
 
 from jobrunner.cli.options import LOG_LEVEL, CommonOptions, announce_start, with_shared_options
-from jobrunner.cli.output import Refusal, answer_json, talk
+from jobrunner.cli.output import Refusal, answer_json, talk, warn
 from jobrunner.client.client import Client
 from jobrunner.formatting import install_command
 from jobrunner.logs import FORMATS, log_to_stderr
@@ -80,10 +80,10 @@ def dashboard(
     settings = _module("jobrunner.web.settings").settle(options)
     serving = _module("jobrunner.web.serving")
     auth = _module("jobrunner.web.auth")
-    if isinstance(settings.auth, auth.Loopback):
-        talk("Warning: --no-login: every user of this machine, and whoever a proxy on it lets through, is an admin")
     listener = _listening(settings.host, settings.port)
     log_to_stderr(log_format, log_level)
+    if isinstance(settings.auth, auth.Loopback):
+        warn("--no-login: every user of this machine, and whoever a proxy on it lets through, is an admin")
     with Client(shared.url, shared.prefix) as client:
         announce_start(client)
         url = serving.url_of(listener, settings.prefix_path)
@@ -112,7 +112,7 @@ def _serve_with_links(
         if open_it and page is not None:
             webbrowser.open(page.as_uri())
         elif open_it:
-            talk("Warning: there is no private folder to open it from, as ps would show the link; open it yourself")
+            warn("there is no private folder to open it from, as ps would show the link; open it yourself")
         serving.serve(client, settings, listener, stops_in_s=_STOPS_IN_S)
 
 

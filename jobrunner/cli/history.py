@@ -10,7 +10,7 @@ from jobrunner.cli.events import note
 from jobrunner.cli.history_report import report
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, not_empty, seconds_of, with_shared_options, with_wide
-from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk
+from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk, warn
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import check_queue, queue_names
 from jobrunner.cli.task_lists import (
@@ -263,7 +263,7 @@ def archive(
             trimmed = counted(done.trimmed, "task")
             note(client, "history.trim", " ".join(likes) or "all queues", f"deleted {trimmed} that {path} has")
     for warning in done.warnings:
-        talk(f"Warning: {warning}")
+        warn(warning)
     total, took_s = sum(done.rows.values()), perf_counter() - began
     took = duration(took_s)
     talk(f"{counted(total, 'task')} in {took}, {total / took_s:,.0f} a second; up to {done.until.isoformat()}")

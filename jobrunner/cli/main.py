@@ -19,6 +19,7 @@ from jobrunner.cli.options import SHARED
 from jobrunner.cli.output import guarded
 from jobrunner.cli.signals import leave_at_signals
 from jobrunner.formatting import DISTRIBUTION
+from jobrunner.logs import IDENTITY
 from jobrunner.option_names import present, retired
 
 COMMANDS = {
@@ -88,6 +89,10 @@ class CommandGroup(click.Group):
         except click.NoSuchOption as error:
             if told := _present_word(error):
                 raise click.UsageError(f"No such option {error.option_name!r}; {told}", error.ctx) from None
+            raise
+        except KeyboardInterrupt:
+            if IDENTITY.log_format == "json":  # click would write the line that a terminal needs behind its ^C
+                raise click.Abort from None
             raise
 
 

@@ -2,7 +2,7 @@
 
 Every error becomes one line on stderr and an exit code: 0 done, 1 no (the server is away, there is no such task, a
 check failed), 2 misuse, 130 interrupted. With --json that line is a JSON object, with --debug the traceback precedes
-it.
+it. Where the log on stderr is JSON, errors and messages are lines of that log.
 """
 
 import base64
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import click
@@ -27,9 +28,11 @@ from msgspec.structs import asdict
 from jobrunner.clock import perf_counter, utc_now
 from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
 from jobrunner.formatting import away, cut, display_width, is_utf8, printable
+from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
 from jobrunner.redaction import TOO_DEEP
 
 _UNPRINTABLE = re.compile(r"[^\n -~]")
+_log = SafeLogger("jobrunner.cli")
 
 
 def answer_json(value: Any) -> None:
@@ -53,8 +56,19 @@ def _json(value: Any, **options: Any) -> str:
 
 
 def talk(line: str) -> None:
-    """Prints a message to stderr."""
-    echo(line, err=True)
+    """Prints a message to stderr; a line of the log where that is JSON."""
+    if IDENTITY.log_format == "json":
+        _log.info(line)
+    else:
+        echo(line, err=True)
+
+
+def warn(line: str) -> None:
+    """Prints a warning to stderr; a line of the log where that is JSON."""
+    if IDENTITY.log_format == "json":
+        _log.warning(line)
+    else:
+        echo(f"Warning: {line}", err=True)
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -237,10 +251,18 @@ def guarded(command: click.Command, words: Sequence[str]) -> int:
     except BrokenPipeError:
         _read_by_nobody()
         return NO
+    except SystemExit as error:  # a module of jobs that ends the program, with a text that Python would print
+        if not isinstance(error.code, str) or not _logs_json(words):
+            raise
+        _log_error(error, error.code, NO, debug="--debug" in words)
+        return NO
     except Exception as error:
-        if "--debug" in words:
-            click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
-        _tell(error, as_json="--json" in words)
+        if _logs_json(words) and "--json" not in words:
+            _log_error(error, _text(error), exit_code(error), debug="--debug" in words)
+        else:
+            if "--debug" in words:
+                click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
+            _tell(error, as_json="--json" in words)
         if _has_no_room(error):
             _read_by_nobody()
         return exit_code(error)
@@ -253,8 +275,26 @@ def exit_code(error: Exception) -> int:
     return MISUSE if isinstance(error, UsageError | UnsafeServer) else NO
 
 
+def _logs_json(words: Sequence[str]) -> bool:
+    """Whether stderr is a log in JSON; an error may come before the command has set that up."""
+    asked = "--log-format=json" in words or ("--log-format", "json") in pairwise(words)
+    return asked or IDENTITY.log_format == "json"
+
+
+def _log_error(error: BaseException, text: str, code: int, *, debug: bool) -> None:
+    if IDENTITY.log_format != "json":
+        log_to_stderr("json")
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    trace = {"exc_info": error} if debug else {}
+    _log.error("command failed", error=text, error_type=kind, exit_code=code, **trace)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(_message(error).split())
+
+
 def _tell(error: Exception, *, as_json: bool) -> None:
-    text = " ".join(_message(error).split())
+    text = _text(error)
     click.echo(json.dumps(error_value(error, text)) if as_json else printable(f"Error: {text}"), err=True)
 
 

@@ -91,7 +91,8 @@ def test_a_dashboard_that_starts_the_private_server_says_so_once(private: Shell)
         assert page.status == 200
     dashboard.send_signal(signal.SIGINT)
     _, errors = dashboard.communicate(timeout=30)
-    assert errors.count(f"started a private server in {private.folder / '.jobrunner'}\n") == 1
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert events.count(f"started a private server in {private.folder / '.jobrunner'}") == 1
     assert not EmbeddedServer(private.folder / ".jobrunner").status().running
 
 

@@ -112,6 +112,40 @@ def test_what_python_itself_says_is_a_line_of_the_log(jobs: Any, client: Client,
     assert ignored["task"] == "a"
 
 
+@pytest.mark.parametrize(
+    ("source", "words", "code", "told"),
+    [
+        ("raise ValueError('in\\ntwo lines')", (), 2, "module 'ends_here' cannot be imported: ValueError"),
+        ("raise ValueError('in\\ntwo lines')", ("--debug",), 2, "module 'ends_here' cannot be imported: ValueError"),
+        ("import sys; sys.exit('DATABASE_URL is missing')", (), 1, "DATABASE_URL is missing"),
+        ("", ("--concurrency", "many"), 2, "Invalid value for '--concurrency'"),
+        ("", ("--no-such-option",), 2, "No such option '--no-such-option'"),
+        ("", ("--url", "redis://127.0.0.1:1"), 1, "no server at redis://127.0.0.1:1"),
+    ],
+)
+@pytest.mark.parametrize("form", [("--log-format", "json"), ("--log-format=json",)], ids=["apart", "joined"])
+def test_an_error_that_ends_the_command_is_a_line_of_the_log(
+    shell: Any, source: str, words: tuple[str, ...], code: int, told: str, form: tuple[str, ...]
+) -> None:
+    shell.write("ends_here.py", source)
+
+    said = shell.run("work", "ends_here", "--burst", *words, *form)
+
+    (line,) = map(json.loads, said.err.splitlines())
+    assert (said.code, line["exit_code"], line["event"], line["level"]) == (code, code, "command failed", "error")
+    assert line["error"].startswith(told)
+    assert ("exception" in line) is ("--debug" in words)
+
+
+def test_the_start_of_a_private_server_is_a_line_of_the_log(shell: Any) -> None:
+    shell.write("none_here.py", "")
+
+    said = shell.run("work", "none_here", "--burst", "--log-format", "json", JOBRUNNER_URL="")
+
+    assert said.code == 0, said.err
+    assert f"started a private server in {shell.folder / '.jobrunner'}" in lines(said)
+
+
 def test_an_item_of_a_station_has_no_empty_job(jobs: Any, client: Client) -> None:
     client.queue("shop/raw").push({"n": 1}, id="item")
 
