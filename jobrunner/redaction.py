@@ -10,7 +10,8 @@ from jobrunner.errors import InvalidOption
 DEFAULT = ("password", "passwd", "secret", "token", "api[-_]?key", "authorization", "credit[-_]?card")
 HIDDEN = "••••••"
 TOO_DEEP = "(nested too deep to be shown)"
-_DEEPEST = 20
+DEEPEST = 20
+"""How many levels of a value are shown."""
 _SECRET = re.compile("|".join(DEFAULT), re.IGNORECASE)
 _LITERALS = tuple(dict.fromkeys(word.replace("[-_]?", sign) for word in DEFAULT for sign in ("", "-", "_")))
 _COUNTED = re.compile(rf"(?i:(?:{'|'.join(DEFAULT)})(?:s|s?[-_]?(?:count|length|limit|ttl|usage)))(?![a-z])")
@@ -83,7 +84,7 @@ class Redaction:
             at = end
         return "".join((*parts, text[done:]))
 
-    def shown(self, value: Any, *, deepest: int = _DEEPEST) -> Any:
+    def shown(self, value: Any, *, deepest: int = DEEPEST) -> Any:
         """`value` with everything hidden that has such a name."""
         if isinstance(value, str):  # first, as most values are
             return self.text(value)

@@ -4,6 +4,7 @@ Filters format numbers, times and durations for people. Times are UTC in the tex
 elements carry the instant, and the page's script rewrites them in the reader's zone and keeps relative ones up to date.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -146,6 +147,23 @@ def environment() -> Environment:
     )
     made.filters.update(FILTERS)
     return made
+
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+)
+"""Controls, marks that turn the direction of writing, and characters without a width but those that join letters."""
+_TAG_OR_UNSEEN = re.compile(f"(?P<tag><[^>]*>)|{_UNSEEN.pattern}")
+
+
+def with_unseen(page: str) -> str:
+    """A page with characters that nobody sees written as `\\u202e`, as in JSON, so no text passes for another one.
+
+    In texts alone: forms send back the attributes, and buttons copy them.
+    """
+    if _UNSEEN.search(page) is None:
+        return page
+    return _TAG_OR_UNSEEN.sub(lambda found: found["tag"] or f"\\u{ord(found[0]):04x}", page)
 
 
 def as_json(values: Mapping[str, Any]) -> bytes:

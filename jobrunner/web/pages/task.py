@@ -17,11 +17,12 @@ from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
 from jobrunner.inspector.shards import pipeline_of, queue_of
 from jobrunner.logs import short_traceback
-from jobrunner.redaction import TOO_DEEP
+from jobrunner.redaction import DEEPEST, TOO_DEEP
 from jobrunner.task import ENCRYPTED, TaskState
 from jobrunner.task_record import Failure, TaskRecord
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import change
+from jobrunner.web.pages.json_text import first_parts, json_text
 from jobrunner.web.pages.task_edit import editable, edited
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
@@ -119,12 +120,13 @@ def shown(context: Context, value: Any) -> str:
     """A value for a person: as JSON, with secrets hidden, cut where it is very long. '' for None."""
     if value is None:
         return ""
-    plain = context.redaction.shown(value)
+    first, is_all = first_parts(value, _LONGEST, DEEPEST)  # each part takes a character
+    plain = context.redaction.shown(first)
     if isinstance(plain, str):
-        text = context.redaction.text(plain)
+        text, is_whole = plain[:_LONGEST], len(plain) <= _LONGEST
     else:
-        text = json.dumps(plain, indent=2, ensure_ascii=False, default=repr)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} more characters"
+        text, is_whole = json_text(plain, _LONGEST)
+    return text if is_all and is_whole else f"{text}\n… cut here, as it is very long"
 
 
 def _found(context: Context, task_id: str, queue: str) -> TaskRecord:

@@ -11,6 +11,7 @@ from jobrunner.redaction import HIDDEN
 from jobrunner.task import TaskState
 from jobrunner.task_record import TaskRecord
 from jobrunner.web.errors import Refused
+from jobrunner.web.pages.json_text import json_text
 from jobrunner.web.routing import Context
 
 _LONGEST = 200_000
@@ -22,8 +23,8 @@ def editable(context: Context, record: TaskRecord) -> str:
         plain = context.redaction.shown(_parameters(record))
     except Refused:
         return ""
-    text = json.dumps(plain, indent=2, ensure_ascii=False, default=repr)
-    return text if len(text) <= _LONGEST else ""
+    text, is_whole = json_text(plain, _LONGEST)
+    return text if is_whole else ""
 
 
 def _parameters(record: TaskRecord) -> Any:

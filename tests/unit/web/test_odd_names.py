@@ -1,5 +1,7 @@
 """Writers to the server may use any name. Every page renders it, and objects with odd names can be deleted."""
 
+import html
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -94,3 +96,26 @@ def test_an_odd_queue_in_an_action_is_a_4xx(browse: Callable[..., Any], action: 
         if odd and "\n" not in odd:
             answer = browser.post_form(f"/queues/{quote(odd, safe='')}/{action}", {"state": "dead"}, headers=JSON)
             assert 400 <= answer.status_code < 500, (odd, answer.text)
+
+
+UNSEEN = "\u202e\u2066\u200b\u2060\ufeff\x7f\x9b"
+
+
+def test_a_character_that_nobody_sees_is_written_out(browse: Callable[..., Any], client: Client) -> None:
+    """The page of a task of which a part would read backwards, or like another text."""
+    payload = f'{{"to": "ada{UNSEEN}", "א": "👩\u200d🚀"}}'.encode()
+    client.enqueue(Task(id="good", queue="mail", type="Send", payload=payload, max_attempts=1))
+    client.queue("mail").reserve()[0].rollback(error=f"no {UNSEEN} such user")
+    browser = browse()
+
+    for path in ("/tasks/good?queue=mail", "/dead?queue=mail", "/dead"):
+        page = browser.get(path).text
+        texts = re.sub("<[^>]*>", "", page)
+        assert not set(texts) & set(UNSEEN), path
+        assert "no \\u202e\\u2066\\u200b\\u2060\\ufeff\\u007f\\u009b such user" in texts, path
+    page = browser.get("/tasks/good?queue=mail").text
+    assert 'ada\\u202e\\u2066' in page
+    assert "👩\u200d🚀" in page, "what joins letters stays"
+    assert f"ada{UNSEEN}" in re.search('data-copy="({[^>]*)">', page)[1], "copied as it is"  # type: ignore[index]
+    edit = html.unescape(re.search("<textarea[^>]*>([^<]*)<", page)[1])  # type: ignore[index]
+    assert json.loads(edit)["to"] == f"ada{UNSEEN}"
