@@ -32,6 +32,8 @@ from jobrunner.worker.run.error_outcome import cancelled_by_a_job, sole_error
 from jobrunner.worker.run.runner import Runner
 
 _LEASE = "1"
+_LONGEST_REASON = 200
+"""Of a line in `failures`, as on a server."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -116,14 +118,16 @@ class _InlineClient(MemoryClient):
 
     def _ended(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> list[Begun]:
         """Records the outcome of an attempt. Returns the next steps of its flow."""
+        if (progress := self._memory.progress.pop(self._key(entry.task), None)) is not None:
+            entry.fields["progress"] = progress
         _settle(entry, outcome, self._usual(entry.task.queue))
-        if not entry.state.is_final or (error is not None and not isinstance(error, Exception)):
+        if not entry.state.is_final or _ends_test(error):
             return []
         return self.joins.end(entry.task.then, entry.state.value, entry.result or b"")
 
     def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:
-        if error is not None and not isinstance(error, Exception):
-            raise error  # the end of the test run, or of this test: no matter of the job
+        if error is not None and _ends_test(error):
+            raise error
         steer = None if error is None else sole_error(error)
         if self._propagate and error is not None and (isinstance(steer, Fail) or not isinstance(steer, Steer)):
             raise error
@@ -173,6 +177,12 @@ class _NotingRunner(Runner):
         return returned
 
 
+def _ends_test(error: BaseException | None) -> bool:
+    """Whether this is the end of the test run or of this test (Ctrl-C, `pytest.fail`), and so no matter of the job."""
+    of_job = Exception | SystemExit | GeneratorExit | asyncio.CancelledError
+    return error is not None and not isinstance(error, of_job)
+
+
 def _attempt(task: Task, usual: QueueSettings) -> Attempt:
     keepalive_ms = usual.keepalive * 1000 if task.keepalive_ms is None else task.keepalive_ms
     now_ms = unix_ms()
@@ -196,6 +206,8 @@ def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
         entry.state = TaskState.CANCELLED
     elif isinstance(outcome, Failed | Unknown):
         entry.error, entry.retry_count = outcome.error, 1
+        first_line = outcome.error.partition("\n")[0][:_LONGEST_REASON]
+        entry.fields["failures"] = f"{unix_ms()}\t1\tfailed\t\t{first_line}".encode()
         if isinstance(outcome, Unknown):  # no other worker is there that might know the job
             outcome = Failed(outcome.error)
         lives = outcome.retry and not is_spent(1, attempt.max_attempts)

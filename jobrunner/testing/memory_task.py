@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -31,6 +31,8 @@ class MemoryTask:
     retry_count: int = 0
     error: str = ""
     result: bytes | None = None
+    fields: dict[str, bytes] = field(default_factory=dict)
+    """Of its record: `progress`, and `failures` as a server keeps them."""
     is_kept: bool = True
     enqueue_time: datetime = field(default_factory=utc_now)
 
@@ -48,7 +50,7 @@ class MemoryTask:
             id=task.id, type=task.type, queue=task.queue, state=self.state, when=self.when,
             enqueue_time=self.enqueue_time, attempts=self.attempts, retry_count=self.retry_count,
             priority=1 if task.priority is None else task.priority,
-            error=self.error, payload=task.payload, result=self.result,
+            error=self.error, payload=task.payload, result=self.result, fields=self.fields,
         )  # fmt: skip
 
     def value(self) -> Any:
@@ -155,6 +157,8 @@ class MemoryBroker(Broker):
         self._metadata = keys.job("")
         self.given: dict[bytes, tuple[bytes, bytes]] = {}
         """Results and outcomes that a flow passed to tasks, by the key of the task."""
+        self.progress: dict[bytes, bytes] = {}
+        """The last progress of running tasks, by the key of the task."""
         self._where = where
 
     def run(self, call: Call[Any]) -> Any:
@@ -162,6 +166,8 @@ class MemoryBroker(Broker):
         if script is None:
             return call.read(self._command(*call.words))
         if script.name == "progress":
+            tasks, _, task_id, _, progress = cast(tuple[bytes, str, str, str, bytes], call.words)
+            self.progress[tasks + task_id.encode()] = progress
             return call.read(b"ok")
         return call.read([]) if script.name == "commit" else self._refuse(script.name)
 

@@ -1,6 +1,7 @@
 """inline(): jobs run where they are enqueued, through the worker's runner, without a server."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -197,6 +198,50 @@ def test_steering_that_is_no_failure_raises_nothing() -> None:
 def test_an_interruption_is_never_swallowed(propagate: bool) -> None:
     with inline(propagate=propagate), pytest.raises(KeyboardInterrupt):
         End(how="exit").enqueue()
+
+
+@job(name="inline-leave")
+class Leave(Job):
+    how: str
+
+    def run(self) -> None:
+        self.progress(1, 3, "a third")
+        raise {"exit": SystemExit(3), "generator": GeneratorExit(), "cancelled": asyncio.CancelledError()}[self.how]
+
+
+@job(name="inline-leave-async", max_attempts=1)
+async def leave() -> None:
+    raise SystemExit("leaves")
+
+
+@pytest.mark.parametrize("how", ["exit", "generator", "cancelled"])
+def test_an_error_that_would_end_a_program_fails_the_attempt_as_in_a_worker(how: str) -> None:
+    with inline(propagate=False):
+        task = Leave(how=how).enqueue(max_attempts=1)
+        group(leave.bind(), on_dead=Note(what="dead")).enqueue()
+        assert leave.enqueue().state is TaskState.DEAD
+    assert (task.state, task.attempts, task.retry_count) == (TaskState.DEAD, 1, 1)
+    assert ran.count("before") == 1, "the callback"
+    with inline(), pytest.raises((SystemExit, GeneratorExit, asyncio.CancelledError)):
+        Leave(how=how).enqueue()
+
+
+def test_the_end_of_a_test_within_a_job_is_never_swallowed() -> None:
+    @job(name="inline-ends-test")
+    def ends_test() -> None:
+        pytest.fail("of the test")
+
+    with inline(propagate=False), pytest.raises(pytest.fail.Exception):
+        ends_test.enqueue()
+    forget("inline-ends-test")
+
+
+def test_a_record_has_progress_and_failures_as_on_a_server() -> None:
+    with inline(propagate=False):
+        record = Leave(how="exit").enqueue().record()
+    assert json.loads(record.fields["progress"]) == {"done": 1, "total": 3, "note": "a third"}
+    (failure,) = record.failures
+    assert (failure.attempt, failure.what, failure.error) == (1, "failed", "SystemExit: 3")
 
 
 def test_a_task_for_later_runs_now() -> None:
