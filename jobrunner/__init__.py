@@ -1,10 +1,25 @@
-"""jobrunner: background jobs for Python on Redis. `public.py` lists its names.
+"""Background jobs for Python on Redis or Valkey.
 
-Each is imported from its module when it is first used (PEP 562): a program that only enqueues imports no worker, and
-the lease keeper beside each worker, and most commands, import none of them.
+Declare a job with `job`, send a task of it with `enqueue`, and run tasks with `jobrunner work MODULE` or a `Worker`:
+
+    from jobrunner import job
+
+    @job(queue="maths")
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    print(add.enqueue(1, 2).result(timeout=5))
+
+The errors are in `jobrunner.errors`, pipelines in `jobrunner.etl`, helpers for tests in `jobrunner.testing`, the
+dashboard for an application in `jobrunner.web`.
 """
 
+# Each name is imported from its module when it is first used (PEP 562): a program that only enqueues imports no worker,
+# and the lease keeper beside each worker, and most commands, import none of them.
+
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,16 +51,26 @@ _NAMES = {
 }
 """The names of each module, as `public.py` imports them."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_ELSEWHERE = {
+    "Drop": "etl", "LogContext": "middleware", "Pipeline": "etl", "To": "etl", "create_app": "web", "inline": "testing",
+    "instrument": "tracing", "spark_session": "spark",
+}  # fmt: skip
+"""Names that are looked for here, and the packages that have them."""
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - a list all the same
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module 'jobrunner' has no name {name!r}")
+        package = _ELSEWHERE.get(name)
+        if package is None and name[:1].isupper() and hasattr(import_module("jobrunner.errors"), name):
+            package = "errors"
+        hint = f"; write from jobrunner.{package} import {name}" if package else ""
+        raise AttributeError(f"module 'jobrunner' has no name {name!r}{hint}", name=name, obj=sys.modules[__name__])
     found = getattr(import_module(f"jobrunner.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    ours = {name for name, value in globals().items() if name.startswith("__") or isinstance(value, ModuleType)}
+    return sorted({*ours, *_MODULES} - {"sys"})

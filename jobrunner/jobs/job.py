@@ -222,6 +222,11 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     def enqueue_many(
         cls, jobs: Iterable[HasRun[R] | BoundCall[R]], **options: Unpack[EnqueueKeywords]
     ) -> list[TaskHandle[R]]: ...
+    @overload
+    @classmethod
+    def enqueue_many(
+        cls, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
+    ) -> list[TaskHandle[Any]]: ...
     @classmethod
     def enqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[TaskHandle[Any]]:
         """Sends many jobs in batches of up to 1 000 and 1 MiB, one round trip each. All are checked before.
@@ -242,6 +247,11 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     async def aenqueue_many(
         cls, jobs: Iterable[HasRun[R] | BoundCall[R]], **options: Unpack[EnqueueKeywords]
     ) -> list[AsyncTaskHandle[R]]: ...
+    @overload
+    @classmethod
+    async def aenqueue_many(
+        cls, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
+    ) -> list[AsyncTaskHandle[Any]]: ...
     @classmethod
     async def aenqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[AsyncTaskHandle[Any]]:
         """The same for asyncio."""

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,19 @@ def test_a_name_that_there_is_not_is_named() -> None:
     with pytest.raises(AttributeError, match="module 'jobrunner' has no name 'Jobs'"):
         jobrunner.Jobs  # noqa: B018
     assert not hasattr(jobrunner, "__wrapped__")
+
+
+@pytest.mark.parametrize(("name", "package"), [*jobrunner._ELSEWHERE.items(), ("TaskFailed", "errors")])
+def test_a_name_of_another_module_is_named_with_it(name: str, package: str) -> None:
+    with pytest.raises(AttributeError, match=f"write from jobrunner.{package} import {name}"):
+        getattr(jobrunner, name)
+    assert hasattr(import_module(f"jobrunner.{package}"), name)
+
+
+def test_the_names_for_completion_are_those_of_the_list_and_modules() -> None:
+    names = {name for name in dir(jobrunner) if not name.startswith("__")}
+
+    assert names - set(jobrunner.__all__) <= {Path(one).stem for one in Path(jobrunner.__path__[0]).iterdir()}
 
 
 HEAVY = (

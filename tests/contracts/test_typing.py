@@ -110,6 +110,8 @@ def enqueue_all() -> None:
     assert_type(CountRows.enqueue_many([CountRows("x"), CountRows("y")]), list[TaskHandle[int]])
     assert_type(CountRows.enqueue_many([CountRows("x").using(queue="q")]), list[TaskHandle[int]])
     assert_type(CountRows.using(in_=5).enqueue_many([CountRows(path="x")], priority=2), list[TaskHandle[int]])
+    CountRows.enqueue_many([CountRows("x"), CountRows("y").using(queue="vip")], in_=60)
+    FetchRows.enqueue_many([FetchRows("x"), FetchRows("y").using(queue="vip")])
     assert_type(FetchRows(path="x").enqueue().result(), list[int])
     assert_type(FetchRows(path="x").using(in_=5).enqueue().result(), list[int])
     assert_type(FetchRows.using(in_=5).enqueue(path="x").result(), list[int])
@@ -156,6 +158,7 @@ async def enqueue_async() -> None:
     assert_type(await (await FetchRows(path="x").using(in_=5).aenqueue()).result(), list[int])
     assert_type((await CountRows.aenqueue_many([CountRows(path="x")]))[0], AsyncTaskHandle[int])
     assert_type((await add.aenqueue_many([add.bind(1)]))[0], AsyncTaskHandle[int])
+    await CountRows.aenqueue_many([CountRows("x"), CountRows("y").using(queue="vip")])
     assert_type(await (await add.aenqueue(1)).result(), int)
 '''
 
