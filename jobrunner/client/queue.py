@@ -159,7 +159,8 @@ class Queue:
         return self._run(shard_leases.pop(self._ref, n))
 
     def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
-        """Acknowledges a reserved item by id alone. False when there is none; raises NotReserved without a lease.
+        """Acknowledges a reserved item by id alone. False when there is none; raises NotReserved without a lease: an
+        item that waits is removed with `client.task(id, queue=…).cancel()`.
 
         Without an id it deletes the queue itself, with its settings and totals; False when there is none. Raises
         QueueNotEmpty while it holds anything; with `force` all that it holds is deleted first, for good.

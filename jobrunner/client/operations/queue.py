@@ -17,7 +17,7 @@ from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
-from jobrunner.errors import EncryptionError, InvalidOption, PayloadStoreError, TaskGone, UsageError
+from jobrunner.errors import EncryptionError, InvalidOption, NotReserved, PayloadStoreError, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import milliseconds
@@ -159,6 +159,11 @@ def delete(ref: QueueRef, task_id: str, *, force: bool = False) -> Operation[boo
         raise UsageError("force=True is for a queue: delete(force=True) without an id; an item needs none")
     word = yield from ask(tasks.delete(ref.keys, check_id(task_id)))
     check_known(word, task_id)
+    if word == "not_reserved":
+        raise NotReserved(
+            f"task {task_id} is not deleted: delete(id) acknowledges a task that is reserved, and nobody holds this "
+            f"one; cancel one that waits: client.task({task_id!r}, queue={ref.name!r}).cancel()"
+        )
     return check_verdict(word, task_id) != "gone"
 
 

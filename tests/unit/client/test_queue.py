@@ -89,6 +89,15 @@ def test_a_queue_that_was_never_used_is_empty(way: Any, queue: Any) -> None:
         way.queue("a name")
 
 
+def test_a_waiting_item_is_not_deleted_and_the_refusal_says_what_removes_it(way: Any, queue: Any) -> None:
+    queue.push("a", id="one", in_=60)
+    with pytest.raises(NotReserved) as refused:
+        queue.delete("one")
+    remedy = f"client.task('one', queue={queue.name!r}).cancel()"
+    assert remedy in str(refused.value)
+    assert (way.task("one", queue=queue.name).cancel(), queue.counts()["scheduled"]) == (True, 0)
+
+
 def test_a_paused_queue_hands_nothing_out(queue: Any) -> None:
     queue.push("a")
     queue.pause()
