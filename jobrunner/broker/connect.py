@@ -197,14 +197,14 @@ class Demoted(RedisError):
     """A server took no writes, as it is a replica. Its connections are of no use: behind a name or a virtual IP others
     lead to the new primary, and these never will.
 
-    `left` are the calls to be sent again, those that it refused: what it did before it became a replica, or beside it,
-    is done. A confirmation is for all that is before it on its connection, so with one they all are.
+    `left` are the calls to send again: those that it refused, as it did the others before it became a replica. A
+    confirmation covers all calls before it on its connection, so calls with a confirmation are all sent again.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], replies: list[Any], *, waits: bool) -> None:
         super().__init__("the server is a replica now")
         self.replies = replies
-        """What is known of all calls."""
+        """To each call, the reply so far: an error where it was refused."""
         self.waits = waits
         """Whether a new primary is waited for, as sentinels will name one; else there is one more try, at once."""
         self._calls = calls

@@ -32,7 +32,7 @@ from jobrunner.web.auth import Auth, Identity, Network, Role, delete_cookie, rea
 from jobrunner.web.errors import NOTED, NotAllowed, Refused, TooMany, explained
 from jobrunner.web.live import AlertThresholds, LiveUpdates
 from jobrunner.web.operations import Operations
-from jobrunner.web.rendering import STATIC, as_json, environment, version_of, with_unseen
+from jobrunner.web.rendering import STATIC, as_json, environment, escape_invisible, version_of
 from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, parse_pairs, read_form, wants_json
 from jobrunner.web.sessions_and_login_throttle import RECOGNISED, signed, verified
 
@@ -151,7 +151,7 @@ class Dashboard:
             "flash": flash,
             "has_login": self.access.has_login,
         }
-        text = with_unseen(self._templates.get_template(template).render({**shared, **values}))
+        text = escape_invisible(self._templates.get_template(template).render({**shared, **values}))
         response = Response(text, status, media_type="text/html; charset=utf-8")
         if flash:
             self.flash.forget(context.request, response)

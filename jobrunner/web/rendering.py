@@ -149,21 +149,21 @@ def environment() -> Environment:
     return made
 
 
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
 """Controls, marks that turn the direction of writing, and characters without a width but those that join letters."""
-_TAG_OR_UNSEEN = re.compile(f"(?P<tag><[^>]*>)|{_UNSEEN.pattern}")
+_TAG_OR_INVISIBLE = re.compile(f"(?P<tag><[^>]*>)|{_INVISIBLE.pattern}")
 
 
-def with_unseen(page: str) -> str:
-    """A page with characters that nobody sees written as `\\u202e`, as in JSON, so no text passes for another one.
+def escape_invisible(page: str) -> str:
+    """Writes invisible characters as `\\u202e`, as in JSON, so that no text looks like another one.
 
-    In texts alone: forms send back the attributes, and buttons copy them.
+    Attributes stay as they are: forms send them back, and buttons copy them.
     """
-    if _UNSEEN.search(page) is None:
+    if _INVISIBLE.search(page) is None:
         return page
-    return _TAG_OR_UNSEEN.sub(lambda found: found["tag"] or f"\\u{ord(found[0]):04x}", page)
+    return _TAG_OR_INVISIBLE.sub(lambda found: found["tag"] or f"\\u{ord(found[0]):04x}", page)
 
 
 def as_json(values: Mapping[str, Any]) -> bytes:

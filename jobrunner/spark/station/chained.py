@@ -178,8 +178,8 @@ class _ChainRun:
 
 
 def _with_own(rows: DataFrame, before: DataFrame, *, keeps_headers: bool) -> DataFrame:
-    """The rows with the columns of the item itself as stations behind see them: what the function left out, and what it
-    returned as `_headers` added to those `before` it, as a move between queues does."""
+    """The rows as the next stations get them: with the item's own columns that the function left out, and with the
+    `_headers` that it returned added to those of the rows `before`, as a move between queues does."""
     missing = [name for name in OWN if name not in rows.columns]
     adds = HEADERS in rows.columns and not keeps_headers
     if not missing and not adds:

@@ -98,24 +98,24 @@ def test_an_odd_queue_in_an_action_is_a_4xx(browse: Callable[..., Any], action: 
             assert 400 <= answer.status_code < 500, (odd, answer.text)
 
 
-UNSEEN = "\u202e\u2066\u200b\u2060\ufeff\x7f\x9b"
+INVISIBLE = "\u202e\u2066\u200b\u2060\ufeff\x7f\x9b"
 
 
-def test_a_character_that_nobody_sees_is_written_out(browse: Callable[..., Any], client: Client) -> None:
+def test_an_invisible_character_is_written_out(browse: Callable[..., Any], client: Client) -> None:
     """The page of a task of which a part would read backwards, or like another text."""
-    payload = f'{{"to": "ada{UNSEEN}", "א": "👩\u200d🚀"}}'.encode()
+    payload = f'{{"to": "ada{INVISIBLE}", "א": "👩\u200d🚀"}}'.encode()
     client.enqueue(Task(id="good", queue="mail", type="Send", payload=payload, max_attempts=1))
-    client.queue("mail").reserve()[0].rollback(error=f"no {UNSEEN} such user")
+    client.queue("mail").reserve()[0].rollback(error=f"no {INVISIBLE} such user")
     browser = browse()
 
     for path in ("/tasks/good?queue=mail", "/dead?queue=mail", "/dead"):
         page = browser.get(path).text
         texts = re.sub("<[^>]*>", "", page)
-        assert not set(texts) & set(UNSEEN), path
+        assert not set(texts) & set(INVISIBLE), path
         assert "no \\u202e\\u2066\\u200b\\u2060\\ufeff\\u007f\\u009b such user" in texts, path
     page = browser.get("/tasks/good?queue=mail").text
     assert 'ada\\u202e\\u2066' in page
     assert "👩\u200d🚀" in page, "what joins letters stays"
-    assert f"ada{UNSEEN}" in re.search('data-copy="({[^>]*)">', page)[1], "copied as it is"  # type: ignore[index]
+    assert f"ada{INVISIBLE}" in re.search('data-copy="({[^>]*)">', page)[1], "copied as it is"  # type: ignore[index]
     edit = html.unescape(re.search("<textarea[^>]*>([^<]*)<", page)[1])  # type: ignore[index]
-    assert json.loads(edit)["to"] == f"ada{UNSEEN}"
+    assert json.loads(edit)["to"] == f"ada{INVISIBLE}"
