@@ -12,7 +12,7 @@ from urllib.error import URLError
 import click
 
 from jobrunner.cli.options import LOG_LEVEL, CommonOptions, announce_start, with_shared_options
-from jobrunner.cli.output import Refusal, answer_json, talk, warn
+from jobrunner.cli.output import Refusal, answer_json, warn
 from jobrunner.client.client import Client
 from jobrunner.formatting import install_command
 from jobrunner.logs import FORMATS, log_to_stderr
@@ -90,7 +90,7 @@ def dashboard(
         if isinstance(settings.auth, _module("jobrunner.web.login").LoginLinks):
             _serve_with_links(shared, serving, client, settings, listener, url, open_it)
             return
-        answer_json({"url": url}) if shared.as_json else talk(f"dashboard at {url} (Ctrl-C stops it)")
+        answer_json({"url": url}) if shared.as_json else click.echo(f"dashboard at {url} (Ctrl-C stops it)")
         if open_it:
             webbrowser.open(url)
         serving.serve(client, settings, listener, stops_in_s=_STOPS_IN_S)

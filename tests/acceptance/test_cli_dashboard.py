@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,22 @@ def test_it_serves_until_it_is_told_to_stop(server: Server) -> None:
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
+
+
+def test_its_address_is_on_stdout_and_each_line_of_stderr_is_one_of_the_log(server: Server) -> None:
+    process = subprocess.Popen(
+        command("--url", server.url, "--port", "0", "--no-login"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert re.fullmatch(r"dashboard at http://127\.0\.0\.1:\d+/ \(Ctrl-C stops it\)\n", said)
+    assert [json.loads(line)["level"] for line in errors.splitlines()] == ["warning"]
 
 
 def test_a_dashboard_that_no_browser_has_opened_keeps_the_private_server(private: Shell) -> None:
