@@ -56,6 +56,12 @@ def test_attempts_that_are_tried_again_are_counted_by_group(mail, clock):
     assert (one.release, one.task, one.first_ms, one.last_ms) == ("v7", "t0", clock.ms, clock.ms)
 
 
+def test_an_attempt_is_counted_in_the_half_hour_in_which_it_failed(mail, clock):
+    fail(mail, DECLINED)
+    (group,) = all_stored(mail)
+    assert stored(mail, group)[b"%d" % (clock.ms // BUCKET_MS)] == b"1"
+
+
 def test_a_group_keeps_its_first_release_and_names_the_last_task(mail, clock):
     began = clock.ms
     fail(mail, DECLINED)

@@ -41,6 +41,13 @@ def full(mail):
         mail.raw.config_set("maxmemory", 0)
 
 
+def test_no_more_is_taken_than_asked_for_where_tasks_have_two_priorities(mail, add):
+    limit(mail, fair=1)
+    add("b0", "c0")
+    add("a0", priority=2)
+    assert taken(mail) == ["a0"]
+
+
 def test_keys_take_turns(mail, add):
     limit(mail, fair=1)
     add(*(f"a{n}" for n in range(6)))

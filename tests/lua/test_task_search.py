@@ -99,3 +99,13 @@ def test_a_long_error_is_cut(mail):
     mail.raw.hset(mail.keys.task("a"), "error", "x" * 5000)
     ((_, _, fields),) = chunk(mail, "waiting").tasks
     assert fields["error"] == "x" * 4000
+
+
+def test_tasks_of_other_groups_do_not_count_as_found(mail):
+    mail.enqueue("a", "b", type="Send", max_attempts=1)
+    for attempt, group in zip(mail.reserve(2), (b"other", b"wanted"), strict=True):
+        mail.fail(attempt)
+        mail.raw.hset(mail.keys.task(attempt.id), "group", group)
+
+    found = chunk(mail, "dead", most=1, match=Match(group="wanted"))
+    assert [one for one, _, _ in found.tasks] == ["b"]
