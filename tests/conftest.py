@@ -157,7 +157,7 @@ def _process_as_it_was() -> Iterator[None]:
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
     threading.excepthook, sys.unraisablehook, warnings.showwarning = hooks
-    IDENTITY.log_level = "info"
+    IDENTITY.log_format, IDENTITY.log_level = "", "info"
     process_guard.answer_signals_as_before()
     os.environ.pop(child_processes.VARIABLE, None)
 
