@@ -29,8 +29,8 @@ from hypothesis import HealthCheck, settings
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner
-from jobrunner.cli.output import guarded
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
 from jobrunner.logs import IDENTITY

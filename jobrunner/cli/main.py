@@ -15,8 +15,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.options import SHARED
-from jobrunner.cli.output import guarded
 from jobrunner.cli.signals import leave_at_signals
 from jobrunner.formatting import DISTRIBUTION
 from jobrunner.logs import IDENTITY

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import jobrunner.web
 from jobrunner import Client, RateLimit, Unique, job
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.cli.output import guarded
 from jobrunner.client.item import Item
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import forget

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner
-from jobrunner.cli.output import guarded
 from jobrunner.client.client import Client, keys_of
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback

@@ -9,8 +9,9 @@ import structlog
 from click.testing import CliRunner
 
 from jobrunner import Job, Worker, job
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.cli.output import answer_json, echo, guarded
+from jobrunner.cli.output import answer_json, echo
 from jobrunner.client.client import keys_of
 from jobrunner.formatting import printable
 from jobrunner.logs import log_to_stderr

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from jobrunner import AsyncClient, Client, Worker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.cli import options
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.cli.output import guarded
 from jobrunner.client.client import endpoint_of, keys_of
 from jobrunner.formatting import safe_url
 from jobrunner.web.app import create_app

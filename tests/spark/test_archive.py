@@ -435,8 +435,8 @@ def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, clien
 def test_archive_and_replay_from_the_shell(
     spark: Any, client: Any, path: str, finish: Any, capsys: Any, monkeypatch: Any, server: Any, keys: Any
 ) -> None:
+    from jobrunner.cli.error_boundary import guarded
     from jobrunner.cli.main import jobrunner
-    from jobrunner.cli.output import guarded
 
     monkeypatch.setenv("JOBRUNNER_URL", server.url)
     monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)

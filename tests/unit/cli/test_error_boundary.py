@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from jobrunner.cli.output import Refusal, guarded
+from jobrunner.cli.error_boundary import guarded
+from jobrunner.cli.output import Refusal
 from jobrunner.errors import InvalidName, ServerUnavailable, TaskGone, UnsafeServer
 
 

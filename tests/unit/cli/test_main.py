@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import COMMANDS, jobrunner
-from jobrunner.cli.output import guarded
 
 
 def every_command(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:

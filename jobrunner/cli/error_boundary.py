@@ -1,0 +1,112 @@
+"""The error boundary of the command line: every error becomes one line on stderr and an exit code.
+
+Codes: 0 done, 1 no (the server is away, there is no such task, a check failed), 2 misuse, 130 interrupted. With --json
+that line is a JSON object, with --debug the traceback precedes it. Where stderr is a log in JSON, it is one of its
+lines.
+"""
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import click
+
+from jobrunner.cli.output import DONE, INTERRUPTED, MISUSE, NO, Refusal
+from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
+from jobrunner.formatting import printable
+from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
+
+_log = SafeLogger("jobrunner.cli")
+
+
+def guarded(command: click.Command, words: Sequence[str]) -> int:
+    """Runs a command and returns the exit code. A command returns None, or a code of its own."""
+    try:
+        returned = command.main(list(words), prog_name="jobrunner", standalone_mode=False)
+        sys.stdout.flush()
+        return returned if isinstance(returned, int) else DONE
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _read_by_nobody()
+        return NO
+    except SystemExit as error:  # a module of jobs that ends the program, with a text that Python would print
+        if not isinstance(error.code, str) or not _logs_json(words):
+            raise
+        _log_error(error, error.code, NO, debug="--debug" in words)
+        return NO
+    except Exception as error:
+        if _logs_json(words) and "--json" not in words:
+            _log_error(error, _text(error), exit_code(error), debug="--debug" in words)
+        else:
+            if "--debug" in words:
+                click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
+            _tell(error, as_json="--json" in words)
+        if _has_no_room(error):
+            _read_by_nobody()
+        return exit_code(error)
+
+
+def exit_code(error: Exception) -> int:
+    """Which exit code stands for an error."""
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return MISUSE if isinstance(error, UsageError | UnsafeServer) else NO
+
+
+def _logs_json(words: Sequence[str]) -> bool:
+    """Whether stderr is a log in JSON; an error may come before the command has set that up."""
+    asked = "--log-format=json" in words or ("--log-format", "json") in pairwise(words)
+    return asked or IDENTITY.log_format == "json"
+
+
+def _log_error(error: BaseException, text: str, code: int, *, debug: bool) -> None:
+    if IDENTITY.log_format != "json":
+        log_to_stderr("json")
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    trace = {"exc_info": error} if debug else {}
+    _log.error("command failed", error=text, error_type=kind, exit_code=code, **trace)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(_message(error).split())
+
+
+def _tell(error: Exception, *, as_json: bool) -> None:
+    text = _text(error)
+    click.echo(json.dumps(error_value(error, text)) if as_json else printable(f"Error: {text}"), err=True)
+
+
+def error_value(error: Exception, text: str) -> dict[str, Any]:
+    """An error as JSON. `hint` is what the message says behind its first semicolon: the remedy."""
+    is_usage = isinstance(error, click.UsageError)
+    message, _, hint = text.partition("; ")
+    kind = "UsageError" if is_usage else type(error).__name__
+    return {"error": {"type": kind, "message": message, "hint": hint or None, "exit_code": exit_code(error)}}
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, click.MissingParameter) and error.ctx is not None:
+        usage = " ".join(error.ctx.command.collect_usage_pieces(error.ctx))
+        return f"{error.format_message().rstrip('.')}; usage: {error.ctx.command_path} {usage}"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, JobrunnerError | Refusal):
+        return str(error)
+    if _has_no_room(error):
+        return f"{error}: there is no room for the output, or for a file of this command; make room and run it again"
+    return f"{type(error).__name__}: {error}; this was not foreseen, --debug shows where it happened"
+
+
+def _has_no_room(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _read_by_nobody() -> None:
+    # As Python's documentation advises; else the interpreter reports an error when it flushes stdout at its exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
