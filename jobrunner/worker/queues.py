@@ -1,6 +1,7 @@
 """Which queues a worker serves, and who does: its fetch loop, or a driver (`BatchDrivers`)."""
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -216,7 +217,8 @@ def shortest_lease_s() -> float:
 class BatchDrivers:
     """The drivers of these queues, created when they are started. A driver that fails to start stops the others.
 
-    `seen` is called with each queue and the end of each of its batches.
+    One thread starts and stops them; another one starts those of partitions that are added meanwhile. `seen` is called
+    with each queue and the end of each of its batches.
     """
 
     def __init__(self, client: Client, queues: Iterable[str], seen: Callable[[str, BatchEnd], None]) -> None:
@@ -224,6 +226,8 @@ class BatchDrivers:
         self._seen = seen
         self.queues = [queue for queue in queues if driver_of(queue) is not None]
         self._running: dict[str, Driver] = {}
+        self._lock = threading.Lock()
+        self._takes_more = self._is_quiet = False
         self.shards = ServedShards(keys_of(client), dict.fromkeys(self.queues, 1), [WITHOUT] * len(self.queues))
         """A batch is filled from one slot, so every shard has a driver of its own."""
 
@@ -246,34 +250,42 @@ class BatchDrivers:
             self._start(shard)
             if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
                 _align(self._client, shard)  # the first driver wrote what its station declares
+        self._takes_more = True
 
     def _start(self, shard: str) -> None:
         make = driver_of(shard)
         assert make is not None, "a driver was forgotten while its worker started"
         driver = make(self._client, partial(self._seen, whole_queue(shard)))
+        if self._is_quiet:
+            driver.be_quiet(True)
         driver.start()
         self._running[shard] = driver
 
     def _serve_more(self) -> None:
         self.shards.has_changed = False
         for shard in self.shards.weights:
-            if shard not in self._running and self._running:
-                try:
-                    self._start(shard)
-                except Exception:
-                    _drivers_log.exception("a partition has no driver: it is served when the worker starts again",
-                                           queue=shard)  # fmt: skip
+            with self._lock:  # one that is started meanwhile would not be stopped
+                if self._takes_more and shard not in self._running:
+                    try:
+                        self._start(shard)
+                    except Exception:
+                        _drivers_log.exception("a partition has no driver: it is served when the worker starts again",
+                                               queue=shard)  # fmt: skip
 
     def be_quiet(self, quiet: bool) -> None:
         """Lets none of them take anything new, or all of them again."""
-        for queue, driver in self._running.items():
-            try:
-                driver.be_quiet(quiet)
-            except Exception:
-                _drivers_log.exception("a driver failed on a command to rest or go on", queue=queue)
+        with self._lock:
+            self._is_quiet = quiet
+            for queue, driver in self._running.items():
+                try:
+                    driver.be_quiet(quiet)
+                except Exception:
+                    _drivers_log.exception("a driver failed on a command to rest or go on", queue=queue)
 
     def ask_to_stop(self) -> None:
-        """Lets none of them take anything new."""
+        """Lets none of them take anything new, and starts no more of them."""
+        with self._lock:
+            self._takes_more = False
         for queue, driver in self._running.items():
             try:
                 driver.ask_to_stop()

@@ -10,12 +10,13 @@ from jobrunner import Client, Worker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.inspector.stats import by_queue
 from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
-from jobrunner.worker.queues import default_queues
+from jobrunner.worker.queues import BatchDrivers, default_queues
 from tests.support.waiting import wait_for
 
 BATCHES, PLAIN = "driven/batches", "driven/plain"
@@ -331,6 +332,48 @@ def test_a_burst_worker_does_not_wait_for_the_batches_of_a_driver_that_is_down(c
 
     assert done.is_set()
     assert batched.counts()["pending"] == 5
+
+
+def test_a_driver_of_an_added_partition_rests_with_the_others_and_is_stopped_with_them(current: Client) -> None:
+    """One that started while the others were stopped made the stop fail, or went on without a worker."""
+    made: dict[str, ByTens] = {}
+    starts, goes_on = threading.Event(), threading.Event()
+
+    class SlowToStart(ByTens):
+        def start(self) -> None:
+            if len(made) == 3:
+                starts.set()
+                goes_on.wait(30)
+            super().start()
+
+    def make_for(shard: str) -> Any:
+        return lambda client, seen: made.setdefault(shard, SlowToStart(client, seen, shard))
+
+    register_driver(BATCHES, make_for(BATCHES), origin="test:driver", of_shard=make_for)
+    current.queue(BATCHES).configure(partitions=2)
+    drivers = BatchDrivers(current, [BATCHES], lambda queue, end: None)
+    drivers.check(broker_of(current), keys_of(current))
+    drivers.start()
+    drivers.be_quiet(True)
+    current.queue(BATCHES).configure(partitions=4)
+    told = broker_of(current).run_many(drivers.shards.asking())
+    adding = threading.Thread(target=drivers.shards.take, args=(told,))
+    stopping = threading.Thread(target=drivers.stop, args=(monotonic() + 30,))
+    adding.start()
+    assert starts.wait(30)
+
+    stopping.start()
+    goes_on.set()
+    adding.join(30)
+    stopping.join(30)
+
+    assert {driver.calls[-1] for driver in made.values()} == {"stop"}
+    assert all(driver.quiet for driver in made.values())
+    assert drivers.in_hand == 0
+    started = len(made)
+    drivers.shards.on_change()
+    assert len(made) == started, "none is started any more"
+    forget_station(BATCHES)
 
 
 def test_every_partition_of_a_pipeline_has_a_driver_also_those_that_are_added(current: Client, start: Any) -> None:
