@@ -251,6 +251,7 @@ class BatchDrivers:
             if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
                 _align(self._client, shard)  # the first driver wrote what its station declares
         self._takes_more = True
+        self._serve_more()  # those that were added by now
 
     def _start(self, shard: str) -> None:
         make = driver_of(shard)

@@ -354,6 +354,7 @@ def test_a_driver_of_an_added_partition_rests_with_the_others_and_is_stopped_wit
     drivers = BatchDrivers(current, [BATCHES], lambda queue, end: None)
     drivers.check(broker_of(current), keys_of(current))
     drivers.start()
+    assert len(made) == 2
     drivers.be_quiet(True)
     current.queue(BATCHES).configure(partitions=4)
     told = broker_of(current).run_many(drivers.shards.asking())
@@ -373,6 +374,31 @@ def test_a_driver_of_an_added_partition_rests_with_the_others_and_is_stopped_wit
     started = len(made)
     drivers.shards.on_change()
     assert len(made) == started, "none is started any more"
+    forget_station(BATCHES)
+
+
+def test_a_partition_that_is_added_while_the_first_drivers_start_has_one(current: Client) -> None:
+    made: dict[str, ByTens] = {}
+
+    class MeetsChange(ByTens):
+        def start(self) -> None:
+            super().start()
+            if len(made) == 1:
+                current.queue(BATCHES).configure(partitions=3)
+                drivers.shards.take(broker_of(current).run_many(drivers.shards.asking()))
+
+    def make_for(shard: str) -> Any:
+        return lambda client, seen: made.setdefault(shard, MeetsChange(client, seen, shard))
+
+    register_driver(BATCHES, make_for(BATCHES), origin="test:driver", of_shard=make_for)
+    current.queue(BATCHES).configure(partitions=2)
+    drivers = BatchDrivers(current, [BATCHES], lambda queue, end: None)
+    drivers.check(broker_of(current), keys_of(current))
+    drivers.start()
+
+    assert len(made) == 3
+    drivers.stop(monotonic() + 30)
+    assert {driver.calls[-1] for driver in made.values()} == {"stop"}
     forget_station(BATCHES)
 
 
