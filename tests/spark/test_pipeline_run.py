@@ -28,7 +28,7 @@ def parse(item):
 
 @mixed.spark_station("rows", to="late", max_wait=0.2, schema="day int, delay double")
 def enrich(df, spark):
-    told = [F.lit(spark.conf.get(name)) for name in ("spark.master", "spark.app.name", "spark.x.y", SHUFFLE)]
+    told = [F.lit(spark.conf.get(name, "")) for name in ("spark.master", "spark.app.name", "spark.x.y", SHUFFLE)]
     return df.withColumn("late", df.delay > 15).withColumn("told", F.array(*told))
 
 @mixed.sink("late", history=60)
