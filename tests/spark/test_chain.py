@@ -422,7 +422,7 @@ def test_a_station_that_several_ways_lead_to_is_called_once_with_the_rows_of_all
     assert drive("raw") == 1
 
     assert called == [20]
-    assert set(stored(spark, tmp_path, "end")) == {*ids} - {ids[8]}
+    assert set(stored(tmp_path, "end")) == {*ids} - {ids[8]}
     assert sorted(rows_in(table)["_id"].to_pylist()) == sorted({*ids} - {ids[8]})
     nothing_left(flights, audit, but_dead=1)
 
