@@ -14,8 +14,8 @@ The errors are in `jobrunner.errors`, pipelines in `jobrunner.etl`, helpers for 
 dashboard for an application in `jobrunner.web`.
 """
 
-# Each name is imported from its module when it is first used (PEP 562): a program that only enqueues imports no worker,
-# and the lease keeper beside each worker, and most commands, import none of them.
+# Each name is imported from its module at its first use (PEP 562): a program that only enqueues does not load the
+# worker, and the lease keeper and most commands load none of these modules.
 
 import sys
 from importlib import import_module

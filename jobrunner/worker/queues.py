@@ -277,7 +277,7 @@ class BatchDrivers:
         """Lets none of them take anything new, or all of them again."""
         with self._lock:
             self._is_quiet = quiet
-            for queue, driver in self._running.items():
+            for queue, driver in list(self._running.items()):  # `start` adds to them without the lock
                 try:
                     driver.be_quiet(quiet)
                 except Exception:

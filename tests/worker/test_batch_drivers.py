@@ -335,7 +335,7 @@ def test_a_burst_worker_does_not_wait_for_the_batches_of_a_driver_that_is_down(c
 
 
 def test_a_driver_of_an_added_partition_rests_with_the_others_and_is_stopped_with_them(current: Client) -> None:
-    """One that started while the others were stopped made the stop fail, or went on without a worker."""
+    """A driver that started during the stop made the stop fail, or kept running after the worker had ended."""
     made: dict[str, ByTens] = {}
     starts, goes_on = threading.Event(), threading.Event()
 

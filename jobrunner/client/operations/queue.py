@@ -161,8 +161,8 @@ def delete(ref: QueueRef, task_id: str, *, force: bool = False) -> Operation[boo
     check_known(word, task_id)
     if word == "not_reserved":
         raise NotReserved(
-            f"task {task_id} is not deleted: delete(id) acknowledges a task that is reserved, and nobody holds this "
-            f"one; cancel one that waits: client.task({task_id!r}, queue={ref.name!r}).cancel()"
+            f"task {task_id} is not deleted: delete(id) acknowledges a reserved task, and this one has no "
+            f"lease; to cancel a waiting task: client.task({task_id!r}, queue={ref.name!r}).cancel()"
         )
     return check_verdict(word, task_id) != "gone"
 

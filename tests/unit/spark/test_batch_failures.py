@@ -515,7 +515,7 @@ def test_items_that_the_server_refuses_for_ever_in_an_idle_station_die_of_that(s
     assert sorted(client.queue(QUEUE).ids("dead")) == ids[-bad:]
     assert {client.task(one, queue=QUEUE).record().error for one in ids[-bad:]} == {f"ServerRefused: {REFUSED}"}
     assert client.queue("flights/late").counts()["waiting"] == several - bad
-    assert served.runs.count(several) > 5, "a refusal or two count against nobody"
+    assert served.runs.count(several) > 5, "the first refusals cost no attempt"
     assert served.failures.reason is None
     assert [*raw.scan_iter(match="*:rows:*"), *raw.scan_iter(match="*:nonces")] == []
 

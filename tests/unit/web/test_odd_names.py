@@ -115,7 +115,7 @@ def test_an_invisible_character_is_written_out(browse: Callable[..., Any], clien
         assert "no \\u202e\\u2066\\u200b\\u2060\\ufeff\\u007f\\u009b such user" in texts, path
     page = browser.get("/tasks/good?queue=mail").text
     assert 'ada\\u202e\\u2066' in page
-    assert "👩\u200d🚀" in page, "what joins letters stays"
+    assert "👩\u200d🚀" in page, "a joiner of letters is shown as it is"
     assert f"ada{INVISIBLE}" in re.search('data-copy="({[^>]*)">', page)[1], "copied as it is"  # type: ignore[index]
     edit = html.unescape(re.search("<textarea[^>]*>([^<]*)<", page)[1])  # type: ignore[index]
     assert json.loads(edit)["to"] == f"ada{INVISIBLE}"

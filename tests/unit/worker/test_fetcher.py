@@ -707,7 +707,7 @@ def test_what_the_keeper_cannot_keep_yet_is_handed_back_at_once(bench: Bench, cl
 def test_nothing_is_reserved_without_a_keeper_where_leases_are_declared_to_be_short(
     broker: Broker, keys: Keys, client: Client
 ) -> None:
-    """Nobody hands back in time what a worker took that is killed by then, and a lease that ends spends an attempt."""
+    """When a worker is killed before its keeper runs, its short leases end, and each spends an attempt."""
     bench = Bench(broker, keys, leases_are_short=True)
     push(client, 2)
     bench.held.is_ready = False
