@@ -22,6 +22,7 @@ from jobrunner.jobs.registry import declaring_modules
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
+from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
@@ -33,7 +34,7 @@ from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import BatchDrivers, caps_of, longest_poll_s, shortest_lease_s
+from jobrunner.worker.queues import caps_of, longest_poll_s, shortest_lease_s
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder

@@ -34,9 +34,9 @@ from jobrunner.jobs.registry import JobDefinition, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
 from jobrunner.settings import MOST_RELEASE, check_release, file_settings
+from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
-from jobrunner.worker.queues import BatchDrivers
 from jobrunner.worker.recycling import resident_bytes
 from jobrunner.worker.shards import ServedShards
 

@@ -1,30 +1,22 @@
-"""Which queues a worker serves, and who does: its fetch loop, or a driver (`BatchDrivers`)."""
+"""Which queues a worker serves, what they were declared with, and what it publishes of that."""
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 
-from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import WITHOUT, shard_counts
+from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, split_queue
-from jobrunner.broker.shards import shard_name, whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.queue import align_shards
 from jobrunner.client.settings_hash import settings_named, write_settings
-from jobrunner.clock import monotonic
-from jobrunner.errors import DriverFailed, InvalidOption, JobrunnerError, ServerRefused
+from jobrunner.errors import InvalidOption, JobrunnerError, ServerRefused
 from jobrunner.formatting import describe
-from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch, Driver
 from jobrunner.jobs.declared_queues import declared_names, declared_queues, publishing
-from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, driver_of, station_of
+from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, station_of
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.shards import ServedShards
 
 _log = SafeLogger("jobrunner.worker")
-_drivers_log = SafeLogger("jobrunner.drivers")
 
 
 def default_queues() -> list[str]:
@@ -160,10 +152,11 @@ def align_stations(client: Client, names: Iterable[str]) -> None:
     found = broker_of(client).run_many([shard_counts(keys.queue(name)) for name in of_pipelines])
     for name, counts in zip(of_pipelines, found, strict=True):
         if counts.served > 1:
-            _align(client, name)
+            align_queue(client, name)
 
 
-def _align(client: Client, name: str, **more: object) -> None:
+def align_queue(client: Client, name: str, **more: object) -> None:
+    """Gives the shards of a queue the settings it has. When they are refused, that is logged, with `more`."""
     try:
         align_shards(client.queue(name))
     except (JobrunnerError, InvalidOption) as error:
@@ -198,7 +191,7 @@ def publish_declared(client: Client, heartbeat_s: float) -> None:
         elif changed:
             _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
     for one in declared:
-        _align(client, one.name, place=one.place)
+        align_queue(client, one.name, place=one.place)
 
 
 def longest_poll_s(poll_s: float) -> float:
@@ -212,114 +205,3 @@ def shortest_lease_s() -> float:
     lengths = [options.keepalive for options in declared if options.keepalive]
     lengths += [float(one.stored.get("keepalive_ms") or 0) / 1000 for one in declared_queues()]
     return min((length for length in lengths if length), default=math.inf)
-
-
-class BatchDrivers:
-    """The drivers of these queues, created when they are started. A driver that fails to start stops the others.
-
-    One thread starts and stops them; another one starts those of partitions that are added meanwhile. `seen` is called
-    with each queue and the end of each of its batches.
-    """
-
-    def __init__(self, client: Client, queues: Iterable[str], seen: Callable[[str, BatchEnd], None]) -> None:
-        self._client = client
-        self._seen = seen
-        self.queues = [queue for queue in queues if driver_of(queue) is not None]
-        self._running: dict[str, Driver] = {}
-        self._lock = threading.Lock()
-        self._takes_more = self._is_quiet = False
-        self.shards = ServedShards(keys_of(client), dict.fromkeys(self.queues, 1), [WITHOUT] * len(self.queues))
-        """A batch is filled from one slot, so every shard has a driver of its own."""
-
-    def check(self, broker: Broker, keys: Keys) -> None:
-        """Asks for the shards of the queues. Raises InvalidOption for a queue with partitions whose driver cannot serve
-        them."""
-        found = broker.run_many([shard_counts(keys.queue(queue)) for queue in self.queues])
-        for queue, counts in zip(self.queues, found, strict=True):
-            if counts.spread > 1 and driver_of(shard_name(queue, 1)) is None:
-                raise InvalidOption(
-                    f"queue {queue!r} has {counts.spread} partitions and is read in batches, which are filled from one "
-                    f"slot: set it back with configure(partitions=1), or let jobs read it one task at a time"
-                )
-        self.shards = ServedShards(keys, dict.fromkeys(self.queues, 1), found)
-        self.shards.on_change = self._serve_more
-
-    def start(self) -> None:
-        """Starts them one by one. Raises what a driver raises."""
-        for shard in self.shards.weights:
-            self._start(shard)
-            if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
-                _align(self._client, shard)  # the first driver wrote what its station declares
-        self._takes_more = True
-        self._serve_more()  # those that were added by now
-
-    def _start(self, shard: str) -> None:
-        make = driver_of(shard)
-        assert make is not None, "a driver was forgotten while its worker started"
-        driver = make(self._client, partial(self._seen, whole_queue(shard)))
-        if self._is_quiet:
-            driver.be_quiet(True)
-        driver.start()
-        self._running[shard] = driver
-
-    def _serve_more(self) -> None:
-        self.shards.has_changed = False
-        for shard in self.shards.weights:
-            with self._lock:  # one that is started meanwhile would not be stopped
-                if self._takes_more and shard not in self._running:
-                    try:
-                        self._start(shard)
-                    except Exception:
-                        _drivers_log.exception("a partition has no driver: it is served when the worker starts again",
-                                               queue=shard)  # fmt: skip
-
-    def be_quiet(self, quiet: bool) -> None:
-        """Lets none of them take anything new, or all of them again."""
-        with self._lock:
-            self._is_quiet = quiet
-            for queue, driver in list(self._running.items()):  # `start` adds to them without the lock
-                try:
-                    driver.be_quiet(quiet)
-                except Exception:
-                    _drivers_log.exception("a driver failed on a command to rest or go on", queue=queue)
-
-    def ask_to_stop(self) -> None:
-        """Lets none of them take anything new, and starts no more of them."""
-        with self._lock:
-            self._takes_more = False
-        for queue, driver in self._running.items():
-            try:
-                driver.ask_to_stop()
-            except Exception:
-                _drivers_log.exception("a driver cannot be asked to stop", queue=queue)
-
-    def stop(self, ends: float) -> None:
-        """Stops all of them, which together have until then (monotonic clock)."""
-        self.ask_to_stop()
-        for queue, driver in self._running.items():
-            try:
-                driver.stop(max(ends - monotonic(), 0.0))
-            except Exception:
-                _drivers_log.exception("a driver did not stop as it should", queue=queue)
-        self._running.clear()
-
-    @property
-    def in_hand(self) -> int:
-        """Items they hold."""
-        return sum(driver.in_hand for driver in list(self._running.values()))
-
-    @property
-    def running(self) -> list[tuple[str, CurrentBatch]]:
-        """The batches they work for, with their queues."""
-        found = list(self._running.items())
-        return [(whole_queue(shard), batch) for shard, driver in found for batch in driver.running]
-
-    @property
-    def failure(self) -> DriverFailed | None:
-        """Why one of them cannot go on, if one cannot."""
-        for queue, driver in list(self._running.items()):
-            if (cause := driver.failure) is not None:
-                failed = DriverFailed(f"the driver of queue {queue!r} cannot go on: {type(cause).__name__}: {cause}")
-                failed.__cause__ = cause
-                return failed
-        return None

@@ -16,7 +16,8 @@ from jobrunner.inspector.stats import by_queue
 from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
-from jobrunner.worker.queues import BatchDrivers, default_queues
+from jobrunner.worker.batch_drivers import BatchDrivers
+from jobrunner.worker.queues import default_queues
 from tests.support.waiting import wait_for
 
 BATCHES, PLAIN = "driven/batches", "driven/plain"

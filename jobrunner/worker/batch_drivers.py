@@ -1,0 +1,131 @@
+"""The drivers of a worker: those who read whole batches from a queue, in place of its fetch loop."""
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.shards import WITHOUT, shard_counts
+from jobrunner.broker.keys import Keys
+from jobrunner.broker.shards import shard_name, whole_queue
+from jobrunner.client.client import Client, keys_of
+from jobrunner.clock import monotonic
+from jobrunner.errors import DriverFailed, InvalidOption
+from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch, Driver
+from jobrunner.jobs.registry import driver_of
+from jobrunner.logs import SafeLogger
+from jobrunner.worker.queues import align_queue
+from jobrunner.worker.shards import ServedShards
+
+_log = SafeLogger("jobrunner.drivers")
+
+
+class BatchDrivers:
+    """The drivers of these queues, created when they are started. A driver that fails to start stops the others.
+
+    One thread starts and stops them; another one starts those of partitions that are added meanwhile. `seen` is called
+    with each queue and the end of each of its batches.
+    """
+
+    def __init__(self, client: Client, queues: Iterable[str], seen: Callable[[str, BatchEnd], None]) -> None:
+        self._client = client
+        self._seen = seen
+        self.queues = [queue for queue in queues if driver_of(queue) is not None]
+        self._running: dict[str, Driver] = {}
+        self._lock = threading.Lock()
+        self._takes_more = self._is_quiet = False
+        self.shards = ServedShards(keys_of(client), dict.fromkeys(self.queues, 1), [WITHOUT] * len(self.queues))
+        """A batch is filled from one slot, so every shard has a driver of its own."""
+
+    def check(self, broker: Broker, keys: Keys) -> None:
+        """Asks for the shards of the queues. Raises InvalidOption for a queue with partitions whose driver cannot serve
+        them."""
+        found = broker.run_many([shard_counts(keys.queue(queue)) for queue in self.queues])
+        for queue, counts in zip(self.queues, found, strict=True):
+            if counts.spread > 1 and driver_of(shard_name(queue, 1)) is None:
+                raise InvalidOption(
+                    f"queue {queue!r} has {counts.spread} partitions and is read in batches, which are filled from one "
+                    f"slot: set it back with configure(partitions=1), or let jobs read it one task at a time"
+                )
+        self.shards = ServedShards(keys, dict.fromkeys(self.queues, 1), found)
+        self.shards.on_change = self._serve_more
+
+    def start(self) -> None:
+        """Starts them one by one. Raises what a driver raises."""
+        for shard in self.shards.weights:
+            self._start(shard)
+            if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
+                align_queue(self._client, shard)  # the first driver wrote what its station declares
+        self._takes_more = True
+        self._serve_more()  # those that were added by now
+
+    def _start(self, shard: str) -> None:
+        make = driver_of(shard)
+        assert make is not None, "a driver was forgotten while its worker started"
+        driver = make(self._client, partial(self._seen, whole_queue(shard)))
+        if self._is_quiet:
+            driver.be_quiet(True)
+        driver.start()
+        self._running[shard] = driver
+
+    def _serve_more(self) -> None:
+        self.shards.has_changed = False
+        for shard in self.shards.weights:
+            with self._lock:  # one that is started meanwhile would not be stopped
+                if self._takes_more and shard not in self._running:
+                    try:
+                        self._start(shard)
+                    except Exception:
+                        _log.exception("a partition has no driver: it is served when the worker starts again",
+                                               queue=shard)  # fmt: skip
+
+    def be_quiet(self, quiet: bool) -> None:
+        """Lets none of them take anything new, or all of them again."""
+        with self._lock:
+            self._is_quiet = quiet
+            for queue, driver in list(self._running.items()):  # `start` adds to them without the lock
+                try:
+                    driver.be_quiet(quiet)
+                except Exception:
+                    _log.exception("a driver failed on a command to rest or go on", queue=queue)
+
+    def ask_to_stop(self) -> None:
+        """Lets none of them take anything new, and starts no more of them."""
+        with self._lock:
+            self._takes_more = False
+        for queue, driver in self._running.items():
+            try:
+                driver.ask_to_stop()
+            except Exception:
+                _log.exception("a driver cannot be asked to stop", queue=queue)
+
+    def stop(self, ends: float) -> None:
+        """Stops all of them, which together have until then (monotonic clock)."""
+        self.ask_to_stop()
+        for queue, driver in self._running.items():
+            try:
+                driver.stop(max(ends - monotonic(), 0.0))
+            except Exception:
+                _log.exception("a driver did not stop as it should", queue=queue)
+        self._running.clear()
+
+    @property
+    def in_hand(self) -> int:
+        """Items they hold."""
+        return sum(driver.in_hand for driver in list(self._running.values()))
+
+    @property
+    def running(self) -> list[tuple[str, CurrentBatch]]:
+        """The batches they work for, with their queues."""
+        found = list(self._running.items())
+        return [(whole_queue(shard), batch) for shard, driver in found for batch in driver.running]
+
+    @property
+    def failure(self) -> DriverFailed | None:
+        """Why one of them cannot go on, if one cannot."""
+        for queue, driver in list(self._running.items()):
+            if (cause := driver.failure) is not None:
+                failed = DriverFailed(f"the driver of queue {queue!r} cannot go on: {type(cause).__name__}: {cause}")
+                failed.__cause__ = cause
+                return failed
+        return None
