@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner.soak.history.reader import ENTERING, NEVER, NotJudged, Op, RecordedHistory, read
-from jobrunner.soak.history.task_states import violation, with_lost_reserves
+from jobrunner.soak.history.task_states import REPORTS, violation, with_lost_reserves
 
 Violation = tuple[str, str, str]  # its kind, the task or the queue, and what happened
 Leases = dict[tuple[str, int | None], Op]  # by task and number
@@ -23,10 +23,9 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
         if found := violation(with_lost_reserves(history, task)):
             yield found[0], task, found[1]
     leases = {(task, op.lease): op for task, ops in history.tasks.items() for op in ops if op.do == "reserve"}
-    ends: Ends = {}
-    for task, op in ((task, op) for task, ops in history.tasks.items() for op in ops):
-        ends[task, op.lease] = max(ends.get((task, op.lease), 0.0), op.end_ms)
-    yield from chain(_of_runs(history, leases, ends), _of_order(history), _of_due(history))
+    known = (((task, op.lease), op.end_ms) for task, ops in history.tasks.items() for op in ops)
+    ends: Ends = dict(sorted(known, key=lambda one: one[1]))  # the latest of each lease
+    yield from chain(_of_runs(history, leases, ends), _of_order(history), _of_time(history, leases, ends))
     for queue, settings in history.settings.items():
         names = [name for name in ("max_inflight", "max_tokens", "interval_us") if settings.get(name)]
         since = max((history.set_at.get((queue, name), 0.0) for name in names), default=0.0)
@@ -72,26 +71,27 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
                 yield from _overtaken(queue, above, [(one, one[3].began) for one in own])
 
 
-def _of_due(history: RecordedHistory) -> Iterator[Violation]:
-    """No task is handed out before it is due; a delay began no earlier than what the server's clock had shown."""
-    clock = sorted((op.ended, op.now_ms) for ops in history.tasks.values() for op in ops if op.do == "reserve")
+def _of_time(history: RecordedHistory, leases: Leases, ends: Ends) -> Iterator[Violation]:
+    """By what the server's clock had shown before: no task is handed out early, no report taken after its lease."""
+    clock = [(-NEVER, -NEVER), *sorted((op.ended, op.now_ms) for op in leases.values())]
     for task, ops in history.tasks.items():
         entered = [op for op in ops if op.do in (*ENTERING, "move")]
         taken_ms = min((op.now_ms for op in ops if op.do == "reserve" and op.attempt == 1), default=NEVER)
         if [op.do for op in entered] == ["enqueue"] and isinstance(due := entered[0].due, str) and due:
-            known = bisect_left(clock, (entered[0].began, 0.0)) - 1
-            due_ms = float(due) + (0 if due[0] != "+" else clock[known][1] if known >= 0 else -NEVER)
-            if taken_ms < due_ms - 1:
+            since_ms = clock[bisect_left(clock, (entered[0].began, 0.0)) - 1][1] if due[0] == "+" else 0.0
+            if taken_ms < (due_ms := float(due) + since_ms) - 1:
                 yield "handed out early", task, f"{due_ms - taken_ms:.0f} ms or more before it was due"
+        for op in (op for op in ops if op.do in REPORTS and op.ended < NEVER and (task, op.lease) not in history.vague):
+            if 0 < (end := ends[task, op.lease]) <= (now := clock[bisect_left(clock, (op.began, 0.0)) - 1][1]):
+                yield "reported late", task, f"{op.do} was taken {now - end:.0f} ms or more after its lease ended"
 
 
 def _overtaken(queue: str, others: list[Taken], judged: list[tuple[Taken, float]]) -> Iterator[Violation]:
     """Tasks that were handed out while one of `others` waited that had been in the queue at the instant beside them."""
     others = sorted(others, key=lambda one: one[2].ended)
-    times = [one[2].ended for one in others]
     last = list(accumulate((one[:2] for one in others), max))
     for (turn, task, *_), instant in judged:
-        place = bisect_left(times, instant) - 1
+        place = bisect_left(others, instant, key=lambda one: one[2].ended) - 1
         if place >= 0 and last[place][0] > turn:
             yield "wrong order", task, f"handed out of {queue} while {last[place][1]} waited, which goes before it"
 
@@ -112,8 +112,8 @@ def _of_inflight(history: RecordedHistory, queue: str, most: float, taken: Lease
 
 def _of_rate(queue: str, tokens: float, interval_us: float, taken: Leases) -> Iterator[Violation]:
     """In no span of the server's time more tasks than a full bucket and what flowed into it meanwhile."""
-    times = sorted(op.now_ms for op in taken.values())
-    beyond = [number - tokens / interval_us * 1000 * at for number, at in enumerate(times)]
+    times = enumerate(sorted(op.now_ms for op in taken.values()))
+    beyond = [number - tokens / interval_us * 1000 * at for number, at in times]
     for now, before in zip(beyond, accumulate(beyond, min), strict=True):
         if now + 1 - before > tokens + 0.01:
             yield "over the limit", queue, f"handed out {now + 1 - before:.2f} more than its bucket of {tokens:g} got"

@@ -42,6 +42,7 @@ class RecordedHistory:
     tasks: dict[str, list[Op]] = field(default_factory=dict)
     runs: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # attempts by file and number
     lost_reserves: list[tuple[Op, int]] = field(default_factory=list)  # without a reply; first lease number and count
+    vague: set[tuple[str, int | None]] = field(default_factory=set)  # leases that an extend may have made longer
     set_at: dict[tuple[str, str], float] = field(default_factory=dict)  # when a setting of a queue was last set
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -92,15 +93,14 @@ def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
         for number, raw in enumerate(file):
             try:
                 line = json.loads(raw if raw.endswith(b"\n") else b"")
-                place, start = line["n"], line.get("start", {"format": None})
-                is_start = start["format"] == 1
+                place, is_start = line["n"], line.get("start", {"format": None})["format"] == 1
             except (AttributeError, LookupError, TypeError, ValueError):
                 raise NotJudged(f"{path}: line {number + 1} is cut off or damaged: {raw[:60]!r}") from None
             if place != number:
                 raise NotJudged(f"{path}: line {number + 1} has the number {place} instead of {number}: a gap")
             if is_start != (number == 0):
                 raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, in format 1")
-            boots |= {start["boot"]} if is_start else set()
+            boots |= {line["start"]["boot"]} if is_start else set()
             yield from () if is_start else (line,)
 
 
@@ -126,6 +126,7 @@ def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any
 def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[Any] | None, known: dict[str, Any]) -> None:
     for (task, *own), outcome in zip(call["tasks"], [None] * len(call["tasks"]) if said is None else said, strict=True):
         if outcome in _UNCHANGED or (call["do"], outcome) == ("extend", None):  # which proves no later end
+            history.vague |= {(task, own[0])} if outcome is None else set()
             continue
         names = ("priority", "due") if call["do"] in ENTERING else ("lease",)
         op = Op(**known, said=outcome, to=call.get("to", ""), **dict(zip(names, own, strict=False)))
@@ -134,15 +135,14 @@ def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[Any] 
         history.tasks.setdefault(task, []).append(op)
 
 
-def _take_snapshot(history: RecordedHistory, shown: dict[str, Any], at: float) -> None:
+def _take_snapshot(history: RecordedHistory, seen: dict[str, Any], at: float) -> None:
     places: dict[str, list[tuple[str, str]]] = {task: [] for task in history.tasks}
-    for name, sets in shown["queues"].items():
+    for name, sets in seen["queues"].items():
         history.settings[name] = sets.pop("settings")
         for task, state in ((task, state) for state, ids in sets.items() for task in ids):
             places.setdefault(task, []).append((name, state))
     known = {name for name, settings in history.settings.items() if not settings.get("dead_letter_queue")}
     if unfit := {op.queue for ops in history.tasks.values() for op in ops} - known:
         raise NotJudged(f"queues the final snapshot lacks, or with a dead letter queue: {', '.join(sorted(unfit))}")
-    for task, found in places.items():
-        op = Op(do="snapshot", queue="", began=shown["since"], ended=at, said=found)
-        history.tasks.setdefault(task, []).append(op)
+    for task, said in places.items():
+        history.tasks.setdefault(task, []).append(Op(do="snapshot", queue="", began=seen["since"], ended=at, said=said))

@@ -15,8 +15,8 @@ from jobrunner.soak.history.reader import ENTERING, NEVER, Op, RecordedHistory
 
 State = tuple[Any, ...]
 _MOST_ORDERS = 20_000
-_REPORTS = {"commit": ["ended"], "release": ["waiting"], "move": ["waiting"], "fail": ["waiting", "dead"],
-            "crash": ["waiting", "dead"]}  # fmt: skip
+REPORTS = {"commit": ["ended"], "release": ["waiting"], "move": ["waiting"], "fail": ["waiting", "dead"],
+           "crash": ["waiting", "dead"]}  # fmt: skip
 
 
 def violation(ops: list[Op]) -> tuple[str, str] | None:
@@ -65,20 +65,21 @@ def _after(op: Op, state: State, is_sent_again: bool) -> Iterable[State]:
         case "cancel":
             return [("ended",)] if is_free or kind == "dead" else []
         case "snapshot":
-            return [state] if _shows(op.said, state, is_free) else []
-    if kind != "held" or state[2] != op.lease:
+            return [state] if _shows(op.said, state) else []
+    if kind != "held" or state[1:3] != (op.queue, op.lease):
         return []
     if op.do == "extend":
         return [(*state[:3], max(state[3], op.end_ms))]
-    ends = _REPORTS[op.do] if op.said is None or op.said == "ok" else ["dead" if op.said == "dead" else "waiting"]
+    ends = REPORTS[op.do] if op.said is None or op.said == "ok" else ["dead" if op.said == "dead" else "waiting"]
     return [(end,) if end == "ended" else (end, op.to or op.queue) for end in ends]
 
 
-def _shows(places: list[tuple[str, str]], state: State, is_free: bool) -> bool:
+def _shows(places: list[tuple[str, str]], state: State) -> bool:
     if len(places) != 1 or state[0] in ("absent", "ended"):
         return not places and state[0] in ("absent", "ended", "dead")  # dead tasks are kept for a while
-    queue, found = places[0]
-    return bool(state[1] == queue and (state[0] == "held" if found == "pending" else found == state[0] or is_free))
+    queue, found = places[0]  # a lease that ran out ends in `waiting`, or in `dead` when it was the last
+    kinds = {"pending": ["held"], "dead": ["held", "dead"]}.get(found, ["held", "waiting"])
+    return bool(state[1] == queue and state[0] in kinds)
 
 
 def _explained(op: Op, states: set[State]) -> tuple[str, str]:
@@ -89,19 +90,18 @@ def _explained(op: Op, states: set[State]) -> tuple[str, str]:
         kind = "in two places" if op.said else "lost"
     elif op.do == "reserve" and kinds != {"absent"}:
         kind = "two leases" if "held" in kinds else "in two places" if "waiting" in kinds else "back after its end"
-    could = " or ".join(sorted(" ".join(map(str, state)) for state in states)[:3])
-    said = f"{op.do} {op.queue} (lease {op.lease}) had the outcome {op.said!r} at {op.ended:.6f}"
-    return kind, f"{said}, and the task could only be: {could}"
+    could = "the task could only be: " + " or ".join(sorted(" ".join(map(str, state)) for state in states)[:3])
+    return kind, f"{op.do} {op.queue} (lease {op.lease}) had the outcome {op.said!r} at {op.ended:.6f}, and {could}"
 
 
 def with_lost_reserves(history: RecordedHistory, task: str) -> list[Op]:
     """The operations of a task, and reserves without a reply that may have taken it: those whose lease numbers a report
-    on it names, as a lease keeper finds them, or all of the queue in which it is pending at the end."""
+    on it names, as a lease keeper finds them, or the first one of the queue in which it is pending or dead at the end:
+    that may be applied later as well. How long such a lease lasts is unknown: by its `end_ms` it may run out at any
+    time."""
     ops = history.tasks[task]
     named = {op.lease for op in ops if op.lease is not None} - {op.lease for op in ops if op.do == "reserve"}
-    pending = {place for op in ops if op.do == "snapshot" for place, state in op.said if state == "pending"}
-    more = []
-    for lost, count in history.lost_reserves if named or pending else ():
-        leases: list[Any] = [lease for lease in named if (lost.lease or 0) <= lease < (lost.lease or 0) + count]
-        more += [replace(lost, lease=lease) for lease in leases or ([None] if lost.queue in pending else [])]
-    return [*ops, *more]  # how long such a lease lasts is unknown: by its `end_ms` it may run out at any time
+    left = {place for op in ops if op.do == "snapshot" for place, state in op.said if state in ("pending", "dead")}
+    lost = sorted(history.lost_reserves, key=lambda one: one[0].began) if named or left else []
+    more = [replace(op, lease=n) for op, count in lost for n in named if 0 <= (n or 0) - (op.lease or 0) < count]
+    return [*ops, *more, *[replace(op, lease=None) for op, _ in lost if op.queue in left][:1]]

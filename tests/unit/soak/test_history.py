@@ -73,7 +73,58 @@ def test_of_two_holders_only_one_may_report_success(tmp_path: Path) -> None:
     made.reserve({"x": 2}, at=20, attempt=2)  # the first lease had run out
     made.report("commit", "x", 2)
     made.report("commit", "x", 1)
-    assert kinds(made.left(), tmp_path) == {"two holders report success"}
+    assert kinds(made.left(), tmp_path) == {"two holders report success", "reported late"}
+
+
+@pytest.mark.parametrize(("at", "found"), [(14.0, set()), (17.0, {"reported late"})], ids=["before", "after"])
+@pytest.mark.parametrize("do", ["commit", "fail", "release"])
+def test_a_report_is_taken_only_before_its_lease_ended(do: str, at: float, found: set[str], tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", "y")
+    made.reserve({"x": 1}, at=10)  # until 15.05 by the server's clock
+    made.reserve({"y": 2}, at=at - 0.5)  # from which the time of the report is known
+    made.report(do, "x", 1, "ok" if do == "commit" else "waiting", at=at)
+    left = made.left(pending=["y"], waiting=[] if do == "commit" else ["x"])
+    assert kinds(left, tmp_path) == found
+
+
+def test_a_lease_that_a_lost_extend_may_have_made_longer_has_no_known_end(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", "y")
+    made.reserve({"x": 1}, at=10)
+    made.report("extend", "x", 1, at=12, is_lost=True)
+    made.reserve({"y": 2}, at=16)
+    made.report("commit", "x", 1, at=17)
+    assert not kinds(made.left(pending=["y"]), tmp_path)
+
+
+def test_a_report_in_another_queue_is_none(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    made.report("commit", "x", 1, queue="r")
+    assert kinds(made.left().left("r"), tmp_path) == {"two holders report success"}
+
+
+def test_a_task_that_may_be_tried_again_is_not_dead(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    made.report("fail", "x", 1, "waiting")
+    assert kinds(made.left(dead=["x"]), tmp_path / "tried again") == {"not where it was put"}
+    made.reserve({}, first=20, is_lost=True)  # whose lease may have run out
+    assert not kinds(made.left(dead=["x"]), tmp_path / "handed out")
+
+
+@pytest.mark.parametrize("left", ["dead", "pending"])
+def test_tasks_of_a_queue_with_many_lost_reserves_are_judged(left: str, tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1})
+    made.report("fail", "x", 1, "waiting")
+    for first in range(100, 400, 10):
+        made.reserve({}, first=first, is_lost=True)
+    assert not kinds(made.left(**{left: ["x"]}), tmp_path)
 
 
 def test_a_task_is_moved_once(tmp_path: Path) -> None:
