@@ -84,7 +84,7 @@ key                                  type   content
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:{/}:workers``                    zset   worker id → last heartbeat, Unix ms
 ``P:{/}:worker:<id>``                hash   description of that worker; expires when its heartbeats stop
-``P:{/}:leader``                     hash   id and epoch of the coordinating worker; expires unless it is renewed
+``P:{/}:leader``                     hash   id, epoch, lock length of the coordinating worker; expires unless renewed
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string the writer of that archive; expires unless it is renewed
 ``P:{/}:worker:<id>:commands``         hash   commands for that worker: `quiet`, `stop`; expires

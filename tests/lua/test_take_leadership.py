@@ -17,7 +17,7 @@ def test_the_first_who_asks_leads(lead, raw, keys, clock):
     answer = lead("w1")
 
     assert (answer.now_ms, answer.epoch, answer.ends_in_ms) == (clock.ms, 1, 10_000)
-    assert raw.hgetall(keys.leader) == {b"worker": b"w1", b"epoch": b"1"}
+    assert raw.hgetall(keys.leader) == {b"worker": b"w1", b"epoch": b"1", b"ttl_ms": b"10000"}
     assert 9000 < raw.pttl(keys.leader) <= 10_000
 
 
@@ -72,6 +72,32 @@ def test_a_lock_without_an_end_is_taken_over(lead, raw, keys):
 
     assert lead("w2").epoch == 2
     assert raw.pttl(keys.leader) > 0
+
+
+@pytest.mark.parametrize(("lasts_ms", "epoch"), [(39_000, 0), (41_000, 2)], ids=["as it was set", "by a clock ahead"])
+def test_a_lock_that_lasts_longer_than_it_was_set_to_is_taken_over(lead, raw, keys, lasts_ms, epoch):
+    lead("w1", 10_000)
+    lead("w1", 20_000)  # the length of its last renewal counts
+    raw.pexpire(keys.leader, lasts_ms)  # as the lock of a dead leader after the server's clock stepped back
+
+    assert lead("w2", 10_000).epoch == epoch
+    assert (raw.pttl(keys.leader) <= 10_000) == bool(epoch)
+
+
+def test_a_leader_keeps_its_own_lock_when_the_clock_steps_back(lead, raw, keys):
+    lead("w1")
+    raw.pexpire(keys.leader, 3_600_000)
+
+    assert lead("w1").epoch == 1
+    assert raw.pttl(keys.leader) <= 10_000
+
+
+def test_the_lock_of_a_release_that_did_not_note_its_length_is_kept(lead, raw, keys):
+    lead("w1")
+    raw.hdel(keys.leader, "ttl_ms")
+    raw.pexpire(keys.leader, 3_600_000)
+
+    assert lead("w2").epoch == 0
 
 
 def test_a_lock_without_an_epoch_leads_nobody(lead, raw, keys):

@@ -1,7 +1,7 @@
 local leader, epoch, version = unpack(KEYS)
 local now_ms, worker, ttl_ms, resign = unpack(ARGV)
 -- take_leadership: takes or renews leadership; each new leader gets a new, higher epoch (the fencing number).
--- KEYS  leader: hash {worker, epoch} · epoch, version: strings, the latter counts changes of periodic jobs
+-- KEYS  leader: hash {worker, epoch, ttl_ms} · epoch, version: strings, the latter counts changes of periodic jobs
 -- ARGV  now_ms: Unix ms or '' · worker: id of the caller · ttl_ms: how long it lasts · resign: '1' gives it up
 -- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends, version}
 -- Works on a server that is full: the leader's maintenance frees memory.
@@ -9,9 +9,12 @@ local now_ms, worker, ttl_ms, resign = unpack(ARGV)
 
 local now = exact(read_clock(now_ms))
 local changes = tonumber(redis.call('GET', version)) or 0
-local held = redis.call('HMGET', leader, 'worker', 'epoch')
+local held = redis.call('HMGET', leader, 'worker', 'epoch', 'ttl_ms')
 local left = redis.call('PTTL', leader)
-if held[1] and left < 0 then held = {} end -- a lock without an end is damage: no worker could ever take it
+-- A lock without an end is damage: no worker could ever take it. One that lasts for longer than it was set to is of a
+-- clock that was ahead and stepped back: a leader that died before it could renew it would be followed as much later.
+local is_ahead = held[1] ~= worker and left > 2 * (tonumber(held[3]) or math.huge)
+if held[1] and (left < 0 or is_ahead) then held = {} end
 
 if held[1] == worker then
   if resign == '1' then
@@ -19,11 +22,12 @@ if held[1] == worker then
     return {now, 0, 0, changes}
   end
   redis.call('PEXPIRE', leader, ttl_ms)
+  if held[3] ~= ttl_ms then redis.call('HSET', leader, 'ttl_ms', ttl_ms) end
   return {now, tonumber(held[2]) or 0, tonumber(ttl_ms), changes}
 end
 if held[1] or resign == '1' then return {now, 0, math.max(left, 0), changes} end
 redis.call('DEL', leader) -- a write that frees comes first
 local taken = redis.call('INCR', epoch)
-redis.call('HSET', leader, 'worker', worker, 'epoch', taken)
+redis.call('HSET', leader, 'worker', worker, 'epoch', taken, 'ttl_ms', ttl_ms)
 redis.call('PEXPIRE', leader, ttl_ms)
 return {now, taken, tonumber(ttl_ms), changes}
