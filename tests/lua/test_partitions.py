@@ -48,6 +48,20 @@ def test_no_more_is_taken_than_asked_for_where_tasks_have_two_priorities(mail, a
     assert taken(mail) == ["a0"]
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_tokens": 1, "interval_us": HOUR_US}, {"max_inflight": 1}, {"slice_inflight": 1, "max_inflight": 4}],
+    ids=["rate", "max_inflight", "slice"],
+)
+@pytest.mark.parametrize("priority", [0, 1, 2])
+def test_a_limit_of_the_queue_that_is_reached_lets_no_key_through(mail, add, limits, priority):
+    limit(mail, fair=1, **limits)
+    add("a0", "b0", "c0", priority=priority)
+    assert taken(mail, 3) == ["a0"]
+    assert taken(mail, 3) == []
+    assert mail.ids("pending") == ["a0"]
+
+
 def test_keys_take_turns(mail, add):
     limit(mail, fair=1)
     add(*(f"a{n}" for n in range(6)))
