@@ -25,7 +25,7 @@ from jobrunner.cli.task_lists import (
 from jobrunner.client.client import Client, endpoint_of
 from jobrunner.client.queue import Queue
 from jobrunner.clock import perf_counter
-from jobrunner.errors import TaskGone
+from jobrunner.errors import EncryptionError, PayloadObjectChanged, PayloadObjectMissing, TaskGone, UsageError
 from jobrunner.etl.spark_conf import conf_of_options
 from jobrunner.formatting import counted, duration
 
@@ -125,7 +125,7 @@ def replay(
     """Enqueue finished tasks again, each as a new task.
 
     The new task has the header replayed_from. By ids: tasks of QUEUE; prints the new ids, and exits with 1 after
-    naming the ids that are not in the history. By --where: the tasks of QUEUE (a pattern; default: all queues) that
+    naming the ids that were not replayed. By --where: the tasks of QUEUE (a pattern; default: all queues) that
     match a SQL expression on the columns of the history: _id, _queue, _type, _state, _attempts, _enqueue_time,
     _finished_at, _error, _result, payload, and more.
     """
@@ -145,14 +145,19 @@ def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], 
         )
     asked = [check_id(one) for one in dict.fromkeys(ids)]
     replayed: dict[str, str] = {}
+    unfit: dict[str, Exception] = {}
     try:
         with connected(shared, starts=True) as client:
-            gone = _replay_each(client.queue(queue), asked, replayed)
+            gone = _replay_each(client.queue(queue), asked, replayed, unfit)
             note(client, "task.replay", " ".join((queue, *asked)), f"enqueued {len(replayed)} again")
     finally:
         _answer(shared, queue, replayed)  # also when the server went away in the middle
+    missing = f"not in the history of queue {queue}: {', '.join(gone)}" if gone else ""
+    if unfit:
+        reason = f"not replayed: {', '.join(unfit)}: {next(iter(unfit.values()))}"
+        raise Refusal(f"{missing}; {reason}" if missing else reason)
     if gone:
-        raise Refusal(f"not in the history of queue {queue}: {', '.join(gone)}; jobrunner history list shows what is")
+        raise Refusal(f"{missing}; jobrunner history list shows what is")
 
 
 def _replay_selected(
@@ -199,13 +204,19 @@ def _tell_count(shared: CommonOptions, found: dict[str, int]) -> None:
         talk(f"{counted(0, 'finished task')} would be replayed")
 
 
-def _replay_each(queue: Queue, ids: list[str], replayed: dict[str, str]) -> list[str]:
+def _replay_each(
+    queue: Queue, ids: list[str], replayed: dict[str, str], unfit: dict[str, Exception]
+) -> list[str]:  # fmt: skip
+    """Returns the ids that are not in the history. `unfit` gets those that cannot be replayed, each with its error: one
+    of them may not keep out those behind it, as all before it would be enqueued once more by a second try."""
     gone = []
     for one in ids:
         try:
             replayed[one] = queue.replay(one)
         except TaskGone:
             gone.append(one)
+        except (EncryptionError, PayloadObjectChanged, PayloadObjectMissing, UsageError) as error:
+            unfit[one] = error
     return gone
 
 

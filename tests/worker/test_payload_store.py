@@ -317,6 +317,31 @@ def test_a_replay_from_history_has_an_object_of_its_own(connect: Connect, folder
     assert again != task.id
 
 
+def test_a_missing_object_keeps_no_other_task_from_being_replayed(
+    connect: Connect,
+    folder: Path,
+    cli: Callable[..., CommandResult],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client = connect()
+    client.queue("stored").configure(history=60)
+    ids = [brief.enqueue(text=LARGE).id for _ in range(3)]
+    work(client)
+    next(path for path in objects(folder) if ids[0] in path.name).unlink()
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
+    capsys.readouterr()  # the log of the worker
+
+    result = cli("history", "replay", "stored", *ids, "gone", "--json")
+
+    assert (result.code, list(result.value["replayed"])) == (1, ids[1:])
+    refused = json.loads(result.err)["error"]
+    assert refused["message"] == "not in the history of queue stored: gone"
+    assert refused["hint"].startswith(f"not replayed: {ids[0]}: the payload of task {ids[0]}")
+    work(client)
+    assert seen == [len(LARGE)] * 5
+
+
 def test_a_replay_without_the_store_is_refused_and_changes_nothing(connect: Connect) -> None:
     queue = connect().queue("stored")
     queue.configure(history=60)
