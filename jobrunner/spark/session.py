@@ -22,6 +22,7 @@ from jobrunner.spark.java import find_java, home_of
 from jobrunner.spark.running import (
     conf_of,
     first_line,
+    is_classic,
     running_session,
     set_all,
     silence_query_contexts,
@@ -61,11 +62,10 @@ def spark_session(
     """
     master, remote = _where(master, remote)
     settings = dict(check_setting(name, value, "given to spark_session") for name, value in conf.items())
-    prepare_for(remote)
     try:
-        from jobrunner.spark.data_source import register  # needs Spark
-
         running = _running(master, remote)
+        prepare_for(remote)  # after a refusal: in Connect mode PySpark parses no schema for a classic session
+        from jobrunner.spark.data_source import register  # needs Spark
     except ImportError as error:
         raise (spark_missing(error) or error) from error
     if running is None:
@@ -108,11 +108,12 @@ def _cores() -> int:
 
 def _running(master: str | None, remote: str | None) -> "SparkSession | None":
     running = running_session()
-    if running is None or remote:
+    if running is None or (remote and not is_classic(running)):
         return running
     at = conf_of(running, "spark.master")
-    if master and at and master != at:
-        raise InvalidOption(f"master={master!r}: this process has a session at {at!r}; stop that one first")
+    if remote or (master and at and master != at):
+        asked = f"remote={remote!r}" if remote else f"master={master!r}"
+        raise InvalidOption(f"{asked}: this process has a session at {at!r}; stop that one first")
     return running
 
 

@@ -40,6 +40,14 @@ def test_a_session_elsewhere_than_the_running_one_is_refused(spark):
         spark_session(master="local[7]")
 
 
+def test_a_connect_server_beside_the_running_session_is_refused_and_changes_nothing(spark, monkeypatch):
+    monkeypatch.delenv("SPARK_CONNECT_MODE_ENABLED", raising=False)
+    with pytest.raises(InvalidOption, match=r"remote='sc://host'.*has a session at 'local\[2,4\]'; stop"):
+        spark_session(remote="sc://host")
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+    assert spark.read.schema("n int") is not None, "PySpark parses it in the session of this process"
+
+
 def test_a_cluster_and_a_connect_server_at_once_are_refused():
     with pytest.raises(InvalidOption, match="give one of them"):
         spark_session(master="local", remote="sc://here")
