@@ -18,7 +18,7 @@
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   │   └── StationError            what a station's function returned is wrong, whatever its items are
     │   │       ├── TableError          a table of a lakehouse is away, was changed, or has other columns
-    │   │       └── FolderError         the folder of a sink cannot be written to: a full or read-only disk, no rights
+    │   │       └── FolderError         the folder of a sink cannot be written to: a full disk, no rights, no folder
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
@@ -161,7 +161,7 @@ class TableError(StationError):
 
 
 class FolderError(StationError):
-    """The folder of a sink cannot be written to: a full or read-only disk, or no rights.
+    """The folder of a sink cannot be written to: a full or read-only disk, no rights, or a path that is no folder.
 
     Nothing was written, and no failure is counted: the station pauses, and continues once the cause is mended.
     """

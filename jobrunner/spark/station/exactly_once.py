@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
@@ -163,6 +164,10 @@ def _fault_of_disk(error: Exception) -> str:
     """The words of the system, without the name of a file: an error that all batches have is to look the same."""
     if isinstance(error, JobrunnerError) or is_of_python_task(error):
         return ""
+    if isinstance(error, (FileExistsError, NotADirectoryError)):  # the system may name a folder below what is wrong
+        at = Path(error.filename)
+        there = next(one for one in (at, *at.parents) if one.is_symlink() or one.exists())
+        return f"{there} is no folder, or a link to one that is away"
     found = _FAULTS.search(str(error))
     if found is None:
         return ""

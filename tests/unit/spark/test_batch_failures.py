@@ -443,6 +443,21 @@ def test_a_folder_that_cannot_be_made_is_the_same_error_for_each_batch(tmp_path,
     )
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_path_that_is_no_folder_is_no_item_s_fault(tmp_path, kind):
+    """Such as the link to a disk that is not mounted: a few items would die of it before it is."""
+    at = tmp_path / "late"
+    at.touch() if kind == "file" else at.symlink_to(tmp_path / "away")
+    folders = LocalFolders(at)
+
+    def save(_own):
+        folders.write("_jobrunner/batches/note", b"")
+
+    with pytest.raises(FolderError) as told:
+        write_folder(folders, SinkBatch(id="a", supersedes=(), epoch=1, size=1), str(at), save)
+    assert str(told.value) == f"{at} cannot be written: {at} is no folder, or a link to one that is away"
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
