@@ -236,6 +236,21 @@ def test_rows_without_an_item_fail_the_batch(flights, attempt, tmp_path):
     assert not (tmp_path / "late").exists()
 
 
+def test_a_row_with_an_id_of_its_own_fails_the_batch(flights, attempt, tmp_path):
+    """A sink would write it next to the rows of items, or in their place."""
+    def rename(df, spark):
+        own = F.when(df.n == 7, F.lit("seven")).otherwise(df["_id"])
+        return df.withColumn("_id", own).withColumn("_to", F.lit("late"))
+
+    declare(flights, tmp_path, enrich=rename)
+    flights.chain("raw", **CHAINED)
+    flights.push_many("raw", [{"n": n} for n in (6, 7, 8)])
+
+    said = "station 'flights/departed' returned 1 rows whose _id is no item of the batch, such as seven"
+    assert said in attempt("raw")
+    assert not (tmp_path / "late").exists()
+
+
 @pytest.mark.parametrize(("asked", "said"), [
     (Retry("later"), r"station 'flights/raw' asked to try item \S+ again \(Retry: later\)"),
     (To("departed", delay=3), r"station 'flights/raw' returned a delay for item \S+: a chain has no queue to wait in"),

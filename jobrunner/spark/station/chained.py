@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from graphlib import TopologicalSorter
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +38,7 @@ from jobrunner.spark.station.staging import rules_of
 _NAMED = 3
 """Items that an error names."""
 _LOOKED_AT = 100
+_CHECKSUM = "checksum"
 _HAD = "_headers before"
 """A column next to `_headers`."""
 
@@ -62,6 +65,7 @@ class _ChainRun:
         self._arrived: dict[str, list[DataFrame]] = defaultdict(list)
         """Rows for a queue whose station was not called yet, of one schema."""
         self._shapes = {queue: shape_of(station.schema, queue) for queue, station in chain.spark.items()}
+        self._checksums: np.ndarray[Any, Any] | None = None
 
     def forget(self) -> None:
         """Frees the rows that were kept between stations."""
@@ -118,7 +122,7 @@ class _ChainRun:
         if TO in rows.columns:
             rows = _routed(rows, station)
         rows = self._batch.quarantine(rows) if ERROR in rows.columns else self._keep(rows)
-        reached = self._check_single(station, rows)
+        reached = self._check_ids(station, rows)
         rows = _with_own(rows, df, keeps_headers=is_same_column(returned, df, HEADERS))
         for target in reached:
             some = rows.where(F.col(TO) == target) if TO in rows.columns else rows
@@ -129,11 +133,12 @@ class _ChainRun:
         self._kept.append(rows)
         return rows
 
-    def _check_single(self, station: SparkStation, rows: DataFrame) -> list[str]:
-        """Returns the targets that the rows go to. Raises PipelineError for an item with several rows, or none."""
+    def _check_ids(self, station: SparkStation, rows: DataFrame) -> list[str]:
+        """Returns the targets that the rows go to. Raises PipelineError for an item with several rows, a row without
+        one, and an id that is no item's of the batch: no sink could tell such a row from those of its items."""
         hashed = F.when(F.col(ID).isNotNull(), F.xxhash64(ID)).alias(ID)  # ids would be longer, a shuffle slower
         steers = TO in rows.columns
-        read = rows.select(hashed, *([TO] if steers else [])).toArrow()
+        read = rows.select(hashed, F.crc32(ID).alias(_CHECKSUM), *([TO] if steers else [])).toArrow()
         hashes = read[ID]
         if hashes.null_count:
             raise PipelineError(
@@ -142,6 +147,7 @@ class _ChainRun:
             )
         named = set(pc.unique(read[TO]).to_pylist()) if steers else set(station.targets if len(hashes) else ())
         reached = [target for target in station.targets if target in named]
+        self._check_members(station, rows, read[_CHECKSUM].to_numpy())
         found, counts = np.unique(hashes.to_numpy(), return_counts=True)
         if len(found) == len(hashes):
             return reached
@@ -154,6 +160,23 @@ class _ChainRun:
                 "the station out of the chain and declare fan_out=True"
             )
         return reached
+
+    def _check_members(self, station: SparkStation, rows: DataFrame, checksums: "np.ndarray[Any, Any]") -> None:
+        """Compares checksums, which Spark and Python have in common: of 40,000 ids that a function makes up, one has
+        that of an item in a batch of 100,000. The ids of the batch are those that its sinks read for their notes."""
+        members = self._batch.members
+        if members is None:
+            return
+        if self._checksums is None:
+            self._checksums = np.unique(np.fromiter((crc32(one.encode()) for one in members.read()[0]), np.int64))
+        other = checksums[~np.isin(checksums, self._checksums)]
+        if len(other):
+            looked_at = rows.where(F.crc32(ID).isin(np.unique(other)[:_LOOKED_AT].tolist()))
+            names = ", ".join(row[ID] for row in looked_at.select(ID).limit(_NAMED).collect())
+            raise PipelineError(
+                f"station {station.queue!r} returned {len(other)} rows whose _id is no item of the batch, such as "
+                f"{names}: keep the _id that df has"
+            )
 
     def _for_next(self, rows: DataFrame, station: str, queue: str) -> DataFrame:
         """The rows that a station returned, as the station of a queue declares its own."""
