@@ -134,7 +134,7 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
         try:
             session = SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
         except Exception as error:
-            if not settings:
+            if not settings and master == _this_machine():
                 raise
             refused = _refused(error, master, settings)
             _end_java(java_before)
@@ -161,7 +161,7 @@ def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> Inva
         line = f"{line} ({causes[-1][:300]})"
     named = {name: value for name, value in settings.items() if name in line} or settings
     listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
-    return InvalidOption(f"Spark does not start at {master!r} with {listed}: {line}")
+    return InvalidOption(f"Spark does not start at {master!r}{listed and f' with {listed}'}: {line}")
 
 
 def _end_java(before: Any) -> None:

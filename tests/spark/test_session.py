@@ -12,7 +12,7 @@ import pytest
 
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
 from jobrunner.spark.java import Java, find_java, home_of
-from jobrunner.spark.session import _daemon, spark_session
+from jobrunner.spark.session import _daemon, _refused, spark_session
 
 
 def executable(path: Path, text: str) -> Path:
@@ -46,6 +46,14 @@ def test_a_connect_server_beside_the_running_session_is_refused_and_changes_noth
         spark_session(remote="sc://host")
     assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
     assert spark.read.schema("n int") is not None, "PySpark parses it in the session of this process"
+
+
+def test_a_master_at_which_spark_does_not_start_is_named():
+    ended = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    said = f"its Java ended, for the reason that it printed above ({ended})"
+    assert str(_refused(ended, "nonsense", {})) == f"Spark does not start at 'nonsense': {said}"
+    with_one = str(_refused(ended, "local", {"spark.driver.memory": "4x"}))
+    assert with_one.startswith("Spark does not start at 'local' with spark.driver.memory='4x': ")
 
 
 def test_a_cluster_and_a_connect_server_at_once_are_refused():
