@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture
 def behind():
-    started = Behind(sentinels=1)
+    # Sentinel promotes no replica that was cut off for ten times as long, and batches take a minute on a busy machine.
+    started = Behind(sentinels=1, down_after_ms=10_000)
     yield started
     started.remove()
 
@@ -60,11 +61,11 @@ def test_a_failover_after_the_write_of_a_sink_doubles_no_row_and_no_sum(warm, be
         station = flights.spark_stations["flights/late"]
         primary = cut_off(behind)
 
-        lease = Batches(broker_of(client), keys_of(client).queue("flights/late")).take(20, lease_s=60)
+        lease = Batches(broker_of(client), keys_of(client).queue("flights/late")).take(20, lease_s=600)
         run = BatchRun(warm, plan_of(station, client), lease)
         run.stage()
         primary.kill()
-        behind.fail_over(primary)
+        behind.fail_over(primary, timeout_s=180)
         with pytest.raises(JobrunnerError):
             run.decide()
         assert client.queue("flights/late").counts()["waiting"] == 100
@@ -134,7 +135,7 @@ def test_a_failover_behind_the_sinks_of_a_chain_doubles_nothing_at_any_of_its_en
 
         batches = Batches(broker_of(client), keys_of(client).queue("flights/raw"))
         decided, written, *dead = [
-            BatchRun(warm, plan_of(station, client), batches.take(20, lease_s=60)) for _ in range(4)
+            BatchRun(warm, plan_of(station, client), batches.take(20, lease_s=600)) for _ in range(4)
         ]
         decided.run()
         decided.lease.advance()
@@ -145,7 +146,7 @@ def test_a_failover_behind_the_sinks_of_a_chain_doubles_nothing_at_any_of_its_en
                 run.stage()
         flights.dies = ""
         primary.kill()
-        behind.fail_over(primary)
+        behind.fail_over(primary, timeout_s=180)
         with pytest.raises(JobrunnerError):
             written.decide()
         assert client.queue("flights/raw").counts()["waiting"] == 100
