@@ -196,7 +196,8 @@ def cancellable(spark: SparkSession, tag: str, check: Callable[[], None]) -> Ite
         check()
         raise
     finally:
-        jobs.removeJobTag(tag) if is_classic(spark) else spark.removeTag(tag)
+        with suppress(Exception):  # the signal that ends this process may have ended its JVM
+            jobs.removeJobTag(tag) if is_classic(spark) else spark.removeTag(tag)
 
 
 def cancel(spark: SparkSession, tag: str) -> None:

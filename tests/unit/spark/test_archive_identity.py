@@ -1,12 +1,15 @@
-"""One folder is one archive, in every spelling, and two folders are two."""
+"""One folder is one archive, in every spelling, and two folders are two; how its process ends."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from jobrunner.spark.history.archive_files import FolderArchive
+from py4j.protocol import Py4JError
+
+from jobrunner.spark.history.archive_files import FolderArchive, cancellable
 from jobrunner.spark.history.archive_tables import place_of
 
 
@@ -36,3 +39,17 @@ def test_different_places_are_different_archives() -> None:
     ]  # fmt: skip
     assert len({identity(one) for one in places}) == len(places)
     assert identity("s3a://data/a/") == identity("s3a://data/a") == "s3a://data/a"
+
+
+def test_a_process_that_is_ended_with_its_jvm_says_so_and_not_that_the_jvm_is_gone() -> None:
+    """A supervisor signals both at once, and the tag of the jobs cannot be taken back then."""
+
+    def gone(_: str) -> None:
+        raise Py4JError("py4j does not exist in the JVM")
+
+    jobs = SimpleNamespace(addJobTag=lambda _: None, removeJobTag=gone)
+    spark: Any = SimpleNamespace(
+        _jsparkSession=None, sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: jobs))
+    )
+    with pytest.raises(SystemExit, match="143"), cancellable(spark, "archive", lambda: None):
+        raise SystemExit(143)
