@@ -60,11 +60,13 @@ def spark_session(
     JOBRUNNER_SPARK_CONF and of `[tool.jobrunner.spark]` are set beside them when the session starts. Raises
     SparkMissing, JavaMissing; InvalidOption for a session elsewhere than the running one, or no setting of Spark's.
     """
+    asked = remote
     master, remote = _where(master, remote)
     settings = dict(check_setting(name, value, "given to spark_session") for name, value in conf.items())
     try:
-        running = _running(master, remote)
-        prepare_for(remote)  # after a refusal: in Connect mode PySpark parses no schema for a classic session
+        running = _running(master, asked)
+        # In Connect mode PySpark parses no schema for a classic session, such as one that was registered.
+        prepare_for(None if running is not None and is_classic(running) else remote)
         from jobrunner.spark.data_source import register  # needs Spark
     except ImportError as error:
         raise (spark_missing(error) or error) from error
@@ -108,7 +110,7 @@ def _cores() -> int:
 
 def _running(master: str | None, remote: str | None) -> "SparkSession | None":
     running = running_session()
-    if running is None or (remote and not is_classic(running)):
+    if running is None or not (master or remote) or (remote and not is_classic(running)):
         return running
     at = conf_of(running, "spark.master")
     if remote or (master and at and master != at):

@@ -45,6 +45,9 @@ def test_a_connect_server_beside_the_running_session_is_refused_and_changes_noth
     with pytest.raises(InvalidOption, match=r"remote='sc://host'.*has a session at 'local\[2,4\]'; stop"):
         spark_session(remote="sc://host")
     assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+    monkeypatch.setenv("JOBRUNNER_SPARK_REMOTE", "sc://host")
+    assert spark_session() is not None, "the session there is wins over one that the environment names"
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
     assert spark.read.schema("n int") is not None, "PySpark parses it in the session of this process"
 
 
