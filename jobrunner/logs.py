@@ -17,6 +17,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from io import StringIO
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol, TextIO
 
 from jobrunner.attempt import Attempt
@@ -137,8 +138,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     structlog.configure(
         processors=[*steps, *last],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        # One write for each line: the lines of several processes on one stderr do not mix.
-        logger_factory=structlog.WriteLoggerFactory(file=_SafeStream(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=_Lines(sys.stderr).logger,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -158,19 +158,32 @@ def warnings_to_stderr() -> None:
     log_to_stderr("console", "warning")
 
 
-class _SafeStream:
-    """A stream whose troubles (a closed pipe, a full disk) cost lines of the log and nothing else."""
+class _Lines:
+    """structlog's logger of rendered lines, in place of its WriteLogger: that one's lock stays locked in a forked child
+    if another thread was writing at the fork, and the first line of the child waits for it for ever."""
 
     def __init__(self, stream: TextIO) -> None:
+        from jobrunner.forks import call_in_forks
+
         self._stream = stream
+        self._renew_lock()
+        call_in_forks(self._renew_lock)
 
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
+    def _renew_lock(self) -> None:
+        self._lock = Lock()
 
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
+    def logger(self, *_: object) -> "_Lines":
+        """The factory of loggers, for `structlog.configure`."""
+        return self
+
+    def msg(self, line: str) -> None:
+        """Writes a line in one write: the lines of several processes on one stderr do not mix. Troubles of the stream
+        (a closed pipe, a full disk) cost lines of the log and nothing else."""
+        with self._lock, suppress(OSError, ValueError):
+            self._stream.write(f"{line}\n")
             self._stream.flush()
+
+    log = debug = info = warn = warning = error = err = exception = critical = fatal = failure = msg
 
 
 def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

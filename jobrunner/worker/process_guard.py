@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from jobrunner.logs import IDENTITY, SafeLogger
+
+_log = SafeLogger("jobrunner.worker")
 PID = os.getpid()
 """This process; noted again in each fork, so that a comparison needs no system call."""
 _known: dict[int, tuple[int, int, str]] = {}
@@ -98,14 +101,25 @@ def leave_fork(owner: int, error: BaseException | None = None) -> None:
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
+            _tell(error, error.code)
     elif error is not None:
         code = 1
-        traceback.print_exception(error)
+        _tell(error)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
     os._exit(code & 0xFF)
+
+
+def _tell(error: BaseException, text: str = "") -> None:
+    """Writes an error, or the text of a sys.exit, to the log of a worker process, and as Python does without one."""
+    if IDENTITY.log_format:
+        trace = {"error": text} if text else {"exc_info": error}
+        _log.error("an error ended a forked process", pid=PID, **trace)
+    elif text:
+        print(text, file=sys.stderr)
+    else:
+        traceback.print_exception(error)
 
 
 def _after_fork() -> None:

@@ -3,7 +3,10 @@
 import io
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from jobrunner.logs import RUNNING, SafeLogger, log_to_stderr, short_traceback
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.redaction import Redaction, hide_in_errors
+from jobrunner.worker import process_guard
 from jobrunner.worker.run.executor import FinishedAttempts, RunAttempt, ThreadExecutor
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
@@ -29,6 +33,55 @@ def test_a_log_that_cannot_be_written_ends_no_work(monkeypatch: pytest.MonkeyPat
     log_to_stderr("console")
     stream.close()
     structlog.get_logger().warning("no reader")
+
+
+class BlockedStream(io.StringIO):
+    """A stream on which the process of the test writes for as long as `ends` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner, self.begun, self.ends = os.getpid(), threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        if os.getpid() == self.owner:
+            self.begun.set()
+            self.ends.wait(60)
+        return super().write(text)
+
+
+def test_a_fork_logs_while_a_thread_of_its_parent_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = BlockedStream()
+    monkeypatch.setattr(sys, "stderr", stream)
+    log_to_stderr("json")
+    log = structlog.get_logger()
+    writer = threading.Thread(target=log.info, args=["of a thread"])
+    writer.start()
+    assert stream.begun.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        log.info("of a fork")
+        os._exit(7 if '"of a fork"' in stream.getvalue() else 1)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    finally:
+        stream.ends.set()
+        writer.join()
+
+
+@pytest.mark.parametrize("error", [ValueError("it fails"), SystemExit("it fails")])
+def test_the_error_that_ends_a_fork_of_a_job_is_a_line_of_the_log(error: BaseException, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    pid = os.fork()
+    if pid == 0:
+        with path.open("w") as stream:
+            sys.stderr = stream
+            log_to_stderr("json")
+            process_guard.leave_fork(os.getppid(), error)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    line = json.loads(path.read_text())
+    assert (line["event"], line["pid"]) == ("an error ended a forked process", pid)
+    assert "it fails" in line.get("exception", "") + line.get("error", "")
 
 
 class BrokenSlots:
