@@ -83,7 +83,7 @@ def list_(
     """
     if queue is not None and queue_option not in (None, queue):
         raise click.UsageError(f"two queues, {queue} and {queue_option}; name one, or none for all")
-    chosen = queue or queue_option
+    chosen = queue_option if queue is None else queue
     with connected(shared) as client:
         check_queue(client, chosen)
         hides = client.redaction()

@@ -190,6 +190,7 @@ def test_without_a_queue_all_queues_are_searched(cli: Callable[..., Any], mixed:
     assert ids_of(cli, "--queue", "mail") == [mixed["pending"], mixed["waiting"]]
     assert sorted(ids_of(cli, "--since", "1h")) == sorted(mixed.values())
     assert ids_of(cli, "--until", "2020-01-01T00:00Z") == []
+    assert cli("tasks", "list", "").code == 2  # as an unset variable leaves it: all queues are not meant
     assert cli("tasks", "list", "mail", "--queue", "far").code == 2
     assert cli("tasks", "list", "--since", "soon").code == 2
     assert "did you mean 'mail'?" in cli("tasks", "list", "mial").err
