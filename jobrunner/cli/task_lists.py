@@ -1,7 +1,6 @@
 """Lists of tasks in commands: filters as options, the search with its progress, rows and JSON values."""
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -172,16 +171,12 @@ def searching(client: Client, wanted: Filter) -> Iterator[Callable[[int], None]]
 
 
 def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
-    by_queue: defaultdict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        by_queue[row.queue].append(row.id)
-    found = {
-        (queue, record.id): record
-        for queue, ids in by_queue.items()
-        for at in range(0, len(ids), _AT_ONCE)
-        for record in read_tasks(client, queue, ids[at : at + _AT_ONCE])
-    }
-    records = [found[place] for row in rows if (place := (row.queue, row.id)) in found]
+    places = [(row.queue, row.id) for row in rows]
+    records = [
+        record
+        for at in range(0, len(places), _AT_ONCE)
+        for record in read_tasks(client, places[at : at + _AT_ONCE])
+    ]
     if not any(record.state is TaskState.PENDING for record in records):
         return records
     return with_begun_attempts(records, client.workers())

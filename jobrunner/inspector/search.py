@@ -18,6 +18,7 @@ from datetime import datetime
 
 import msgspec
 
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls.search import LONGEST_PAYLOAD, Match, SearchChunk, search_state, state_size
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
@@ -35,6 +36,7 @@ _NARROW_FIRST = ("pending", "dead", "scheduled", "waiting", "done")
 before the backlog."""
 EXAMINED_AT_ONCE = 250
 """Tasks examined by one call, which blocks the server for 1 to 3 ms."""
+_LINES_AT_ONCE = 100
 _MOST_CALLS = 20
 _FEW = 8
 _LONGEST_ID = 300
@@ -132,9 +134,14 @@ def search(
     for call in range(_MOST_CALLS):
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
             break
-        chunk = _chunk(client, wanted, lines[at], limit - len(found), here, order)
-        found += _rows(client, lines[at], _shown(chunk, wanted, redaction))
-        at, here = _next(lines, at, here, chunk)
+        for chunk in _chunks(client, wanted, lines[at : at + _LINES_AT_ONCE], limit - len(found), here, order):
+            rows = _rows(client, lines[at], _shown(chunk, wanted, redaction))
+            if len(found) + len(rows) > limit:  # the next call reads as many as fit: a cursor is behind whole chunks
+                break
+            found += rows
+            at, here = _next(lines, at, here, chunk)
+            if here is not None:
+                break
     total = sum(line.size for line in lines)
     searched = min(sum(line.size for line in lines[:at]) + (here.read if here else 0), total)
     onward = _write_cursor(here or _Cursor(lines[at].state, lines[at].queue)) if at < len(lines) else ""
@@ -248,9 +255,21 @@ def _match(wanted: Filter) -> Match:
     )
 
 
-def _chunk(client: Client, wanted: Filter, line: _Stretch, most: int, here: _Cursor | None, order: str) -> SearchChunk:
-    newest = order == "newest" if order else line.state in LATEST_FIRST
-    return _call(client, wanted, line, most, here, newest=newest, payloads=True)
+def _chunks(
+    client: Client, wanted: Filter, lines: list[_Stretch], most: int, here: _Cursor | None, order: str
+) -> list[SearchChunk]:
+    """The next tasks of the first line and, where it has few, of those behind it, in one round trip: with a queue for
+    each customer a page would else take one for each row. Without conditions only the lines that fill the page."""
+    calls, before = [], 0
+    for line in lines:
+        newest = order == "newest" if order else line.state in LATEST_FIRST
+        fit = most if wanted.is_narrow else most - before
+        calls.append(_call(client, wanted, line, fit, here, newest=newest, payloads=True))
+        before += max(line.size - (here.read if here else 0), 0)
+        here = None
+        if before >= (EXAMINED_AT_ONCE if wanted.is_narrow else most):
+            break
+    return broker_of(client).run_many(calls)
 
 
 def _all_chunks(
@@ -259,7 +278,7 @@ def _all_chunks(
     """A line to its end, up to `most` matching tasks at a time; each chunk is read when it is asked for."""
     here = None
     while here is None or here.read < 2 * line.size:
-        chunk = _call(client, wanted, line, most, here, newest=newest, payloads=payloads)
+        chunk = broker_of(client).run(_call(client, wanted, line, most, here, newest=newest, payloads=payloads))
         yield chunk
         if chunk.is_end or not chunk.read:
             return
@@ -268,8 +287,8 @@ def _all_chunks(
 
 def _call(
     client: Client, wanted: Filter, line: _Stretch, most: int, here: _Cursor | None, *, newest: bool, payloads: bool
-) -> SearchChunk:
-    call = search_state(
+) -> Call[SearchChunk]:
+    return search_state(
         keys_of(client).queue(line.queue),
         line.state,
         count=EXAMINED_AT_ONCE,
@@ -279,7 +298,6 @@ def _call(
         match=_match(wanted),
         payloads=payloads,
     )
-    return broker_of(client).run(call)
 
 
 def _shown(chunk: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:

@@ -169,16 +169,17 @@ def list_tasks(client: Client, queue: str, state: str | None = None, *, limit: i
     for one in STATES if state is None else (state,):
         if len(ids) < limit:
             ids += asked.ids(one, limit=limit - len(ids))
-    return read_tasks(client, queue, ids)
+    return read_tasks(client, [(queue, task_id) for task_id in ids])
 
 
-def read_tasks(client: Client, queue: str, ids: list[str]) -> list[TaskRecord]:
-    """The records of these tasks in one round trip, without those that are gone."""
-    if not ids:
+def read_tasks(client: Client, places: Sequence[tuple[str, str]]) -> list[TaskRecord]:
+    """The records of these tasks (queue, id) in one round trip, without those that are gone."""
+    if not places:
         return []
-    found = broker_of(client).run_each([tasks.show(keys_of(client), task_id, queue=queue) for task_id in ids])
+    calls = [tasks.show(keys_of(client), task_id, queue=queue) for queue, task_id in places]
+    found = broker_of(client).run_each(calls)
     encryption = encryption_of(client)
-    for place, task_id in enumerate(ids):
+    for place, (queue, task_id) in enumerate(places):
         if found[place] is None and tag_of_id(task_id) is None:  # it may be in a shard, which its id does not say
             found[place] = run_operation(broker_of(client), find(TaskRef(keys_of(client), encryption, task_id, queue)))
     return [decrypted_record(encryption, record, fetches=False) for record in found if isinstance(record, TaskRecord)]

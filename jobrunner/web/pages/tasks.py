@@ -27,6 +27,9 @@ from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
 _AT_ONCE = 50
 _BUDGET_S = 0.08
+"""Of a search, which the page continues by itself."""
+_FILL_S = 2.0
+"""Of a list without conditions: each call adds rows until the page is full."""
 _MOST_JOBS = 200
 STATE_OF_LIST = {"tasks": "", "dead": "dead", "history": "done"}
 _MOST_CHOSEN = 500
@@ -167,7 +170,7 @@ def _found(context: Context, wanted: Filter, after: str, order: str) -> SearchPa
     def page(after: str) -> SearchPage:
         return search(
             context.client, wanted, after=after, limit=_AT_ONCE, order=order, redaction=context.redaction,
-            budget_s=_BUDGET_S,
+            budget_s=_BUDGET_S if wanted.is_narrow else _FILL_S,
         )  # fmt: skip
 
     try:

@@ -229,15 +229,29 @@ def test_a_search_that_has_no_time_says_how_far_it_came_and_goes_on(client: Clie
     assert found == ["t1199"]
 
 
-def test_a_page_costs_few_commands_with_many_queues(client: Client, raw: Any) -> None:
-    client.enqueue_many(Task(id="a", queue=f"q{n}", payload=b"{}") for n in range(200))
-    script_calls = "cmdstat_evalsha"
-    search(client, Filter(type="none"))
-    before = raw.info("commandstats")[script_calls]["calls"]
+@pytest.mark.parametrize(("wanted", "first"), [(Filter(), 50), (Filter(type="Send"), 50), (Filter(type="none"), 0)])
+def test_one_round_trip_reads_a_page_of_many_queues(client: Client, wanted: Filter, first: int) -> None:
+    """A queue for each customer: a server 20 ms away gave a page of four tasks."""
+    client.enqueue_many(Task(id="a", queue=f"q{n:03}", type="Send", payload=b"{}") for n in range(120))
 
-    search(client, Filter(type="none"), budget_s=10)
+    page = search(client, wanted, budget_s=0)
 
-    assert raw.info("commandstats")[script_calls]["calls"] - before <= 25
+    assert [task.queue for task in page.tasks] == [f"q{n:03}" for n in range(first)]
+    assert (page.searched, page.timed_out) == (first or 100, not first)
+    rest = search(client, wanted, budget_s=10, after=page.onward, limit=100)
+    assert (len(rest.tasks), rest.onward) == (70 if first else 0, "")
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_lines_that_fill_no_page_are_read_with_those_behind_them(client: Client, order: str) -> None:
+    ids = []
+    for n, size in enumerate([1, 2, 30, 300, 1, 60, 3]):
+        fill(client, size, queue=f"q{n}", prefix=f"{n}-")
+        made = [f"{n}-{at}" for at in range(size)]
+        ids += made if order == "oldest" else made[::-1]
+
+    for wanted in (Filter(), Filter(type="Send")):
+        assert pages(client, wanted, order=order, limit=50, budget_s=0) == ids
 
 
 def test_damage_and_foreign_cursors_are_no_surprise(client: Client, raw: Any, keys: Any) -> None:

@@ -81,7 +81,7 @@ def test_a_glance_writes_nothing(client: Client, raw: Any) -> None:
 def test_tasks_that_went_meanwhile_are_left_out(client: Client) -> None:
     here = client.queue("mail").push("x")
 
-    assert [record.id for record in read_tasks(client, "mail", ["gone", here])] == [here]
+    assert [record.id for record in read_tasks(client, [("mail", "gone"), ("mail", here)])] == [here]
     assert [record.id for record in list_tasks(client, "mail")] == [here]
 
 
