@@ -277,6 +277,47 @@ def test_a_question_is_asked_and_answered_by_keyboard(shop: Any, tab: Any) -> No
     tab.wait_for_selector(".badge.paused")
 
 
+def test_a_question_that_follows_at_once_on_another_is_answered(shop: Any, tab: Any) -> None:
+    """The event of the first dialog's end was taken for an answer to the second question: nothing was sent."""
+    queue = shop.client.queue("twice")
+    queue.push(1)
+    tab.goto(f"{shop.url}/queues/twice")
+
+    tab.evaluate("""() => {
+        const button = document.querySelector("#queue-actions form button");
+        button.click();
+        asking.close("no");
+        button.click();
+    }""")
+    with tab.expect_request(lambda request: request.method == "POST") as sent:
+        confirm(tab)
+
+    assert sent.value.url.endswith("/queues/twice/pause")
+    tab.wait_for_selector(".badge.paused")
+
+
+def test_an_answer_is_to_the_question_though_another_operator_was_faster(shop: Any, tab: Any) -> None:
+    """The live page put a form for "Resume" in place of that for "Pause" while the question was open."""
+    queue = shop.client.queue("shared")
+    queue.push(1)
+    tab.goto(f"{shop.url}/queues/shared")
+    tab.locator("#queue-actions button", has_text="Pause").click()
+    tab.wait_for_selector("#ask[open]")
+
+    queue.pause()
+    tab.evaluate("""async () => {
+        let html = "";
+        while (!html.includes("badge paused")) html = await (await fetch(location.href)).text();
+        show(html);
+    }""")
+    with tab.expect_request(lambda request: request.method == "POST") as sent:
+        confirm(tab)
+
+    assert sent.value.url.endswith("/queues/shared/pause")
+    tab.wait_for_selector(".badge.paused")
+    assert queue.is_paused()
+
+
 def test_the_menu_of_a_phone_opens(shop: Any, look: Any) -> None:
     tab = look(size="phone")
     tab.goto(f"{shop.url}/")

@@ -110,7 +110,10 @@ function morphChildren(now, fresh) {
   }
 }
 
+let questions = 0;  // open ones: what is asked about stays as it is until it is answered, and the answer sent
+
 function show(html) {
+  if (questions) return;
   const fresh = new DOMParser().parseFromString(html, "text/html");
   for (const part of document.querySelectorAll("[data-live][id]")) {
     if (part.contains(document.querySelector("dialog[open]"))) continue;
@@ -220,8 +223,10 @@ addEventListener("pagehide", () => rest("paused"));
 /* --- forms: ask first, then send ------------------------------------------------------------------------------------ */
 
 const asking = document.getElementById("ask");
+let answered = null;  // takes the answer to the question that is open
 
 function ask(form, button, words) {
+  answered?.(false);  // the dialog is closed, and the event that says so still to come
   asking.querySelector("h2").textContent = words.confirm;
   asking.querySelector("p").textContent = words.consequence || "";
   const sure = asking.querySelector("[value=yes]");
@@ -229,10 +234,14 @@ function ask(form, button, words) {
   sure.className = (button ?? form).matches(".danger, [data-danger]") ? "danger" : "primary";
   asking.returnValue = "";
   asking.showModal();
-  return new Promise((resolve) => {
-    asking.addEventListener("close", () => resolve(asking.returnValue === "yes"), { once: true });
-  });
+  return new Promise((resolve) => { answered = resolve; });
 }
+
+asking?.addEventListener("close", () => {
+  if (asking.open) return;  // the event of a question before this one
+  answered?.(asking.returnValue === "yes");
+  answered = null;
+});
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -240,10 +249,15 @@ document.addEventListener("submit", async (event) => {
   const words = { ...form.dataset, ...button?.dataset };
   if (form.method !== "post" || form.dataset.asked === "yes" || !words.confirm || !asking?.showModal) return;
   event.preventDefault();
-  if (!(await ask(form, button, words))) return button?.focus();
-  form.dataset.asked = "yes";
-  form.requestSubmit(button);
-  delete form.dataset.asked;
+  questions += 1;
+  try {
+    if (!(await ask(form, button, words))) return button?.focus();
+    form.dataset.asked = "yes";
+    form.requestSubmit(button);
+    delete form.dataset.asked;
+  } finally {
+    questions -= 1;
+  }
 });
 
 function toast(text, bad = false) {
