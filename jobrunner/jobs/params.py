@@ -89,8 +89,9 @@ def _meant(job: Any, given: Iterable[str]) -> str:
 
 
 def _signature(job: Any) -> str:
-    hints = job.__annotations__
-    shown = {name: getattr(hint, "__name__", hint) for name, hint in hints.items()}
+    classes = reversed(job.__mro__)  # a parameter may be that of a base class
+    hints = {name: hint for one in classes for name, hint in inspect.get_annotations(one).items()}
+    shown = {name: hint if get_args(hint) else getattr(hint, "__name__", hint) for name, hint in hints.items()}
     return ", ".join(f"{name}: {shown.get(name)}" for name in job.__struct_fields__)
 
 

@@ -189,6 +189,21 @@ def test_a_missing_or_unknown_parameter_is_told_with_the_parameters_there_are(gr
         greet(adress="x")
 
 
+def test_an_error_names_parameters_of_a_base_class_with_their_types() -> None:
+    class Of(Job):
+        tenant: str
+
+    @job(name="params.derived")
+    class Derived(Of):
+        names: tuple[str, ...] = ()
+
+        def run(self) -> None: ...
+
+    forget("params.derived")
+    with pytest.raises(ParameterError, match=r"its parameters are tenant: str, names: tuple\[str, \.\.\.\]$"):
+        Derived()  # type: ignore[call-arg]
+
+
 @dataclass
 class Price(Line):
     """A type checker takes one where a Line is declared."""
