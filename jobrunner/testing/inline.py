@@ -17,7 +17,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import unix_ms, utc_now
-from jobrunner.errors import TaskFailed
+from jobrunner.errors import TaskFailed, UsageError
 from jobrunner.jobs.declared_queues import declare_configured, declared
 from jobrunner.jobs.registry import Definition, find, result_ttl_of
 from jobrunner.jobs.running_task import JobRun
@@ -60,7 +60,12 @@ class inline:  # noqa: N801  # used like a function
         self._entered.pop().close()
 
     def __call__(self, function: F) -> F:
-        """Decorates a function or a coroutine function."""
+        """Decorates a function or a coroutine function. Raises UsageError for a class or a generator, on which it would
+        be over before their code runs: jobs went to the server that is configured."""
+        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if is_generator or inspect.isclass(function):
+            what = f"{'generator' if is_generator else 'class'} {function.__qualname__}"
+            raise UsageError(f"@inline() on {what}; write `with inline():` in the code that enqueues")
 
         @wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -326,6 +327,24 @@ def test_it_decorates_functions_and_coroutine_functions() -> None:
     assert plain(1) == 2
     assert asyncio.run(coroutine(-1)) is TaskState.SCHEDULED
     assert asyncio.run(coroutine(1)) is TaskState.SUCCEEDED
+
+
+def _generator() -> Iterator[int]:
+    yield 1
+
+
+async def _async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("decorated", "what"),
+    [(Counter, "class Counter"), (_generator, "generator _gen"), (_async_generator, "generator _async_gen")],
+)
+def test_what_it_would_leave_before_it_runs_is_refused(decorated: Any, what: str) -> None:
+    """Tests of a class were not collected, and a fixture enqueued on the server of the environment."""
+    with pytest.raises(UsageError, match=f"@inline\\(\\) on {what}"):
+        inline()(decorated)
 
 
 def test_other_threads_enqueue_inline_too() -> None:
