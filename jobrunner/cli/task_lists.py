@@ -32,7 +32,9 @@ _OWN = frozenset(
 )
 _LONGEST = 60
 _AT_ONCE = 100
-"""Tasks of one page of a search: few enough that their payloads, up to 1 MiB each, fit into memory."""
+"""Records read at once: few enough that their payloads, up to 1 MiB each, fit into memory."""
+_ROWS_AT_ONCE = 2000
+"""Rows of one page of a search, which begins with the counts of all queues."""
 _BUDGET_S = 0.5
 
 
@@ -139,7 +141,7 @@ def _in_line(
 ) -> Iterator[TaskRow]:
     found, onward = 0, ""
     while found < limit:
-        count = min(limit - found, _AT_ONCE)
+        count = min(limit - found, _ROWS_AT_ONCE)
         page = search(client, wanted, after=onward, limit=count, budget_s=_BUDGET_S, redaction=hides)
         found += len(page.tasks)
         yield from page.tasks
