@@ -259,7 +259,7 @@ def _purge_group(client: Client, group: ErrorGroupView) -> int:
     with rising(group.dead, "deleting", "tasks") as progress:
         for found in filter(None, _of_group(client, group)):
             ids = [place.id for place in found]  # all of one shard
-            done += run_operation(broker_of(client), delete_all(keys_of(client), found[0].queue, ids))
+            done += run_operation(broker_of(client), delete_all(keys_of(client), found[0].queue, ids, dead_only=True))
             if progress:
                 progress(done)
     return done

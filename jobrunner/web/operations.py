@@ -189,6 +189,9 @@ class _OperationRun:
         return False
 
     def _change(self, queue: str, ids: Sequence[str]) -> int:
+        if self._action == "delete" and self._wanted is not None and self._wanted.state == "dead":
+            delete = delete_all(keys_of(self._client), queue, ids, dead_only=True)  # others may requeue meanwhile
+            return run_operation(broker_of(self._client), delete)
         if not self._step_ms:
             return change(self._client, self._action, queue, ids)
         start_ms = self._done * self._step_ms

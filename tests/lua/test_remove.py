@@ -23,6 +23,15 @@ def test_a_finished_task_leaves_the_history_and_counts_there(mail):
     assert mail.totals() == {"enqueued": 1, "succeeded": 1, "history_purged": 1}
 
 
+def test_what_is_dead_no_more_can_be_left(mail):
+    for name in ("dead", "again"):
+        mail.fail(mail.lease(name), fate="dead")
+    mail.run(tasks.requeue(mail.keys, ["again"], start_ms=0, step_ms=0, fields=[]))
+
+    assert mail.run(tasks.remove(mail.keys, ["dead", "again", "none"], dead_only=True)) == ["ok", "gone", "gone"]
+    assert (mail.ids("waiting"), mail.ids("dead"), mail.totals()["purged"]) == (["again"], [], 1)
+
+
 def test_a_task_that_a_worker_has_stays(mail):
     mail.lease("held")
     before = mail.snapshot()

@@ -309,9 +309,10 @@ def delete(keys: QueueKeys, task_id: str) -> Call[str]:
     return _delete.on(keys, tasks=keys.tasks, id=task_id)
 
 
-def remove(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
-    """Deletes tasks that no worker has. Reply for each id: 'ok', 'reserved' or 'gone'."""
-    return _remove.on(keys, rest=task_ids, tasks=keys.tasks)
+def remove(keys: QueueKeys, task_ids: Sequence[str], *, dead_only: bool = False) -> Call[list[str]]:
+    """Deletes tasks that no worker has, with `dead_only` those that are dead. Reply for each id: 'ok', 'reserved' or
+    'gone'."""
+    return _remove.on(keys, rest=task_ids, tasks=keys.tasks, dead_only="1" if dead_only else "")
 
 
 def run_now(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:

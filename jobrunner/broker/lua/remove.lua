@@ -1,15 +1,16 @@
 local waiting, scheduled, pending, dead, done, counters, outbox = unpack(KEYS)
-local now_ms, tasks = unpack(ARGV, 1, 2)
+local now_ms, tasks, dead_only = unpack(ARGV, 1, 3)
 -- remove: waiting, scheduled, dead or finished → gone, index and hash together, for tasks by their ids.
 -- KEYS  waiting, scheduled, pending, dead, done: zsets · counters, outbox: hashes
--- ARGV  now_ms: unused · tasks: prefix of the task hashes · then ids
--- reply a list, for each id: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone'
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · dead_only: '1' leaves what is not dead, '' · then ids
+-- reply a list, for each id: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone', also of one that is not dead any more
 -- Works on a server that is full.
 -- include numbers task_end error_groups
 
 local removed, finished = 0, 0
 
 local function remove_one(id)
+  if dead_only == '1' and not redis.call('ZSCORE', dead, id) then return 'gone' end
   if redis.call('ZSCORE', pending, id) then return 'reserved' end
   local was_done = redis.call('ZREM', done, id)
   local is_record = was_done == 1 and read_record(done, id)
@@ -26,7 +27,7 @@ local function remove_one(id)
 end
 
 local replies = {}
-for i = 3, #ARGV do replies[i - 2] = remove_one(ARGV[i]) end
+for i = 4, #ARGV do replies[i - 3] = remove_one(ARGV[i]) end
 if removed > 0 then redis.call('HINCRBY', counters, 'purged', removed) end
 if finished > 0 then redis.call('HINCRBY', counters, 'history_purged', finished) end
 return replies

@@ -159,10 +159,11 @@ def cancel_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
     return len(ids) - said.count("gone")
 
 
-def delete_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
-    """Deletes tasks of a queue that no worker has; returns how many."""
+def delete_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = False) -> Operation[int]:
+    """Deletes tasks of a queue that no worker has; returns how many. With `dead_only` one that was found dead, and is
+    requeued by now, is left."""
     at = keys.queue(queue)
-    deleted = (yield from ask(tasks.remove(at, ids))).count("ok")
+    deleted = (yield from ask(tasks.remove(at, ids, dead_only=dead_only))).count("ok")
     yield from relaying(keys, tags=[at.tag])
     return deleted
 

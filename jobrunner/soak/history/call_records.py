@@ -149,7 +149,7 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "move": _move,
     "cancel": lambda words: iter([[_text(words[2])]]),
     "delete": _ids(1),
-    "remove": _ids(1),
+    "remove": _ids(2),
     "run_now": _ids(1),
     "requeue": lambda words: _ids(4 + int(_text(words[3])))(words),
 }

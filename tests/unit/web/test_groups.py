@@ -1,6 +1,6 @@
 """The page of dead tasks opens with errors in groups; one group has its page, and is requeued or purged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,10 @@ from jobrunner.client.client import Client
 from jobrunner.inspector.audit import entries
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.inspector.live_snapshot import look
+from jobrunner.inspector.search import matching
+from jobrunner.inspector.task_rows import TaskPosition
 from jobrunner.task import Task, new_id
+from jobrunner.web import operations
 from jobrunner.web.operations import read_operation
 from tests.support.waiting import wait_for
 
@@ -125,6 +128,26 @@ def test_a_group_is_purged(browse: Callable[..., Any], failing: Client) -> None:
     assert finished(failing, answer).done == 3
     assert failing.queue("mail").counts()["dead"] == 1
     assert "deleting 3 dead tasks of group" in noted(failing, "dead.purge")
+
+
+def test_a_task_that_is_requeued_during_a_purge_is_not_deleted(
+    browse: Callable[..., Any], failing: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A purge beside a requeue deleted tasks that waited again: 18,250 of 58,500."""
+
+    def found_then_requeued(*args: Any) -> Iterator[list[TaskPosition]]:
+        for found in matching(*args):
+            failing.task(found[0].id, queue="mail").requeue()
+            yield found
+
+    monkeypatch.setattr(operations, "matching", found_then_requeued)
+
+    answer = browse().post_form("/dead/purge", {"queue": "mail"}, headers=JSON)
+
+    done = finished(failing, answer)
+    assert (done.done, done.refused) == (2, 1)
+    counts = failing.queue("mail").counts()
+    assert (counts["dead"], counts["waiting"]) == (0, 1)
 
 
 def test_nothing_happens_to_a_group_that_is_not_there(browse: Callable[..., Any], failing: Client) -> None:
