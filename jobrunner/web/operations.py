@@ -189,11 +189,9 @@ class _OperationRun:
         return False
 
     def _change(self, queue: str, ids: Sequence[str]) -> int:
-        if self._action == "delete" and self._wanted is not None and self._wanted.state == "dead":
-            delete = delete_all(keys_of(self._client), queue, ids, dead_only=True)  # others may requeue meanwhile
-            return run_operation(broker_of(self._client), delete)
         if not self._step_ms:
-            return change(self._client, self._action, queue, ids)
+            found_dead = self._wanted is not None and self._wanted.state == "dead"
+            return change(self._client, self._action, queue, ids, found_dead=found_dead)
         start_ms = self._done * self._step_ms
         requeue = requeue_all(keys_of(self._client), queue, ids, start_ms=start_ms, step_ms=self._step_ms)
         return run_operation(broker_of(self._client), requeue)
@@ -256,8 +254,11 @@ def filter_words(wanted: Filter) -> str:
     return " ".join(f"{name}={text}" for name, text in filter_fields(wanted).items())
 
 
-def change(client: Client, action: str, queue: str, ids: Sequence[str]) -> int:
-    """Does one of `CHANGES` with tasks of a queue; returns how many were changed."""
+def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found_dead: bool = False) -> int:
+    """Does one of `CHANGES` with tasks of a queue; returns how many were changed. Of tasks that were found dead those
+    are deleted that still are: another client may have requeued the others."""
+    if found_dead and action == "delete":
+        return run_operation(broker_of(client), delete_all(keys_of(client), queue, ids, dead_only=True))
     return run_operation(broker_of(client), CHANGES[action](keys_of(client), queue, ids))
 
 
