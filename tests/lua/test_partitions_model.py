@@ -5,7 +5,7 @@ import itertools
 from collections import Counter
 from fractions import Fraction
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jobrunner.broker.calls import leases, queues, tasks
@@ -144,6 +144,11 @@ class Checked:
                 self.limited.clear()
             self.configure(key_inflight=said)
         elif act == "rate":
+            if said and not self.goes_by_key():  # a queue without partitions forgets their buckets
+                prefix = self.mail.keys.waiting.decode().removesuffix("waiting")
+                gone = [key for key in self.level if not self.mail.raw.exists(f"{prefix}bucket:{key}")]
+                for key in gone:
+                    del self.level[key]
             self.has_rate = said
             self.configure(key_tokens=TOKENS if said else "", key_interval_us=INTERVAL_MS * 1000 if said else "")
         elif act == "fair":
@@ -153,6 +158,13 @@ class Checked:
             self.report(act, said)
 
 
+_FORGOTTEN = [
+    ("rate", True), ("push", [("a", 0, 0)] * TOKENS), ("reserve", 50), ("rate", False), ("fair", False), ("reserve", 1),
+    ("push", [("a", 0, 0)]), ("rate", True), ("reserve", 50),
+]  # fmt: skip
+
+
+@example(first={}, script=_FORGOTTEN)
 @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(first=st.sampled_from([{}, {"inflight": 1}, {"rate": True}]), script=st.lists(steps, min_size=20, max_size=50))
 def test_nothing_is_overlooked_and_no_limit_exceeded(line, clock, first, script):
