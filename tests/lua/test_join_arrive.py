@@ -296,6 +296,45 @@ def test_a_server_that_is_full_refuses_and_the_arrival_can_be_repeated(mail):
     assert arrive(mail, (0, "succeeded")) == "fired"
 
 
+@pytest.mark.parametrize("damaged", ["outbox", "arrival"])
+@pytest.mark.parametrize("rule", ["pass", "dead"])
+def test_an_end_can_be_repeated_when_a_damaged_key_is_repaired(mail, rule, damaged):
+    prepare(mail, rule=rule, total=1, task=rule == "dead", onward=FAR)
+    before, key = join_hash(mail), getattr(mail.keys, damaged)
+    mail.raw.delete(key)
+    mail.raw.rpush(key, "no such type")
+
+    with pytest.raises(ServerRefused):
+        arrive(mail, (0, "dead"))
+    assert join_hash(mail) == before
+    mail.raw.delete(key)
+
+    assert arrive(mail, (0, "dead")) == ("fired" if rule == "dead" else "posted")
+
+
+@pytest.mark.parametrize("damaged", ["waiting", "scheduled", "counters", "enqueued", "arrival", "wake"])
+def test_an_arrival_can_be_repeated_when_damage_to_the_queue_is_repaired(mail, damaged):
+    prepare(mail, **({"delay_ms": 1000} if damaged == "scheduled" else {}))
+    arrive(mail, (0, "succeeded", b"1"))
+    before, key = join_hash(mail), getattr(mail.keys, "counters" if damaged == "enqueued" else damaged)
+    mail.raw.delete(key)
+    if damaged == "enqueued":
+        mail.raw.hset(key, "enqueued", "many")
+    elif damaged == "arrival":
+        mail.raw.rpush(key, "no number")
+    else:
+        mail.raw.set(key, "no such type")
+
+    with pytest.raises(ServerRefused):
+        arrive(mail, (1, "succeeded", b"2"))
+    assert join_hash(mail) == before
+    mail.raw.delete(key)
+
+    assert arrive(mail, (1, "succeeded", b"2")) == "fired"
+    assert mail.ids("scheduled" if damaged == "scheduled" else "waiting") == ["then-j"]
+    assert mail.totals() == {"enqueued": 1}
+
+
 def test_a_join_given_up_fires_no_more_and_says_so(mail):
     prepare(mail, onward=FAR)
     assert mail.run(flows.abandon(mail.keys, "j")) == "posted"

@@ -13,9 +13,12 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- include numbers commands queue_position waiting_set task_end join_results
 
 local now = read_clock(now_ms)
-local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered')
+local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered',
+  'succeeded', 'dead', 'cancelled')
 local rule, total, fixed_results, onward = state[1], tonumber(state[2]), state[5], state[6]
 if not (rule and total) then return 'gone' end
+local known = (tonumber(state[8]) or 0) + (tonumber(state[9]) or 0) + (tonumber(state[10]) or 0)
+if not state[4] and (rule == 'dead' or known + (#ARGV - 2) / 3 >= total) then check_keys() end
 
 -- A death is not the end: the task may be put back into its queue and succeed. It is replaced, any other end stays.
 local function note(member, outcome, result)

@@ -108,6 +108,15 @@ local function start_join_task(joining, words, now)
   return task[1]
 end
 
+-- Raises an error when a key that a join writes as it goes on is damaged. Called before an arrival is noted: one that
+-- is noted changes nothing when it is repeated, so a join that failed after it would never go on.
+local function check_keys()
+  for _, set in ipairs({waiting, scheduled, wake}) do redis.call('ZCARD', set) end
+  redis.call('STRLEN', arrival)
+  redis.call('HLEN', outbox)
+  if redis.call('HEXISTS', counters, 'enqueued') == 1 then redis.call('HINCRBY', counters, 'enqueued', 0) end
+end
+
 local TOO_LARGE = ' steps before it are more than 16 MiB together: let them return less, such as where they stored it, '
 local SEND_AGAIN = 'and send the flow again'
 
