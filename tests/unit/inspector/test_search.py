@@ -13,6 +13,7 @@ import redis
 from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption
+from jobrunner.inspector import search as search_module
 from jobrunner.inspector.search import Filter, latest, matching, search
 from jobrunner.redaction import Redaction
 from jobrunner.task import Task
@@ -227,6 +228,21 @@ def test_a_search_that_has_no_time_says_how_far_it_came_and_goes_on(client: Clie
     assert (first.tasks, first.timed_out, first.searched, first.total) == ([], True, 250, 1200)
     found = pages(client, Filter(id="t1199"), budget_s=0)
     assert found == ["t1199"]
+
+
+def test_the_time_of_a_search_is_not_that_of_counting_queues(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(client, 1200)
+    passed = [0.0]
+
+    def slowly(*args: Any) -> Any:
+        passed[0] += 1.0
+        return counted(*args)
+
+    counted = search_module._lines
+    monkeypatch.setattr(search_module, "_lines", slowly)
+    monkeypatch.setattr(search_module, "perf_counter", lambda: passed[0])
+
+    assert search(client, Filter(id="none"), budget_s=0.1).searched == 1200
 
 
 @pytest.mark.parametrize(("wanted", "first"), [(Filter(), 50), (Filter(type="Send"), 50), (Filter(type="none"), 0)])
