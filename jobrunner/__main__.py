@@ -16,8 +16,8 @@ def main() -> None:
         where, other = Path(__file__).parent, OTHER_DISTRIBUTION
         sys.exit(f"Error: another project's package {other!r} was installed over {DISTRIBUTION!r} in {where}: {REPAIR}")
     _open_standard_streams()
-    _escape_what_cannot_be_encoded()
     try:
+        _escape_what_cannot_be_encoded()
         from jobrunner.cli.main import main as command
     except KeyboardInterrupt:  # before the command listens, which takes a fifth of a second
         sys.exit(130)

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,6 +33,12 @@ def printed(cli: object, monkeypatch: pytest.MonkeyPatch) -> Prints:
 
 def test_a_character_that_the_encoding_lacks_is_escaped(printed: Prints) -> None:
     assert rb"redis://\u2026" in printed("--help")
+
+
+def test_an_interruption_before_the_command_is_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobrunner.__main__._escape_what_cannot_be_encoded", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit, match="130"):
+        main()
 
 
 def test_json_stays_json(printed: Prints, client: Client) -> None:
