@@ -90,8 +90,10 @@ class Drivers(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 11))
     def take(self, count: int) -> None:
-        line = self.ids(self.keys.waiting)
+        before = self.ids(self.keys.waiting)
+        line = [one for one in before if one not in self.flagged]  # what was cancelled in a batch is dropped
         lease = self.batches.take(count, lease_s=LEASE_MS / 1000)
+        self.fate |= dict.fromkeys(self.flagged.intersection(before).difference(self.ids(self.keys.waiting)), "gone")
         self.reconcile()
         if lease is None:
             assert not line
