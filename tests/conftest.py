@@ -70,11 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Passes the choice to all processes of the run, before the first of them starts a server."""
     os.environ[VARIABLE] = config.getoption("--server")
     if not hasattr(config, "workerinput"):
-        wanted = _MUST_HAVE.match(config.getoption("markexpr"))
-        if wanted and wanted[1] == "spark" and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-            from tests.support.java import ClassArchive  # imports parts of jobrunner that need PySpark
-
-            config.add_cleanup(ClassArchive().remove)
         return
     # nohup and `&` ignore signals that processes under test must receive
     signal.signal(signal.SIGINT, signal.default_int_handler)

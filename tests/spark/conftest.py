@@ -17,11 +17,14 @@ from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_run import BatchRun, plan_of
 from jobrunner.spark.station.driver import build_driver
-from tests.support.java import java_options
 
 HERE = Path(__file__).parent
 SMALL = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
-os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
+# Every JVM of these tests, also those of processes that they start, lives for seconds or minutes and sees tens of rows:
+# Java's optimising compiler would cost as much processor time as all of its work, and the classes that Spark compiles
+# for each query a fifth of the rest.
+_INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_INTERPRETED}")
 
 
 @pytest.hookimpl(tryfirst=True)
