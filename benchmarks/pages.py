@@ -42,7 +42,7 @@ from jobrunner.cli.main import main as command_line
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import within
 from jobrunner.etl import Pipeline
-from jobrunner.inspector.search import Filter
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.task import Task, new_id
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback

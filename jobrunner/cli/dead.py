@@ -40,7 +40,8 @@ from jobrunner.client.operations.task import delete_all
 from jobrunner.errors import TaskGone
 from jobrunner.formatting import counted, curve
 from jobrunner.inspector.error_groups import ErrorGroupView, find_group, no_such_group, read_groups
-from jobrunner.inspector.search import Filter, matching
+from jobrunner.inspector.search import matching
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.task_rows import TaskPosition, dead_ids
 from jobrunner.task import TaskState
 

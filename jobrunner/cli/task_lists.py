@@ -20,7 +20,8 @@ from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import cut
 from jobrunner.inspector.attempts import with_begun_attempts
-from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, latest, matching, search, total_of
+from jobrunner.inspector.search import EXAMINED_AT_ONCE, latest, matching, search, total_of
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.task_rows import LATEST_FIRST, STATES, TaskPosition, TaskRow, read_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
 from jobrunner.task import ENCRYPTED, TaskState

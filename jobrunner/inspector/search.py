@@ -13,18 +13,18 @@ import base64
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 
 import msgspec
 
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls.search import LONGEST_PAYLOAD, Match, SearchChunk, search_state, state_size
+from jobrunner.broker.calls.search import SearchChunk, search_state, state_size
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, perf_counter
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector import task_rows
+from jobrunner.inspector.search_filter import Filter, match_of, without_hidden
 from jobrunner.inspector.shards import with_shards
 from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
@@ -40,34 +40,6 @@ _LINES_AT_ONCE = 100
 _MOST_CALLS = 20
 _FEW = 8
 _LONGEST_ID = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """A search filter; an empty field matches everything. Texts match substrings, ignoring the case of ASCII."""
-
-    queue: str = ""
-    state: str = ""
-    type: str = ""
-    """The job, its whole name."""
-    job: str = ""
-    """A part of the job's name."""
-    error: str = ""
-    id: str = ""
-    """A part of the id."""
-    param: str = ""
-    """A part of the payload, as it is stored (JSON); or `name=value`, the whole value of a parameter."""
-    group: str = ""
-    """The id of a group of errors: only tasks that died with one of them."""
-    since: datetime | None = None
-    """The earliest time: of death, of finishing or when it is due; of waiting and pending tasks that of enqueueing."""
-    until: datetime | None = None
-    """The same time is before this."""
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether tasks have to be examined one by one: more is asked for than a queue and a state."""
-        return self != Filter(queue=self.queue, state=self.state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +107,7 @@ def search(
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
             break
         for chunk in _chunks(client, wanted, lines[at : at + _LINES_AT_ONCE], limit - len(found), here, order):
-            rows = _rows(client, lines[at], _shown(chunk, wanted, redaction))
+            rows = _rows(client, lines[at], without_hidden(chunk, wanted, redaction))
             if len(found) + len(rows) > limit:  # the next call reads as many as fit: a cursor is behind whole chunks
                 break
             found += rows
@@ -160,7 +132,7 @@ def matching(client: Client, wanted: Filter, redaction: Redaction | None = None)
     for line in _lines(client, wanted):
         newest = line.state in LATEST_FIRST
         for chunk in _all_chunks(client, wanted, line, EXAMINED_AT_ONCE, newest=newest, payloads=False):
-            shown = _shown(chunk, wanted, redaction)
+            shown = without_hidden(chunk, wanted, redaction)
             yield [_place(line, task_id, score) for task_id, score, _ in shown.tasks]
 
 
@@ -176,7 +148,7 @@ def latest(
         for chunk in _all_chunks(client, wanted, line, each, newest=True, payloads=True):
             if examined is not None:
                 examined(chunk.read)
-            yield from _rows(client, line, _shown(chunk, wanted, redaction))
+            yield from _rows(client, line, without_hidden(chunk, wanted, redaction))
 
     return heapq.merge(*map(of_line, lines), key=lambda row: row.when or from_ms(0), reverse=True)
 
@@ -192,7 +164,7 @@ def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
     states = [wanted.state] if wanted.state else _states(wanted)
     keys = [keys_of(client).queue(name) for name in names]
     if len(keys) * len(states) <= _FEW:
-        calls = [state_size(one, state, _match(wanted)) for state in states for one in keys]
+        calls = [state_size(one, state, match_of(wanted)) for state in states for one in keys]
         sizes = broker_of(client).run_many(calls)
     else:
         stands = [stand for some in broker_of(client).run_many(bulk_counts(keys)) for stand in some]
@@ -242,19 +214,6 @@ def _write_cursor(cursor: _Cursor) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(short)).decode()
 
 
-def _match(wanted: Filter) -> Match:
-    return Match(
-        id_part=wanted.id,
-        type=wanted.type,
-        job_part=wanted.job,
-        error_part=wanted.error,
-        payload_part=_parts(wanted.param),
-        group=wanted.group,
-        since_ms=wanted.since.timestamp() * 1000 if wanted.since else None,
-        until_ms=wanted.until.timestamp() * 1000 if wanted.until else None,
-    )
-
-
 def _chunks(
     client: Client, wanted: Filter, lines: list[_Stretch], most: int, here: _Cursor | None, order: str
 ) -> list[SearchChunk]:
@@ -295,59 +254,9 @@ def _call(
         most=most,
         after=(here.score, here.id) if here else ("", ""),
         newest=newest,
-        match=_match(wanted),
+        match=match_of(wanted),
         payloads=payloads,
     )
-
-
-def _shown(chunk: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:
-    if redaction is None or not (wanted.param or wanted.error):
-        return chunk
-    kept = chunk.tasks
-    if wanted.param:
-        parts = _parts(wanted.param).lower().splitlines()
-        kept = [one for one in kept if _is_in_what_is_shown(one[2]["payload"], parts, redaction)]
-    if part := wanted.error.lower():
-        kept = [one for one in kept if _is_in_shown_error(one[2]["error"], part, redaction)]
-    return replace(chunk, tasks=kept)
-
-
-def _is_in_shown_error(error: str, part: str, redaction: Redaction) -> bool:
-    shown = redaction.text(error)
-    if shown == error:
-        return True  # the server compares letters beyond ASCII otherwise
-    return part in shown.lower()
-
-
-def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -> bool:
-    try:
-        value = msgspec.json.decode(payload)
-    except (msgspec.MsgspecError, RecursionError):
-        return len(payload) <= LONGEST_PAYLOAD  # not JSON, so without names; or cut
-    shown = redaction.shown(value)
-    text = msgspec.json.encode(shown).decode().lower()
-    return shown == value or any(part in text for part in parts)
-
-
-def _parts(param: str) -> str:
-    """Substrings of which a matching payload contains one, a line each. Of `name=value` they are the whole value in
-    JSON: a text has quotes, and a comma or a brace is behind a number, true, false or null."""
-    name, sign, value = param.partition("=")
-    if not sign or not name.strip().isidentifier():
-        return param.replace("\n", "\\n")  # as JSON has it; two lines would be two parts
-    key, value = f'"{name.strip()}":', value.strip()
-    parts = [f"{key}{msgspec.json.encode(value).decode()}"]
-    if _is_json(value.lower()) and "\n" not in value:
-        parts += [f"{key}{value},", f"{key}{value}}}"]
-    return "\n".join(parts)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return True
 
 
 def _next(lines: list[_Stretch], at: int, here: _Cursor | None, chunk: SearchChunk) -> tuple[int, _Cursor | None]:

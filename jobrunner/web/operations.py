@@ -26,7 +26,8 @@ from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector import audit
-from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, total_of
+from jobrunner.inspector.search import EXAMINED_AT_ONCE, matching, total_of
+from jobrunner.inspector.search_filter import Filter
 
 CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] = {
     "requeue": requeue_all,

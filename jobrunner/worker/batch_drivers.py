@@ -1,4 +1,4 @@
-"""The drivers of a worker: those who read whole batches from a queue, in place of its fetch loop."""
+"""The batch drivers of a worker. A driver reads a queue in whole batches, in place of the fetch loop."""
 
 import threading
 from collections.abc import Callable, Iterable

@@ -17,7 +17,8 @@ from jobrunner import Client, Worker, chain, group
 from jobrunner.broker.calls import batch_log
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.inspector.error_groups import read_groups
-from jobrunner.inspector.search import Filter, search
+from jobrunner.inspector.search import search
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.jobs.batch_record import BatchRecord, write_record
 from jobrunner.task import Task
 from tests.browser.accessible import problems

@@ -7,7 +7,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.client.client import keys_of
-from jobrunner.inspector.search import Filter
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.task import Task
 from jobrunner.web.operations import Operations, ask_to_stop, read_operation
 from tests.support.waiting import wait_for

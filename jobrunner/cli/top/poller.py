@@ -21,7 +21,8 @@ from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
 from jobrunner.inspector.live_snapshot import WENT_WRONG, LiveRates, LiveSnapshot, live_rates_of, look
-from jobrunner.inspector.search import Filter, matching, search
+from jobrunner.inspector.search import matching, search
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.task_rows import first_rows
 
 Change = Callable[[Screen], Screen]

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from jobrunner.clock import from_ms
 from jobrunner.formatting import instant, rate
-from jobrunner.inspector.search import Filter
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import Operation, ask_to_stop, filter_fields, filter_words, read_operation
 from jobrunner.web.routing import Action, Context, Done, Page, Values

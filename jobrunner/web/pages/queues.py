@@ -12,7 +12,7 @@ from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
 from jobrunner.inspector.limit_use import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
-from jobrunner.inspector.search import Filter
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.snapshot import is_known
 from jobrunner.inspector.stats import by_queue, jobs_of, read_window
 from jobrunner.inspector.task_rows import STATES, first_rows

@@ -15,7 +15,8 @@ from jobrunner.formatting import counted
 from jobrunner.formatting import rate as per_second
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView, find_group, no_such_group, read_groups
-from jobrunner.inspector.search import ORDERS, STATES, Filter, SearchPage, search
+from jobrunner.inspector.search import ORDERS, STATES, SearchPage, search
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.web.auth import Role
 from jobrunner.web.errors import NotAllowed, NotThere, Refused

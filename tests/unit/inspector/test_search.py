@@ -14,7 +14,8 @@ from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector import search as search_module
-from jobrunner.inspector.search import Filter, latest, matching, search
+from jobrunner.inspector.search import latest, matching, search
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.redaction import Redaction
 from jobrunner.task import Task
 

@@ -13,7 +13,8 @@ from jobrunner.coordinator.records import DeathEvents, StatsSampler
 from jobrunner.inspector.doctor.workload import types_checks
 from jobrunner.inspector.lag import read_lags
 from jobrunner.inspector.live_snapshot import look
-from jobrunner.inspector.search import Filter, search
+from jobrunner.inspector.search import search
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.snapshot import overview, queue_views
 from jobrunner.inspector.stats import by_queue
 from jobrunner.inspector.task_rows import first_rows, list_tasks
