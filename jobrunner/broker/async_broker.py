@@ -40,13 +40,16 @@ T = TypeVar("T")
 
 
 async def has_died_async(connection: Any) -> bool:
-    """The same for asyncio."""
-    for _ in range(2):
-        await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
+    """The same for asyncio. One that cannot be told, as its user is cancelled, is closed."""
     try:
+        for _ in range(2):
+            await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
         return bool(await connection.can_read())
     except BROKEN:
         return True
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 class AsyncBroker:
@@ -206,7 +209,11 @@ class AsyncBroker:
         if connection is None or sentinels is None:
             return connection
         if sentinels.is_due:
-            has_moved = await asyncio.to_thread(sentinels.name_another, connection)
+            try:
+                has_moved = await asyncio.to_thread(sentinels.name_another, connection)
+            except asyncio.CancelledError:
+                await connection.disconnect(nowait=True)
+                raise
         else:
             has_moved = sentinels.name_another(connection)
         if not has_moved:

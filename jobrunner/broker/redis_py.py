@@ -209,6 +209,9 @@ class AsyncRedisPyConnection:
             cause = error.__cause__
             said = cause if isinstance(cause, (theirs.AuthenticationError, theirs.ResponseError)) else error
             raise translated(said) from error
+        except BaseException:  # redis-py leaves it open when its caller is cancelled while it greets the server
+            await self.disconnect(nowait=True)
+            raise
         try:
             if self._check is not None:
                 await self._check(self)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from jobrunner.broker import redis_py
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
@@ -492,6 +493,30 @@ def test_a_coroutine_that_is_cancelled_leaves_no_reply_behind(start_server, mail
         return found
 
     assert asyncio.run(cancelled_in_mid_call()) == b"right"
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_coroutine_that_is_cancelled_leaves_no_connection_open(start_server, monkeypatch, rests):
+    own = start_server()
+    opened: list[Any] = []
+    make = redis_py.open_async
+    monkeypatch.setattr(redis_py, "open_async", lambda *given: opened.append(make(*given)) or opened[-1])
+
+    async def cancelled_after(turns: int) -> int:
+        driver = AsyncBroker(Endpoint(own.url))
+        if rests:
+            await driver.run(command("PING", read=bytes))
+        asking = asyncio.create_task(driver.run(command("PING", read=bytes, repeatable=False)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        await driver.close()
+        return sum(one._connection.is_connected for one in opened)
+
+    assert [asyncio.run(cancelled_after(turns)) for turns in range(16)] == [0] * 16
+    assert opened
 
 
 def _in_child(driver: Broker, keys: Any, pipe: Any) -> None:
