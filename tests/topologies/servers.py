@@ -5,6 +5,7 @@ All listen on loopback at ports that were free, and end with the process that st
 
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -123,7 +124,7 @@ class Behind:
         )
 
     def wait_replicated(self, timeout_s: float = 60) -> None:
-        """Returns when every other server follows the primary."""
+        """Returns when every other server follows the primary, and has what was written until now."""
         wait_for(lambda: self._in_sync(len(self.servers) - 1), timeout_s=timeout_s)
 
     def cut_replicas_off(self) -> None:
@@ -141,7 +142,10 @@ class Behind:
     def _in_sync(self, replicas: int) -> bool:
         first = self.primary() if hasattr(self, "sentinels") else self.servers[0]
         said = first.ask("INFO", "replication").decode()
-        return said.count("state=online") == replicas
+        if said.count("state=online") != replicas:
+            return False
+        others = (one.ask("INFO", "replication").decode() for one in self.servers if one is not first)
+        return all(_offset(other) >= _offset(said) for other in others)
 
     def _sentinel(self, down_after_ms: int) -> Node:
         settings = self.folder / f"sentinel{next(_ports)}.conf"
@@ -233,6 +237,13 @@ class Spread:
         if "cluster_state:ok" not in told or f"cluster_slots_ok:{SLOTS}" not in told:
             return False
         return node.role() == "master" or "master_link_status:up" in node.ask("INFO", "replication").decode()
+
+
+def _offset(replication: str) -> int:
+    """How far a server is in what is replicated, by its INFO."""
+    found = re.search(r"^(?:slave_repl_offset|master_repl_offset):(\d+)", replication, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 def free_port() -> int:
