@@ -139,6 +139,9 @@ def moves(
     """Returns the calls that move these; checks everything before anything is sent. Raises as `move_many`."""
     if not held:
         return []
+    most_hops = check_whole(max_hops, "max_hops", minimum=0)
+    if headers is not None:
+        write_headers(headers)  # raises for what are none, before they are merged with those of each lease
     to, chosen = ref.neighbour(queue), check_priority(priority)
     place, delay_ms = "" if chosen is None else chosen, seconds(delay, option="delay") * 1000
     fields = [
@@ -148,7 +151,7 @@ def moves(
     yield from _check_target(ref, to.name)
     said = [(one.id, one.token, place, delay_ms, words) for one, words in zip(held, fields, strict=True)]
     parts = sliced(said, lambda report: sum(map(len, report[4])), most=MOVED_AT_ONCE)
-    return [leases.move(ref.keys, to, part, max_hops=max_hops) for part in parts]
+    return [leases.move(ref.keys, to, part, max_hops=most_hops) for part in parts]
 
 
 def _moved_fields(

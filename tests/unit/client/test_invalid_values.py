@@ -70,6 +70,12 @@ def test_odd_values_of_reports_are_refused_and_the_lease_stays(client: Client) -
         queue.rollback_many([lease], 0, error=None)  # type: ignore[arg-type]
     with pytest.raises(InvalidName, match="queue name"):
         lease.move(7)  # type: ignore[arg-type]
+    for odd in (None, True, "1", "x", -1, 1.5, HUGE):
+        with pytest.raises(InvalidOption, match="max_hops"):
+            lease.move("next", max_hops=odd)
+    for odd in ("x", 0, ["a"], {"a": 1}):
+        with pytest.raises(InvalidOption, match="header"):
+            queue.move_many([lease], "next", headers=odd)  # type: ignore[arg-type]
 
     assert lease.commit()
 
