@@ -36,14 +36,13 @@ from jobrunner.cli.task_lists import (
 )
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.task import delete_all
+from jobrunner.client.operations.task import cancel_all, delete_all
 from jobrunner.errors import TaskGone
 from jobrunner.formatting import counted, curve
 from jobrunner.inspector.error_groups import ErrorGroupView, find_group, no_such_group, read_groups
 from jobrunner.inspector.search import matching
 from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.task_rows import TaskPosition, dead_ids
-from jobrunner.task import TaskState
 
 _TREND_WIDTH = 12
 _EXAMPLES = """\b
@@ -284,11 +283,11 @@ def _purge_all(client: Client, queue: str, count: int) -> int:
 def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:
     done = 0
     for one in ids:
-        task = client.task(one, queue=queue)
         try:
-            done += task.state is TaskState.DEAD and task.cancel()
+            record = client.task(one, queue=queue).record()
         except TaskGone:
             continue
+        done += run_operation(broker_of(client), cancel_all(keys_of(client), record.queue, [one], dead_only=True))
     return done
 
 

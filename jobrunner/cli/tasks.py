@@ -163,22 +163,23 @@ def _cancel_all(
             raise Refusal(nothing_found(queue, state or " or ".join(_CANCELLED), conditions))
         what = counted(len(chosen), f"{state or 'open'} task")
         confirm(f"Cancel {what}{where}{conditions}?", yes=yes)
-        done = _cancel_each(client, chosen)
+        done = _cancel_each(client, chosen, dead_only=state == "dead")
         note(client, "task.cancel", f"{queue or 'all queues'}{conditions}", f"cancelled {counted(done, 'task')}")
     if shared.as_json:
         answer_json({"queue": queue, "matched": len(chosen), "cancelled": done})
     else:
-        rest = f", {counted(len(chosen) - done, 'task')} ended meanwhile" if done < len(chosen) else ""
+        why = "ended or requeued" if state == "dead" else "ended"
+        rest = f", {counted(len(chosen) - done, 'task')} {why} meanwhile" if done < len(chosen) else ""
         echo(f"{'asked to stop' if state == 'pending' else 'cancelled'} {counted(done, 'task')}{where}{rest}")
 
 
-def _cancel_each(client: Client, chosen: list[TaskPosition]) -> int:
+def _cancel_each(client: Client, chosen: list[TaskPosition], *, dead_only: bool) -> int:
     done = seen = 0
     with rising(len(chosen), "cancelling", "tasks") as progress:
         for queue, places in groupby(sorted(chosen, key=lambda one: one.queue), key=lambda one: one.queue):
             rest = iter(places)
             while ids := [place.id for place in islice(rest, _AT_ONCE)]:
-                done += run_operation(broker_of(client), cancel_all(keys_of(client), queue, ids))
+                done += run_operation(broker_of(client), cancel_all(keys_of(client), queue, ids, dead_only=dead_only))
                 seen += len(ids)
                 if progress is not None:
                     progress(seen)

@@ -257,9 +257,10 @@ def filter_words(wanted: Filter) -> str:
 
 def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found_dead: bool = False) -> int:
     """Does one of `CHANGES` with tasks of a queue; returns how many were changed. Of tasks that were found dead those
-    are deleted that still are: another client may have requeued the others."""
-    if found_dead and action == "delete":
-        return run_operation(broker_of(client), delete_all(keys_of(client), queue, ids, dead_only=True))
+    are deleted or cancelled that still are: another client may have requeued the others."""
+    if found_dead and action in ("cancel", "delete"):
+        end = cancel_all if action == "cancel" else delete_all
+        return run_operation(broker_of(client), end(keys_of(client), queue, ids, dead_only=True))
     return run_operation(broker_of(client), CHANGES[action](keys_of(client), queue, ids))
 
 

@@ -127,3 +127,18 @@ def test_a_server_that_is_full_takes_it(mail, held):
         assert cancelled(mail, "a") == ("reserved" if held else "ok")
     finally:
         mail.raw.config_set("maxmemory", 0)
+
+
+def test_what_is_dead_no_more_can_be_left(mail):
+    mail.lease("held")
+    for name in ("dead", "again"):
+        mail.fail(mail.lease(name), fate="dead")
+    mail.run(tasks.requeue(mail.keys, ["again"], start_ms=0, step_ms=0, fields=[]))
+    before = mail.snapshot()
+
+    for name in ("held", "again", "none"):
+        assert mail.run(tasks.cancel(mail.keys, name, keep_ms=60_000, dead_only=True)) == "gone"
+
+    assert mail.snapshot() == before
+    assert mail.run(tasks.cancel(mail.keys, "dead", keep_ms=60_000, dead_only=True)) == "ok"
+    assert (mail.ids("dead"), mail.ids("waiting"), mail.ids("pending")) == ([], ["again"], ["held"])

@@ -150,10 +150,13 @@ def requeue_all(
     return (yield from ask(tasks.requeue(keys.queue(queue), ids, start_ms=start_ms, step_ms=step_ms))).count("ok")
 
 
-def cancel_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
-    """Cancels tasks of a queue, or asks those that run to stop; returns how many."""
+def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = False) -> Operation[int]:
+    """Cancels tasks of a queue, or asks those that run to stop; returns how many. With `dead_only` one that was found
+    dead, and is requeued by now, is left."""
     at = keys.queue(queue)
-    said: list[str] = yield [tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS) for one in ids]
+    said: list[str] = yield [
+        tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS, dead_only=dead_only) for one in ids
+    ]
     if "posted" in said:
         yield from relaying(keys, tags=[at.tag])
     return len(ids) - said.count("gone")

@@ -10,8 +10,10 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
+from jobrunner.client.task_handle import TaskHandle
 from jobrunner.inspector.audit import entries
 from jobrunner.task import Task, new_id
+from jobrunner.task_record import TaskRecord
 
 Says = Callable[..., Any]
 
@@ -219,3 +221,23 @@ def test_a_purge_whose_reply_was_lost_does_not_say_that_there_was_nothing(
     said = cli("dead", "purge", "mail", "--all", "--yes")
 
     assert (said.code, said.out.strip()) == (0, "deleted 50 dead tasks of queue mail")
+
+
+def test_a_task_that_is_requeued_meanwhile_is_not_purged_by_its_id(
+    cli: Says, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = kill(client, "one", "two")
+
+    def read_then_requeue(task: TaskHandle[Any]) -> TaskRecord:
+        record = read(task)
+        if task.id == one:
+            client.task(one).requeue()
+        return record
+
+    read = TaskHandle.record
+    monkeypatch.setattr(TaskHandle, "record", read_then_requeue)
+
+    assert cli("dead", "purge", "mail", "--id", one, "--id", two, "--yes").out == (
+        "deleted 1 dead task of queue mail, 2 were named\n"
+    )
+    assert (client.queue("mail").ids("dead"), client.queue("mail").ids("waiting")) == ([], [one])

@@ -9,8 +9,11 @@ import pytest
 from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.cli import output
+from jobrunner.cli import tasks as cli_tasks
+from jobrunner.cli.task_lists import matching_tasks
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.formatting import display_width
+from jobrunner.inspector.task_rows import TaskPosition
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task, TaskState, new_id
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
@@ -209,6 +212,22 @@ def test_a_bulk_cancel_leaves_what_runs_and_what_is_dead(
     assert cli("tasks", "cancel", "--param", "customer", "--yes").code == 1
     assert cli("tasks", "cancel").code == 2
     assert cli("tasks", "cancel", mixed["dead"], "--param", "customer").code == 2
+
+
+def test_a_bulk_cancel_of_the_dead_leaves_what_is_requeued_meanwhile(
+    cli: Callable[..., Any], client: Client, mixed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found_then_requeued(*args: Any) -> list[TaskPosition]:
+        found = matching_tasks(*args)
+        assert client.task(mixed["dead"], queue="crash").requeue()
+        return found
+
+    monkeypatch.setattr(cli_tasks, "matching_tasks", found_then_requeued)
+
+    assert cli("tasks", "cancel", "--queue", "crash", "--state", "dead", "--yes").out == (
+        "cancelled 0 tasks of queue crash, 1 task ended or requeued meanwhile\n"
+    )
+    assert client.task(mixed["dead"], queue="crash").state is TaskState.WAITING
 
 
 def test_a_bulk_cancel_is_not_bounded_by_a_page(cli: Callable[..., Any], client: Client) -> None:

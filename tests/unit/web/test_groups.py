@@ -130,8 +130,11 @@ def test_a_group_is_purged(browse: Callable[..., Any], failing: Client) -> None:
     assert "deleting 3 dead tasks of group" in noted(failing, "dead.purge")
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/dead/purge", {}), ("/tasks/bulk", {"action": "cancel", "all": "1", "state": "dead"})]
+)
 def test_a_task_that_is_requeued_during_a_purge_is_not_deleted(
-    browse: Callable[..., Any], failing: Client, monkeypatch: pytest.MonkeyPatch
+    browse: Callable[..., Any], failing: Client, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, str]
 ) -> None:
     """A purge beside a requeue deleted tasks that waited again: 18,250 of 58,500."""
 
@@ -142,7 +145,7 @@ def test_a_task_that_is_requeued_during_a_purge_is_not_deleted(
 
     monkeypatch.setattr(operations, "matching", found_then_requeued)
 
-    answer = browse().post_form("/dead/purge", {"queue": "mail"}, headers=JSON)
+    answer = browse().post_form(path, {"queue": "mail", **fields}, headers=JSON)
 
     done = finished(failing, answer)
     assert (done.done, done.refused) == (2, 1)
