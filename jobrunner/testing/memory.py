@@ -9,7 +9,8 @@ from jobrunner.broker.calls.tasks import full
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, split_queue, tag_of_id
 from jobrunner.client.async_client import AsyncClient
-from jobrunner.client.client import Client
+from jobrunner.client.async_queue import AsyncQueue
+from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import configured_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.operations.enqueue import QueueRef, batches
@@ -26,8 +27,8 @@ from jobrunner.retry import seconds
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task, TaskState, check_size
 from jobrunner.testing.flows import AsyncMemoryFlowHandle, Begun, MemoryFlow, MemoryFlowHandle, MemoryJoins, signals_of
-from jobrunner.testing.memory_queue import KeptSettings, MemoryQueue
-from jobrunner.testing.memory_task import AsyncMemoryHandle, MemoryBroker, MemoryHandle, MemoryTask
+from jobrunner.testing.memory_queue import AsyncMemoryQueue, KeptSettings, MemoryQueue
+from jobrunner.testing.memory_task import AsyncMemoryBroker, AsyncMemoryHandle, MemoryBroker, MemoryHandle, MemoryTask
 
 _PREFIX = "testing"
 
@@ -261,6 +262,7 @@ class AsyncMemoryClient(AsyncClient):
     def __init__(self, of: MemoryClient) -> None:
         super().__init__(of.settings.url, of.settings.prefix, middleware=of.settings.middleware)
         self._of = of
+        self._broker = AsyncMemoryBroker(broker_of(of))
 
     async def close(self) -> None:
         """Nothing to end: it may be used on."""
@@ -268,6 +270,11 @@ class AsyncMemoryClient(AsyncClient):
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task that was enqueued here. Raises TaskGone, and as AsyncClient.task."""
         return AsyncMemoryHandle(self, self._of.entry(task_id, queue), self._of.cancel)
+
+    def queue(self, name: str) -> AsyncQueue:
+        """As MemoryClient.queue."""
+        ref = QueueRef(self._keys, None, name, self.settings.payload_limit)
+        return AsyncMemoryQueue(self._broker, ref, self._of.queue(name))
 
     async def queues(self) -> list[str]:
         """Queues that something was enqueued into."""

@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Unpack
 
+from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
@@ -80,3 +82,26 @@ class MemoryQueue(Queue):
 
     def is_paused(self) -> bool:
         return self._kept.is_paused
+
+
+class AsyncMemoryQueue(AsyncQueue):
+    """The asyncio twin of a MemoryQueue."""
+
+    def __init__(self, broker: AsyncBroker, ref: QueueRef, of: Queue) -> None:
+        super().__init__(broker, ref)
+        self._of = of
+
+    async def configure(self, **options: Unpack[SettingKeywords]) -> None:
+        self._of.configure(**options)
+
+    async def settings(self) -> QueueSettings:
+        return self._of.settings()
+
+    async def pause(self, for_: Duration | None = None) -> None:
+        self._of.pause(for_)
+
+    async def resume(self) -> None:
+        self._of.resume()
+
+    async def is_paused(self) -> bool:
+        return self._of.is_paused()

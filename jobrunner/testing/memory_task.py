@@ -1,10 +1,11 @@
 """Tasks without a server: their states, the handles on them, and the broker that replaces a connection."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, TypeAlias, cast
 
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.connect import Endpoint
@@ -209,3 +210,26 @@ class MemoryBroker(Broker):
 
     def _refuse(self, what: str) -> NoReturn:
         raise UsageError(f"{self._where} has no server for {what!r}; use the fixture jobrunner_client for this test")
+
+
+class AsyncMemoryBroker(AsyncBroker):
+    """The asyncio twin of a MemoryBroker, for any event loop."""
+
+    def __init__(self, of: Broker) -> None:
+        super().__init__(of.endpoint)
+        self._of = of
+
+    async def run(self, call: Call[Any]) -> Any:
+        return self._of.run(call)
+
+    async def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._of.run_many(calls)
+
+    async def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._of.run_many(calls)
+
+    async def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._of.run_many(calls)
+
+    async def open_blocking(self, key: bytes) -> Any:
+        return self._of.open_blocking(key)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Cancel, Fail, Job, RateLimit, Unique, chain, current_task, group, job
+from jobrunner import Cancel, Fail, Job, RateLimit, Unique, async_client, chain, current_task, group, job
 from jobrunner.errors import DuplicateTask, InvalidOption, QueueFull, TaskCancelled, TaskFailed, TaskTimeout, UsageError
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import Enqueued, inline
@@ -219,6 +219,25 @@ def test_a_paused_queue_keeps_its_tasks_waiting() -> None:
         assert (waiting.state, Total("runs").enqueue().state) == ("waiting", "succeeded")
         current_client().queue("maths").resume()
         assert add.enqueue(2).result() == 2
+
+
+def test_settings_of_a_queue_are_there_in_asyncio_and_all_else_is_refused() -> None:
+    async def pause() -> tuple[int, str, str]:
+        async with async_client() as client:
+            queue = client.queue("maths")
+            await queue.configure(max_size=7)
+            await queue.pause()
+            assert await queue.is_paused()
+            held = (await (await add.aenqueue(1)).record()).state
+            await queue.resume()
+            ran = (await (await add.aenqueue(2)).record()).state
+            for refused in (queue.push(1), queue.counts(), client.workers()):
+                with pytest.raises(UsageError, match=r"inline\(\) has no server for"):
+                    await refused
+            return (await queue.settings()).max_size or 0, held, ran
+
+    with inline():
+        assert asyncio.run(pause()) == (7, "waiting", "succeeded")
 
 
 def test_a_rate_that_is_used_up_keeps_tasks_waiting_until_tokens_flow_back(monkeypatch: pytest.MonkeyPatch) -> None:
