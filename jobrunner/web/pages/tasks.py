@@ -222,14 +222,14 @@ def _bulk(context: Context) -> Done:
         raise Refused("no task is selected")
     if len(chosen) > _MOST_CHOSEN:
         raise Refused(f"too many tasks are selected: at most {_MOST_CHOSEN}; select all that match instead")
-    return _at_once(context, action, chosen)
+    return _at_once(context, action, chosen, found_dead=form.text("state") == "dead")
 
 
-def _at_once(context: Context, action: str, chosen: list[tuple[str, str]]) -> Done:
+def _at_once(context: Context, action: str, chosen: list[tuple[str, str]], *, found_dead: bool) -> Done:
     by_queue: dict[str, list[str]] = {}
     for queue, task_id in chosen:
         by_queue.setdefault(queue, []).append(task_id)
-    done = sum(change(context.client, action, queue, ids) for queue, ids in by_queue.items())
+    done = sum(change(context.client, action, queue, ids, found_dead=found_dead) for queue, ids in by_queue.items())
     text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
     what = f"{len(chosen):,} selected: {', '.join(task_id for _, task_id in chosen)}"
     return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)}, what=what)

@@ -432,6 +432,19 @@ def test_only_an_admin_cancels_all_that_are_dead(browse: Callable[..., Any], cli
     assert client.queue("mail").counts()["dead"] == 2
 
 
+@pytest.mark.parametrize("action", ["delete", "cancel"])
+def test_tasks_selected_in_the_list_of_the_dead_are_left_when_they_are_requeued_meanwhile(
+    admin: Any, client: Client, action: str
+) -> None:
+    dead(client, 2)
+    assert client.task("d0", queue="mail").requeue()
+
+    answer = do(admin, "/tasks/bulk", action=action, state="dead", ids=["mail d0", "mail d1"]).json()
+
+    assert (answer["changed"], answer["chosen"]) == (1, 2)
+    assert (client.queue("mail").ids("waiting"), client.queue("mail").ids("dead")) == (["d0"], [])
+
+
 def test_to_cancel_all_leaves_what_is_dead(browse: Callable[..., Any], client: Client) -> None:
     dead(client, 2)
     line = client.queue("mail")
