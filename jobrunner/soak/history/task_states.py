@@ -52,7 +52,8 @@ def violation(ops: list[Op]) -> tuple[str, str] | None:
 def _after(op: Op, state: State, is_sent_again: bool) -> Iterable[State]:
     """The states that the operation may lead to; none when it cannot have had its outcome in this state."""
     kind = state[0]
-    is_free = kind == "waiting" or (kind == "held" and state[3] <= op.now_ms)
+    until = max((0, *state[3:]))
+    is_free = kind == "waiting" or (kind == "held" and until <= op.now_ms)
     match op.do:
         case do if do in ENTERING:
             if op.said not in (None, "new", "fired"):  # it was there, so it stays
@@ -61,7 +62,7 @@ def _after(op: Op, state: State, is_sent_again: bool) -> Iterable[State]:
                 return [("waiting", op.queue), *([state] if is_sent_again and kind != "absent" else [])]
             return [state] if is_sent_again else []  # the second call has the reply of the first
         case "reserve":
-            return [("held", op.queue, op.lease, op.end_ms)] if is_free and state[1] == op.queue else []
+            return [("held", op.queue, op.lease, max(op.end_ms, until))] if is_free and state[1] == op.queue else []
         case "cancel":
             return [("ended",)] if is_free or kind == "dead" else []
         case "snapshot":
@@ -97,8 +98,7 @@ def _explained(op: Op, states: set[State]) -> tuple[str, str]:
 def with_lost_reserves(history: RecordedHistory, task: str) -> list[Op]:
     """The operations of a task, and reserves without a reply that may have taken it: those whose lease numbers a report
     on it names, as a lease keeper finds them, or the first one of the queue in which it is pending or dead at the end:
-    that may be applied later as well. How long such a lease lasts is unknown: by its `end_ms` it may run out at any
-    time."""
+    that may be applied later as well. By its `end_ms` such a lease may end at any time, not before one it follows."""
     ops = history.tasks[task]
     named = {op.lease for op in ops if op.lease is not None} - {op.lease for op in ops if op.do == "reserve"}
     left = {place for op in ops if op.do == "snapshot" for place, state in op.said if state in ("pending", "dead")}

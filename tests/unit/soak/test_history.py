@@ -127,6 +127,16 @@ def test_tasks_of_a_queue_with_many_lost_reserves_are_judged(left: str, tmp_path
     assert not kinds(made.left(**{left: ["x"]}), tmp_path)
 
 
+def test_a_lost_reserve_does_not_end_the_lease_of_another_holder(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({}, first=20, is_lost=True)
+    made.reserve({"x": 1}, at=10)
+    made.reserve({"x": 2}, at=11)
+    made.report("fail", "x", 2, "dead")
+    assert kinds(made.left(dead=["x"]), tmp_path) == {"two leases"}
+
+
 def test_a_task_is_moved_once(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("x")
