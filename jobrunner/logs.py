@@ -159,8 +159,8 @@ def warnings_to_stderr() -> None:
 
 
 class _Lines:
-    """structlog's logger of rendered lines, in place of its WriteLogger: that one's lock stays locked in a forked child
-    if another thread was writing at the fork, and the first line of the child waits for it for ever."""
+    """Writes rendered lines for structlog, in place of its WriteLogger, whose lock stays locked in a child that is
+    forked while another thread writes: the first line of the child would wait for it for ever."""
 
     def __init__(self, stream: TextIO) -> None:
         from jobrunner.forks import call_in_forks

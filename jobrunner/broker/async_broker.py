@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 async def has_died_async(connection: Any) -> bool:
-    """The same for asyncio. One that cannot be told, as its user is cancelled, is closed."""
+    """The same for asyncio. A cancellation meanwhile closes the connection, as its state is not known."""
     try:
         for _ in range(2):
             await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end

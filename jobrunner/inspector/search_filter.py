@@ -1,4 +1,4 @@
-"""What a search looks for, as the server is asked for it, and what of its answer a redaction lets through."""
+"""The filter of a search, its translation for the server, and the check that a match is not by hidden text alone."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -52,7 +52,7 @@ def match_of(wanted: Filter) -> Match:
 
 
 def without_hidden(chunk: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:
-    """What the server found, without tasks that match only by what the redaction hides."""
+    """The chunk without tasks that match only by text which the redaction hides."""
     if redaction is None or not (wanted.param or wanted.error):
         return chunk
     kept = chunk.tasks
