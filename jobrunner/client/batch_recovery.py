@@ -33,7 +33,7 @@ _GOING_ON = (b"open", b"committed", b"split")
 def roll_forward(batches: Batches, *, slices: int) -> int:
     """Carries on with decided batches whose holder is gone, for up to so many slices. Returns how many it did.
 
-    Open batches are left alone, but for writes that were abandoned a day ago: they are removed.
+    Open batches are left alone, but for writes that were abandoned: they are removed.
     """
     used = 0
     while used < slices and (found := batches.claim(("finishing",), _HELD_MS)):

@@ -4,7 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import batches
 
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+HOUR_MS, DAY_MS, ABANDONED_MS = 3_600_000, 86_400_000, 600_000
 NEW = ["new", "b", b"1", '{"new":1}']
 
 
@@ -37,7 +37,28 @@ def test_it_is_a_batch_of_no_members_that_its_writer_holds(raw_orders, clock):
         b"queue": b"o/a", b"state": b"open", b"epoch": b"1", b"ends": b"%d" % (clock.ms + 1000), b"number": b"0",
         b"list": b"w", b"first": b"0", b"size": b"0", b"failures": b"0", b"attempt": b"", b"s:type": b"T",
     }  # fmt: skip
-    assert raw_orders.scores("finishing") == {"w": clock.ms + 1000 + DAY_MS}, "a day after its lease it is forgotten"
+    assert raw_orders.scores("finishing") == {"w": clock.ms + 1000 + ABANDONED_MS}, "then it is taken back"
+
+
+def test_a_renewal_makes_the_lease_of_a_write_as_short_as_it_says(raw_orders, clock):
+    begin(raw_orders, lease_ms=DAY_MS)
+    clock.advance(5)
+
+    raw_orders.run(batches.renew(raw_orders.keys, "w", 1, lease_ms=HOUR_MS))
+
+    assert raw_orders.raw.hget(raw_orders.keys.batch + b"w", "ends") == b"%d" % (clock.ms + HOUR_MS)
+    assert raw_orders.scores("finishing") == {"w": clock.ms + HOUR_MS + ABANDONED_MS}
+
+
+def test_a_renewal_lets_a_decided_write_rest_no_shorter(raw_orders, clock):
+    begin(raw_orders, lease_ms=HOUR_MS)
+    decide(raw_orders, 1, NEW)
+    before = raw_orders.scores("finishing")
+
+    raw_orders.run(batches.renew(raw_orders.keys, "w", 1, lease_ms=1))
+    assert raw_orders.scores("finishing") == before
+    raw_orders.run(batches.renew(raw_orders.keys, "w", 1, lease_ms=DAY_MS))
+    assert raw_orders.scores("finishing") == {"w": clock.ms + DAY_MS}
 
 
 def test_the_next_writer_takes_it_over_without_what_was_staged(raw_orders, clock):

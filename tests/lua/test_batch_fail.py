@@ -158,7 +158,7 @@ def test_a_write_begins_anew_under_the_same_id(mail, clock):
         return mail.run(batches.begin(mail.keys, "w", lease_ms=1000, shared={"type": "T"}))
 
     assert (begin().epoch, begin().epoch, begin().state) == (1, 2, "open")
-    assert mail.scores("finishing") == {"w": clock.ms + 86_401_000}
+    assert mail.scores("finishing") == {"w": clock.ms + 601_000}
     mail.run(batches.stage(mail.keys, "w", 3, "n", ["i", "mail", "{}", '{"new":1}']))
     mail.run(batches.decide(mail.keys, "w", 3, ["n"], rest="dropped"))
     assert (begin().state, begin().epoch, begin().targets) == ("committed", 3, ("mail",))

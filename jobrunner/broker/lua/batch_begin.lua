@@ -12,8 +12,6 @@ local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
 -- What an earlier holder staged is removed; a bounded slice of it at once, the rest at the end.
 -- include numbers batch
 
-local ABANDONED_MS = 86400000
-
 local now = read_clock(now_ms)
 local read = read_batch()
 local is_taken_back = (read.decided or '') == '' and (read.state == 'done' or read.size == '0')

@@ -18,6 +18,10 @@ local ends = exact(now + lease_ms)
 write_even_when_full()
 redis.call('HSET', batch, 'ends', ends)
 redis.call('ZADD', batches, 'XX', ends, id)
-redis.call('ZADD', finishing, 'XX', 'GT', ends, id)
+if read.state == 'open' then  -- of those only a write is there; its lease may become shorter
+  redis.call('ZADD', finishing, 'XX', exact(now + lease_ms + ABANDONED_MS), id)
+else
+  redis.call('ZADD', finishing, 'XX', 'GT', ends, id)
+end
 extend_member_leases(read, now)
 return ends

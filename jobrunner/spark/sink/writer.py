@@ -24,20 +24,18 @@ from pyspark.sql.types import StructType
 from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.batches import Batches, BatchLease
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import sleep
 from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.brief_errors import brief
 from jobrunner.spark.shipping import sent
+from jobrunner.spark.sink.held_lease import LEASE_S, UNBEGUN_LEASE_S, held
 from jobrunner.spark.sink.micro_batch import of_this_task
 from jobrunner.spark.sink.options import WriteOptions, WriteShape, write_options, write_shape
 from jobrunner.spark.sink.rows import RowPacker
 from jobrunner.task import new_id
 
-LEASE_S = 86_400.0
-"""A write that renews nothing for this long is abandoned. Long, as Spark may compute for hours before the first row."""
-_RENEW_S = 600.0
 _PACKED_AT_ONCE = 2_000
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
 _log = SafeLogger("jobrunner.spark")
@@ -62,7 +60,9 @@ class BatchWriter(DataSourceArrowWriter):
         self._shape = write_shape(schema, self._options)
         self._batch = new_id(split_queue(self._options.queue)[0])
         with _batches(self._options) as batches:
-            self._epoch = batches.open(lease_s=LEASE_S, batch_id=self._batch, shared=_shared(self._options)).epoch
+            self._epoch = batches.open(
+                lease_s=UNBEGUN_LEASE_S, batch_id=self._batch, shared=_shared(self._options)
+            ).epoch
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         return sent(self)
@@ -151,12 +151,13 @@ class _NamedWrite:
         micro_batch = self._options.micro_batch or of_this_task()
         batch_id = micro_batch.batch_id(*_target_of(self._options))
         with _batches(self._options) as batches:
-            lease = batches.open(
-                lease_s=LEASE_S, batch_id=batch_id, shared=_shared(self._options), attempt=self._attempt
+            opened = batches.open(
+                lease_s=UNBEGUN_LEASE_S, batch_id=batch_id, shared=_shared(self._options), attempt=self._attempt
             )
-            if lease.state != "open":
+            if opened.state != "open":
                 rows = sum(batch.num_rows for batch in iterator)
-                return StagedWrite(lease.id, lease.epoch, "", rows, is_over=True)
+                return StagedWrite(opened.id, opened.epoch, "", rows, is_over=True)
+            lease = batches.resume(opened.id, opened.epoch, lease_s=LEASE_S)
             return _stage(lease, self._options, self._shape, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -165,7 +166,7 @@ class _NamedWrite:
             return
         with _batches(self._options) as batches:
             if any(message.is_over for message in told):
-                lease = batches.open(lease_s=LEASE_S, batch_id=told[0].batch, attempt=self._attempt)
+                lease = batches.open(lease_s=UNBEGUN_LEASE_S, batch_id=told[0].batch, attempt=self._attempt)
                 _roll_forward(lease)
                 self._check_same(lease.rows_before, sum(message.rows for message in told))
                 _log.info("the micro-batch was written before; nothing is added", queue=self._options.queue)
@@ -197,16 +198,14 @@ def _target_of(options: WriteOptions) -> tuple[str, ...]:
 def _stage(
     lease: BatchLease, options: WriteOptions, shape: WriteShape, batches: Iterator[pa.RecordBatch]
 ) -> StagedWrite:
-    nonce, rows, renewed = secrets.token_hex(8), 0, monotonic()
+    nonce, rows = secrets.token_hex(8), 0
     packer = RowPacker(options, shape, f"{lease.id}.{nonce}")
-    for batch in batches:
-        for start in range(0, batch.num_rows, _PACKED_AT_ONCE):
-            words = packer.pack(batch.slice(start, _PACKED_AT_ONCE))
-            lease.stage_all(nonce, words, after=rows)
-            rows += len(words) // 4
-        if monotonic() - renewed > _RENEW_S:
-            lease.renew()
-            renewed = monotonic()
+    with held(lease):
+        for batch in batches:
+            for start in range(0, batch.num_rows, _PACKED_AT_ONCE):
+                words = packer.pack(batch.slice(start, _PACKED_AT_ONCE))
+                lease.stage_all(nonce, words, after=rows)
+                rows += len(words) // 4
     return StagedWrite(lease.id, lease.epoch, nonce, rows)
 
 

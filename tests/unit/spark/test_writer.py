@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,6 +13,9 @@ import pytest
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from jobrunner.client.batch_recovery import roll_forward
+from jobrunner.client.batches import Batches
+from jobrunner.client.client import broker_of
 from jobrunner.errors import (
     BatchLost,
     InvalidName,
@@ -24,6 +28,7 @@ from jobrunner.errors import (
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
 from jobrunner.spark.sink.writer import BatchWriter
+from tests.support.waiting import wait_for
 
 ORDERS = {"n": [1, 2, 3], "name": ["ada", "bob", None], "x": [0.5, 1.0, -2.0]}
 
@@ -352,6 +357,53 @@ def test_a_failed_write_leaves_nothing_and_a_late_task_of_it_is_refused(server, 
     with pytest.raises(BatchLost):
         made.writer.commit([done])
     assert leftovers(raw, keys) == set()
+
+
+def test_a_write_whose_driver_died_keeps_its_rows_for_an_hour_and_ten_minutes(server, keys, client, raw):
+    made = Write(server, keys, pa.schema([("n", pa.int64())]))
+    orders = keys.queue("orders")
+    (batch,) = raw.zrange(orders.finishing, 0, -1)
+    opened_at = float(raw.hget(orders.batch + batch, "ends")) - 86_400_000  # Spark may compute for long by now
+
+    made.stage(pa.table({"n": [1, 2]}))
+    assert leftovers(raw, keys) != set()
+    renewed_at = float(raw.hget(orders.batch + batch, "ends")) - 3_600_000
+    assert opened_at <= renewed_at < opened_at + 3_600_000
+    assert raw.zscore(orders.finishing, batch) == renewed_at + 4_200_000
+
+    raw.zadd(orders.finishing, {batch: 1})  # as if the time had passed
+    roll_forward(Batches(broker_of(client), orders), slices=10)
+    assert leftovers(raw, keys) == set()
+
+
+def test_a_spark_task_renews_the_lease_while_it_waits_for_its_next_rows(server, keys, raw, monkeypatch):
+    monkeypatch.setattr("jobrunner.spark.sink.held_lease._RENEWED_EACH_S", 0.001)
+    table = pa.table({"n": [1, 2]})
+    made = Write(server, keys, table.schema)
+    orders = keys.queue("orders")
+    (batch,) = raw.zrange(orders.finishing, 0, -1)
+
+    def slow_rows():
+        yield from table.to_batches()
+        for _ in range(3):
+            ends = raw.hget(orders.batch + batch, "ends")
+            wait_for(lambda ends=ends: raw.hget(orders.batch + batch, "ends") > ends)
+        yield from table.to_batches()
+
+    assert made.writer.write(slow_rows()).rows == 4
+    assert not [one for one in threading.enumerate() if one.name.startswith("jobrunner-write-")]
+
+
+def test_a_spark_task_of_a_write_that_was_taken_back_computes_nothing(server, keys, client, raw):
+    made = Write(server, keys, pa.schema([("n", pa.int64())]))
+    made.writer.abort([None])
+
+    def rows():
+        pytest.fail("Spark computed rows for nothing")
+        yield
+
+    with pytest.raises(BatchLost):
+        made.writer.write(rows())
 
 
 def test_abort_behind_a_commit_that_spark_did_not_hear_of_takes_nothing_back(server, keys, client, raw, monkeypatch):

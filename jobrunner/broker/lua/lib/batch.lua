@@ -2,6 +2,8 @@
 -- rows for each nonce. `batch` is the key of its hash, `id` its id; all other keys are named after them. A holder's
 -- writes count only under the newest epoch, before its lease has ended, and while nothing is decided.
 local STAGED_SLICE = 500
+-- An open write whose lease ended this long ago is taken back by anyone.
+local ABANDONED_MS = 600000
 
 local function read_batch()
   local read, words = {}, redis.call('HGETALL', batch)
