@@ -4,6 +4,7 @@ from collections import Counter
 from threading import Lock
 from time import sleep
 
+import msgspec
 import pytest
 
 from jobrunner import chain, group, job, queue
@@ -12,6 +13,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.jobs.registry import register_driver
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
+from jobrunner.worker.lease_keeper.keeper_link import HeldWork
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
@@ -42,13 +44,15 @@ def test_a_worker_serves_all_shards_and_counts_them_as_one_queue(current, run, a
 
 
 def test_a_running_worker_serves_shards_that_are_added(current, start, add):
-    start(queues=["spread"], heartbeat=0.2, poll=60)
+    begun = start(queues=["spread"], heartbeat=0.2, poll=60)
     current.queue("spread").configure(partitions=12)
     handles = [add.enqueue(n) for n in range(60)]
     assert len(shards(handles)) == 12
     assert [handle.result(timeout=30) for handle in handles] == list(range(1, 61))
     (worker,) = wait_for(current.workers)
     assert worker.queues == ("spread",)
+    left = begun._parts.guard.keeper.leases.memory.read()
+    assert len(msgspec.json.decode(left, type=HeldWork).queues) == 12, "what its keeper hands back when it is killed"
     assert [handle.result(timeout=30) for handle in [add.enqueue(n) for n in range(40)]] == list(range(1, 41))
 
 
@@ -106,6 +110,16 @@ def test_a_cap_of_a_worker_holds_for_all_shards_together():
     turns.ended(["mail@2"])
     plan = turns.plan(8)
     assert sum(share for name, share in plan.shares.items() if name != "other") == 1
+
+
+def test_shards_that_are_added_to_a_queue_at_its_cap_sleep_until_a_task_of_it_ends():
+    turns = CappedRotation({"mail": 1}, 5.0, {"mail": 1})
+    turns.took("mail", 1)
+    turns.serve({"mail": 1, "mail@1": 1})
+    assert turns.until_next() > 1.0, "the fetch loop would turn without a pause"
+    turns.ended(["mail"])
+    assert turns.plan(8).shares.keys() <= {"mail", "mail@1"}
+    assert sum(turns.plan(8).shares.values()) == 1
 
 
 def test_shards_that_are_added_take_turns_with_the_others():

@@ -137,6 +137,7 @@ class Fetcher:
         shards.has_changed = False
         weights = shards.weights
         self._rotation.serve(weights)
+        self._parts.leases.serve(self._rotation.queues)
         self._parts.notifier.listen_to(weights)
 
     def _take_wakeups(self) -> None:

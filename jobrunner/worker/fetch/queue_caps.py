@@ -21,8 +21,7 @@ class CappedRotation(QueueRotation):
     """Turns among queues of which some have a cap.
 
     Invariant: of a queue with a cap the worker holds no more tasks than that, running and fetched together, of all its
-    shards. A queue
-    that is at its cap has no turn until one of its tasks ends; its hints are passed on to other workers.
+    shards. A queue at its cap has no turn until one of its tasks ends; its hints are passed on to other workers.
     """
 
     def __init__(self, weights: Mapping[str, int], poll_s: float, caps: Mapping[str, int]) -> None:
@@ -32,6 +31,13 @@ class CappedRotation(QueueRotation):
         self._full: set[str] = set()
         self._passed_at: dict[str, float] = {}
         self._kept_hints: dict[str, float] = {}
+
+    def serve(self, weights: Mapping[str, int]) -> None:
+        """As in the base class; new shards of a queue at its cap sleep until one of its tasks ends."""
+        super().serve(weights)
+        for queue in self._full:
+            for shard in self._shards_of(queue):
+                self._asleep_until[shard] = math.inf
 
     @property
     def open(self) -> list[str]:

@@ -150,13 +150,16 @@ class SharedMemory:
         self._words[_SIGNAL] = number
 
     def write(self, text: bytes) -> None:
-        """Stores a text for the keeper of a dead worker, behind the words."""
-        os.pwrite(self.descriptor, text, _SIZE)
-        self._words[_TEXT] = len(text)
+        """Stores a text for the keeper of a dead worker, behind the words and the texts before: who reads meanwhile, or
+        after a kill in the middle of this, finds a whole one."""
+        place = os.fstat(self.descriptor).st_size
+        os.pwrite(self.descriptor, text, place)
+        self._words[_TEXT] = place << 32 | len(text)
 
     def read(self) -> bytes:
-        """The stored text; empty when the worker died before it wrote one."""
-        return os.pread(self.descriptor, self._words[_TEXT], _SIZE)
+        """The text that was stored last; empty when the worker died before it wrote one."""
+        place, size = divmod(self._words[_TEXT], 1 << 32)
+        return os.pread(self.descriptor, size, place)
 
     def end_well(self) -> None:
         """The worker ends, or its part in this process does, with nothing left to clean up."""
@@ -211,6 +214,12 @@ class HeldLeases:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def serve(self, queues: list[str]) -> None:
+        """The worker reserves from these queues from now on. Nothing is left to the keeper before it has begun to."""
+        if left := self.memory.read():
+            work = msgspec.json.decode(left, type=HeldWork)
+            self.memory.write(msgspec.json.encode(msgspec.structs.replace(work, queues=queues)))
 
     def connect(self, pipe: IO[bytes], write_rest: Callable[[bytes], bool]) -> None:
         """A keeper is ready, and reads from this pipe. `write_rest` is called with what a full pipe did not take, and

@@ -17,11 +17,12 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
+from jobrunner.errors import JobrunnerError
 from jobrunner.worker.child_processes import VARIABLE, _find, end_all_of
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 from jobrunner.worker.lease_keeper import crash_recovery as module
 from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, ProcessExit, WatchedProcess
-from jobrunner.worker.lease_keeper.keeper_link import _FIRST, _WORDS, HeldWork, SharedMemory
+from jobrunner.worker.lease_keeper.keeper_link import _FIRST, _WORDS, HeldLeases, HeldWork, SharedMemory
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 
@@ -84,6 +85,42 @@ def test_what_had_begun_has_spent_its_attempt_and_nothing_else_has(worker: Dead,
     assert stranger.id == other
 
 
+def test_shards_that_came_while_the_worker_ran_are_handed_back(
+    worker: Dead, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldLeases(lambda: None)
+    monkeypatch.setattr(held, "memory", worker.marks)
+    held.serve(["early"])
+    assert worker.marks.read() == b"", "the keeper of a worker that has not begun cleans up nothing"
+
+    worker.marks.write(msgspec.json.encode(HeldWork(["a"], "jobrunner-none", True)))
+    held.serve(["a", "a1"])
+    worker.take("a1", 1)
+    CrashRecovery(worker.broker, worker.keys, SharedMemory(os.dup(worker.marks.descriptor)), KILLED).run()
+
+    assert client.queue("a1").counts()["waiting"] == 1
+    assert msgspec.json.decode(worker.marks.read(), type=HeldWork).claims_children, "the rest is as it was"
+
+
+def test_a_reader_of_what_is_left_to_the_keeper_finds_a_whole_text(
+    marks: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks.write(b"the first")
+    write = os.pwrite
+
+    def pwrite(descriptor: int, text: bytes, place: int) -> int:
+        written = write(descriptor, text, place)
+        assert marks.read() == b"the first"
+        return written
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    marks.write(b"another, longer one")
+    monkeypatch.undo()
+    assert marks.read() == b"another, longer one"
+    marks.write(b"short")
+    assert marks.read() == b"short"
+
+
 def test_one_queue_that_fails_costs_no_other_its_hand_back(
     worker: Dead, client: Client, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +140,7 @@ def test_it_goes_on_when_the_server_is_back(worker: Dead, client: Client, monkey
     def run_each(calls: Any) -> Any:
         if failures:
             failures.pop()
-            raise module.JobrunnerError("away")
+            raise JobrunnerError("away")
         return real(calls)
 
     monkeypatch.setattr(worker.broker, "run_each", run_each)
