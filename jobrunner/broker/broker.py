@@ -37,7 +37,7 @@ from jobrunner.broker.confirmed_writes import (
 from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
 from jobrunner.clock import sleep
-from jobrunner.errors import ClientClosed, ServerError
+from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.cluster_nodes import ClusterNodes
@@ -175,6 +175,10 @@ class Broker:
         """Whether writes may be sent before those before them are replied to: to one server, which confirms none."""
         return self._nodes is None and self._confirmation is None and not self._has_sentinels
 
+    def is_away(self, error: Exception) -> bool:
+        """Whether an error of a call says that no other will be answered either; of a cluster it may be one node."""
+        return self._nodes is None and isinstance(error, ServerUnavailable | OutcomeUnknown)
+
     def nodes(self) -> "list[Broker]":
         """Itself; of a cluster a driver for each primary, for commands about no key in particular."""
         return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())
@@ -193,10 +197,10 @@ class Broker:
     def take_back(self, connection: Any) -> None:
         """Keeps a connection that was lent for the next call. Every reply on it was received. On a cluster it is
         disconnected: the next caller may need another node."""
-        if self._closed or self._nodes is not None:
+        if self._nodes is not None:
             connection.disconnect()
         else:
-            self._idle.rest(connection)
+            self._rest(connection)
 
     def open_blocking(self, key: bytes) -> Any:
         """A connection for commands that wait in the server, on that key; the caller disconnects it. Its replies have a
@@ -323,8 +327,21 @@ class Broker:
         if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
             self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
-        self._idle.rest(connection)
+        self._rest(connection)
         return replies
+
+    def _rest(self, connection: Any) -> None:
+        self._idle.rest(connection)
+        if self._closed:  # meanwhile, by another thread
+            self._drop_idle()
+
+
+def run_each_or_errors(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
+    """Like Broker.run_each; when no call was answered, the value of each is the error."""
+    try:
+        return broker.run_each(calls) if calls else []
+    except JobrunnerError as error:
+        return [error] * len(calls)
 
 
 def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:

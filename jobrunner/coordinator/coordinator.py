@@ -16,7 +16,6 @@ from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance, U
 from jobrunner.coordinator.records import DeathEvents, StatsCleanup, StatsSampler
 from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery, OrphanedItems
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
 _NEVER = float("-inf")
 _HANGS_S = 60.0
@@ -40,7 +39,8 @@ class Coordinator:
 
     A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
     instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock. A
-    task that the server refuses, because of a damaged key for example, does not keep the others from running. However
+    task that the server refuses, because of a damaged key or a cluster node that is away, does not keep the others from
+    running. However
     long a turn takes, `renew` keeps the lock, from a thread of its own, unless a task hangs.
     """
 
@@ -125,9 +125,9 @@ class Coordinator:
             self._progress()
             try:
                 until_next = min(until_next, task())
-            except (ServerUnavailable, OutcomeUnknown):
-                raise
             except Exception as error:
+                if self._broker.is_away(error):
+                    raise
                 refused = refused or error
         if refused is not None:
             raise refused

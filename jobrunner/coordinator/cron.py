@@ -85,13 +85,21 @@ class PeriodicTicks:
         self._read_at = -_READ_EVERY_S
 
     def step(self, epoch: int, now: datetime) -> float:
-        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading."""
+        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading. Raises
+        ServerUnavailable and OutcomeUnknown, of one node of a cluster after the jobs on the others."""
         if monotonic() - self._read_at >= _READ_EVERY_S:
             self._read_definitions(_ms(now))
-        pause = _READ_EVERY_S - (monotonic() - self._read_at)
+        pause, unanswered = _READ_EVERY_S - (monotonic() - self._read_at), None
         for definition in self._definitions.values():
-            pause = min(pause, self._look_after(definition, epoch, now))
+            try:
+                pause = min(pause, self._look_after(definition, epoch, now))
+            except (ServerUnavailable, OutcomeUnknown) as error:
+                if self._broker.is_away(error):
+                    raise
+                unanswered = unanswered or error
             self.progressed_at = monotonic()
+        if unanswered is not None:
+            raise unanswered
         return max(pause, 0.0)
 
     def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:

@@ -126,7 +126,7 @@ class BatchRecovery:
     """A maintenance task of the leader: rolls decided batches forward, in the queues in which its scan found any.
 
     A turn takes a bounded number of slices: other tasks, and leadership itself, must not wait for a large batch. Open
-    batches are left to their drivers.
+    batches are left to their drivers. A queue that fails does not keep the others from it.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
@@ -139,11 +139,20 @@ class BatchRecovery:
         self._left = list(dict.fromkeys((*self._left, *found.finishing)))
 
     def step(self) -> float:
-        """Rolls forward what is left; returns 0.0 when there is more, else infinity."""
-        slices = _SLICES
+        """Rolls forward what is left; returns 0.0 when there is more, else infinity. Raises what the server refused
+        first, after the others; the next scan finds that queue again."""
+        slices, refused = _SLICES, None
         while self._left and slices > 0:
-            done = roll_forward(Batches(self._broker, self._keys.queue(self._left[0])), slices=slices)
-            if done < slices:
-                self._left.pop(0)
+            name, done = self._left.pop(0), 0
+            try:
+                done = roll_forward(Batches(self._broker, self._keys.queue(name)), slices=slices)
+            except JobrunnerError as error:
+                if self._broker.is_away(error):
+                    raise
+                refused = refused or error
+            if done == slices:
+                self._left.insert(0, name)
             slices -= max(done, 1)
+        if refused is not None:
+            raise refused
         return 0.0 if self._left else math.inf

@@ -1,6 +1,7 @@
 """The end of a worker's work: finding that its queues are empty, and stopping without losing what it holds."""
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.calls import queues as queue_calls
 from jobrunner.broker.calls.server import server_time
 from jobrunner.clock import monotonic
@@ -136,11 +137,16 @@ class Shutdown:
         unreported = self._parts.fetcher.reporting.tokens
         rest = [attempt for attempt in tasks.leases.attempts() if attempt.token not in unreported]
         tasks.leases.drop(rest)
-        try:
-            for report in report_calls(tasks.keys, [(attempt, self._last_outcome(attempt)) for attempt in rest]):
-                self.released += tasks.broker.run(report.call).count("waiting")
-        except ServerError as error:
-            _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))
+        reports = report_calls(tasks.keys, [(attempt, self._last_outcome(attempt)) for attempt in rest])
+        kept, refused = 0, None
+        replies = run_each_or_errors(tasks.broker, [one.call for one in reports])
+        for report, reply in zip(reports, replies, strict=True):
+            if isinstance(reply, JobrunnerError):
+                kept, refused = kept + len(report.reports), refused or reply
+            else:
+                self.released += reply.count("waiting")
+        if refused is not None:
+            _log.warning("tasks not handed back; they return when their leases end", tasks=kept, error=str(refused))
 
     def _last_outcome(self, attempt: Attempt) -> Outcome:
         """The outcome of an attempt that is still held at the end: it is handed back. An attempt that was running when

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from jobrunner import Client
+from jobrunner import Client, Worker, job
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
@@ -23,6 +24,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
+from jobrunner.jobs.registry import forget as forget_job
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 from tests.topologies.servers import Spread
@@ -146,6 +148,38 @@ def test_a_dead_node_keeps_no_caller_from_the_others() -> None:
 
     assert [isinstance(one, ServerUnavailable) for one in found] == gone
     assert any(gone)
+
+
+def _declare_tick(queue: str, name: str, ran: Counter[str]) -> None:
+    @job(queue=queue, name=name, every=1)
+    def tick() -> None:
+        ran[queue] += 1
+
+
+def test_periodic_jobs_on_the_other_nodes_fire_while_one_is_away() -> None:
+    lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    ran: Counter[str] = Counter()
+    jobs = {name: f"tick_{name}" for name in NAMES}
+    try:
+        with Client(lenient.url, "t", retry_timeout=5) as client:
+            for queue, name in jobs.items():
+                _declare_tick(queue, name, ran)
+            worker = Worker(queues=NAMES, client=client, heartbeat=1, sweep=0.5, leader_ttl=3)
+            worker.start()
+            wait_for(lambda: len(ran) == len(NAMES))
+            needed = {lenient.owner(slot_of(key)).port for key in (KEYS.leader, KEYS.queues)}
+            dead = next(node for node in lenient.primaries() if node.port not in needed)
+            alive = {line.name for line in LINES if lenient.owner(slot_of(line.waiting)) is not dead}
+            assert alive != set(NAMES)
+            dead.kill()
+            ran.clear()
+            wait_for(lambda: all(ran[queue] >= 2 for queue in alive))
+            assert ran.keys() == alive
+            worker.stop(grace=0)
+    finally:
+        for name in jobs.values():
+            forget_job(name)
+        lenient.remove()
 
 
 def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Broker) -> None:

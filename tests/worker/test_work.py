@@ -370,6 +370,28 @@ def test_stopping_hands_back_what_was_not_begun_and_waits_for_what_was(
     assert current.queue("w").totals()["succeeded"] == len(order)
 
 
+def test_a_queue_that_refuses_its_tasks_keeps_no_others_from_going_back(
+    start: Start, current: Client, keys: Keys, raw: redis.Redis
+) -> None:
+    worker = start(queues=["w", "w2"], concurrency=2)
+    gated.enqueue("first")
+    wait_for(lambda: order == ["first"])
+    gated.using(queue="w2").enqueue("second")
+    wait_for(lambda: len(order) == 2)
+    damaged = keys.queue("w").leases
+    raw.rename(damaged, "aside")
+    raw.set(damaged, "no zset")
+    with structlog.testing.capture_logs() as lines:
+        worker.stop(grace=0)
+
+    assert current.queue("w2").counts()["waiting"] == 1
+    (left,) = (line for line in lines if line["event"].startswith("tasks not handed back"))
+    assert left["tasks"] == 1
+    raw.rename("aside", damaged)
+    for gate in gates.values():
+        gate.set()
+
+
 def test_a_module_that_cannot_be_loaded_starts_nothing(current: Client) -> None:
     before = set(threading.enumerate())
     with pytest.raises(ModuleNotLoadable, match="no_such_module"):

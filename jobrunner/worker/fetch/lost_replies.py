@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
+from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
 
 _log = SafeLogger("jobrunner.worker")
@@ -51,7 +49,8 @@ class LostReplies:
         due = [one for one in self._lost if one.due_at <= now]
         if not due:
             return
-        found = self._ask([leases.taken_in(self._keys.queue(one.queue), one.first, one.last) for one in due])
+        asked = [leases.taken_in(self._keys.queue(one.queue), one.first, one.last) for one in due]
+        found = run_each_or_errors(self._broker, asked)
         self._release([(one.queue, held) for one, held in zip(due, found, strict=True) if _has_any(held)])
         for one, held in zip(due, found, strict=True):
             one.due_at = now + one.pause_s
@@ -65,15 +64,9 @@ class LostReplies:
             leases.release(self._keys.queue(queue), [(task_id, str(number), "") for task_id, number in held])
             for queue, held in taken
         ]
-        for (queue, held), verdicts in zip(taken, self._ask(calls), strict=True):
+        for (queue, held), verdicts in zip(taken, run_each_or_errors(self._broker, calls), strict=True):
             if not isinstance(verdicts, Exception):
                 _log.info("tasks of a lost reply handed back", queue=queue, count=len(held))
-
-    def _ask(self, calls: list[Call[Any]]) -> list[Any]:
-        try:
-            return self._broker.run_each(calls) if calls else []
-        except JobrunnerError as error:
-            return [error] * len(calls)
 
     def until_next(self, pause_s: float) -> float:
         """The pause, or less where the server is to be asked before."""

@@ -27,12 +27,11 @@ from typing import Any, Final
 
 import msgspec
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import JobrunnerError
 from jobrunner.loop import back_off
 from jobrunner.worker.child_processes import end_all_of
 from jobrunner.worker.lease_keeper.keeper_link import BegunAttempt, HeldWork, SharedMemory
@@ -177,13 +176,15 @@ class CrashRecovery:
         """Returns the queues of which something could not be handed back."""
         lost = set()
         reports: list[tuple[str, Call[Any]]] = []
-        found = self._ask([leases.taken_in(self._keys.queue(queue), *self._taken) for queue in queues])
+        asked = [leases.taken_in(self._keys.queue(queue), *self._taken) for queue in queues]
+        found = run_each_or_errors(self._broker, asked)
         for queue, held in zip(queues, found, strict=True):
             if isinstance(held, Exception):
                 lost.add(queue)
             else:
                 reports += [(queue, call) for call in self._calls(queue, held)]
-        for (queue, _), verdicts in zip(reports, self._ask([call for _, call in reports]), strict=True):
+        replies = run_each_or_errors(self._broker, [call for _, call in reports])
+        for (queue, _), verdicts in zip(reports, replies, strict=True):
             if isinstance(verdicts, Exception):
                 lost.add(queue)
         return [queue for queue in queues if queue in lost]
@@ -207,12 +208,6 @@ class CrashRecovery:
         if self._death.is_from_outside:
             return False
         return one.is_alone or not any(other.is_alone for other in self._begun.values())
-
-    def _ask(self, calls: list[Call[Any]]) -> list[Any]:
-        try:
-            return self._broker.run_each(calls) if calls else []
-        except JobrunnerError as error:
-            return [error] * len(calls)
 
 
 def _slices(reports: list[Any]) -> Iterator[list[Any]]:

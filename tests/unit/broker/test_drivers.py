@@ -228,6 +228,18 @@ def test_a_server_that_comes_back_in_time_is_waited_for(connect, start_server, m
     later.join()
 
 
+def test_a_call_that_outlives_the_close_of_its_driver_leaves_no_connection(server, raw):
+    others = {one["id"] for one in raw.client_list()}
+    driver = Broker(Endpoint(server.url))
+    waiting = threading.Thread(target=driver.run, args=[command("BLPOP", "nothing", 0.2, read=bool)])
+    waiting.start()
+    wait_for(lambda: [one for one in raw.client_list() if one["cmd"] == "blpop"])
+    driver.close()
+    waiting.join()
+
+    wait_for(lambda: {one["id"] for one in raw.client_list()} <= others)
+
+
 def test_a_driver_that_was_closed_does_nothing(connect, server, raw, mail):
     others = {one["id"] for one in raw.client_list()}
     driver = connect(server.url)

@@ -4,10 +4,13 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
+from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import ROWS_AT_ONCE, Batches, BatchLease
 from jobrunner.coordinator.recovery import BatchRecovery
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
+from jobrunner.errors import ServerRefused
 from tests.support.clock import Clock
 
 RAW, CLEAN = "orders/raw", "orders/clean"
@@ -83,6 +86,21 @@ def test_a_large_batch_takes_several_turns(
 
     assert turns > 1
     assert client.queue(CLEAN).counts()["waiting"] == 25_000
+
+
+def test_a_queue_that_is_damaged_holds_no_other_up(
+    decided: Looked, broker: Broker, keys: Keys, client: Client, clock: Clock
+) -> None:
+    broker.run(command("ZADD", keys.queue("a/odd").finishing, 1, "b", read=int))
+    broker.run(command("RPUSH", keys.queue("a/odd").batch + b"b", "no hash", read=int))
+    taken(broker, keys, client, 3).decide(["n"], rest="dropped")
+    broker.run_many(register(keys.queue("a/odd"), ["a/odd"]))
+    clock.advance(30_000)
+
+    with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        decided.step()
+
+    assert client.queue(CLEAN).counts()["waiting"] == 3
 
 
 def test_a_full_queue_holds_nothing_else_up(
