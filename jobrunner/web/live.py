@@ -32,6 +32,7 @@ from jobrunner.inspector.doctor.workload import leader_check, slots_check, unkno
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import OutcomeCounts
+from jobrunner.logs import SafeLogger
 from jobrunner.web.errors import TooBusy
 
 FRESH_S = 1.0
@@ -42,6 +43,7 @@ _REST = 4
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
 _UNKNOWN_TOLD = 3
+_log = SafeLogger("jobrunner.dashboard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +206,11 @@ class LiveUpdates:
         try:
             return _tick(self.glance())
         except JobrunnerError as error:
-            line = str(error).replace("\n", " ")
-            return f"event: problem\ndata: {line}\n\n".encode()
+            problem = str(error)
+        except Exception as error:  # else no tab would hear of anything until another one is opened
+            _log.exception("the dashboard cannot take its snapshot")
+            problem = f"{type(error).__name__}: {error}"
+        return f"event: problem\ndata: {' '.join(problem.split())}\n\n".encode()
 
     def _take(self) -> DashboardSnapshot:
         seen = look(self._client)

@@ -102,6 +102,29 @@ def test_a_tab_is_told_that_the_server_is_away(start_server, client):
     assert event.endswith(b"\n\n")
 
 
+def test_an_error_that_nobody_foresaw_is_told_and_later_events_come(live, quick, monkeypatch):
+    look, faults = module.look, [ZeroDivisionError("odd\n\nvalue")]
+
+    def odd(client):
+        if faults:
+            raise faults.pop()
+        return look(client)
+
+    monkeypatch.setattr(module, "look", odd)
+
+    async def listen():
+        told = live.told()
+        await anext(told)
+        events = [await anext(told), await anext(told)]
+        await told.aclose()
+        return events
+
+    problem, then = asyncio.run(asyncio.wait_for(listen(), 30))
+
+    assert problem == b"event: problem\ndata: ZeroDivisionError: odd value\n\n"
+    assert tick(then)[0] == "event: tick"
+
+
 def test_the_end_of_a_pipeline_that_is_read_by_hand_is_no_warning(live, client):
     orders = Pipeline("orders", client)
     orders.declare("lost")
