@@ -69,8 +69,10 @@ class Pipeline:
         self.max_hops = check_whole(max_hops, "max_hops", minimum=0)
         self.graph = Graph(name)
         self.spark_stations: dict[str, SparkStation] = {}
-        """Declared stations and sinks on Spark, by the full name of their queue."""
+        """What runs on Spark, by the full name of its queue: stations, sinks, and the chains that begin with them."""
         self._python: dict[str, PythonStep] = {}
+        self._spark: dict[str, SparkStation] = {}
+        """Declared stations and sinks, also those that are parts of chains."""
         self._client = client
         self._settings: dict[str, dict[str, Any]] = {}
         self._applied: Client | None = None
@@ -191,7 +193,7 @@ class Pipeline:
         Raises PipelineError that names the station which cannot be chained, InvalidOption.
         """
         own = full_name(self.name, queue)
-        made = chain_of(self.graph, own, self._python, self.spark_stations)
+        made = chain_of(self.graph, own, self._python, self._spark)
         head = made.spark.get(own)
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, missing="drop", lease=lease,
@@ -320,7 +322,7 @@ class Pipeline:
                                 link=link, settings=settings, **batches)  # fmt: skip
         kind = "spark sink" if link.is_sink else "spark station"
         self._add(link.queue, kind, link.targets, settings, origin, batches_of(declared))
-        self.spark_stations[link.queue] = declared
+        self._spark[link.queue] = self.spark_stations[link.queue] = declared
         register_driver(link.queue, driver_of(declared), origin=origin, of_shard=shard_driver_of(declared))
 
     def _add(
@@ -332,7 +334,9 @@ class Pipeline:
                                  batches=batches or {}))  # fmt: skip
         if dead_queue is not None:
             allow_forward(queue, dead_queue)
-        forget_station(queue)  # the same function declared again, in a notebook
+        forget_station(queue)  # the same function declared again, in a notebook, or another kind of station
+        for stations in (self._python, self._spark, self.spark_stations):
+            stations.pop(queue, None)
         self._settings[queue] = dict(settings)
 
 

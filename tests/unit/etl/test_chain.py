@@ -1,5 +1,6 @@
 """Chains as they are declared, and what cannot be a part of one."""
 
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -35,6 +36,41 @@ def test_a_chain_replaces_what_serves_its_first_queue(orders: Pipeline) -> None:
     assert chained.function.queues == ["orders/raw", "orders/clean", "orders/end"]  # type: ignore[attr-defined]
     orders.chain("clean")
     assert orders.spark_stations["orders/clean"].schema == "n int"
+
+
+def _in_cell(function: Any) -> Any:
+    """The function as a cell of a notebook defines it anew."""
+    made: Any = FunctionType(function.__code__, globals())
+    made.__module__, made.__qualname__ = "__main__", "of_a_cell"
+    return made
+
+
+def test_a_chain_that_is_declared_again_runs_the_newest_functions(orders: Pipeline) -> None:
+    """As when the cells of a station in its middle and of the chain are run again."""
+    head, newer = _in_cell(lambda item: None), _in_cell(frames)
+    orders.station("raw", to="clean")(head)
+    orders.spark_station("clean", to="end", schema="n int")(_in_cell(frames))
+    orders.spark_sink("end", schema="n int")(store)
+    orders.chain("raw")
+    orders.spark_station("clean", to="end", schema="n int")(newer)
+
+    orders.chain("raw")
+
+    made: Any = orders.spark_stations["orders/raw"].function
+    assert made.python["orders/raw"].function is head
+    assert made.spark["orders/clean"].function is newer
+
+
+def test_a_station_that_took_the_place_of_one_on_spark_is_chained(orders: Pipeline) -> None:
+    newer = _in_cell(lambda item: None)
+    orders.spark_station("clean", to="end", schema="n int")(_in_cell(frames))
+    orders.station("clean", to="end")(newer)
+    orders.spark_sink("end", schema="n int")(store)
+
+    orders.chain("clean")
+
+    made: Any = orders.spark_stations["orders/clean"].function
+    assert made.python["orders/clean"].function is newer
 
 
 def test_diagrams_show_the_links_of_a_chain(orders: Pipeline) -> None:
