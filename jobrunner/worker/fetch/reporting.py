@@ -22,7 +22,7 @@ from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
-from jobrunner.worker.report.stats import COUNTED, TOO_LATE, UNKNOWN
+from jobrunner.worker.report.stats import COUNTED, TOO_LATE, UNSURE
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
@@ -257,7 +257,7 @@ class Reporting:
         again = [attempt.token in self._unanswered for attempt, _ in call.reports]
         self._unanswered.difference_update(attempt.token for attempt, _ in call.reports)
         return [
-            UNKNOWN if was_sent and verdict in unsure else verdict
+            UNSURE if was_sent and verdict in unsure else verdict
             for was_sent, verdict in zip(again, verdicts, strict=True)
         ]
 

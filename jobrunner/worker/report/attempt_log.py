@@ -14,6 +14,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.logs import SafeLogger, is_logged
 from jobrunner.outcome import Acknowledged, Failed, FannedOut, Outcome, Succeeded
+from jobrunner.worker.report.stats import UNSURE
 
 LINES_PER_S = 10
 _SUCCESSES = frozenset((Succeeded, FannedOut, Acknowledged))
@@ -40,10 +41,9 @@ class AttemptLog:
         else:
             successes = []
             for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
-                if verdict == _TAKEN:
-                    if type(outcome) in _SUCCESSES:
-                        successes.append(attempt)
-                else:
+                if verdict in (_TAKEN, UNSURE) and type(outcome) in _SUCCESSES:
+                    successes.append(attempt)
+                elif verdict != _TAKEN:
                     _log_verdict(attempt, outcome, verdict)
         if successes and is_logged("info"):
             self._log_successes(successes)
@@ -93,6 +93,8 @@ def _log_verdict(attempt: Attempt, outcome: Outcome, verdict: str) -> None:
         _log.warning("report came too late", task=attempt.id, queue=attempt.queue, attempt=attempt.number)
     elif isinstance(outcome, Failed) and verdict == "dead":
         _log.error("task died", **subject_of(attempt), **fields_of(outcome))
+    elif isinstance(outcome, Failed) and verdict == UNSURE:  # scheduled or dead
+        _log.warning("attempt failed", **subject_of(attempt), **fields_of(outcome))
     elif isinstance(outcome, Failed) and verdict == "scheduled":
         retry = {} if outcome.delay_s is None else {"retry_in": round(outcome.delay_s, 3)}
         _log.warning("attempt failed", **subject_of(attempt), **retry, **fields_of(outcome))

@@ -38,6 +38,8 @@ LONE_EVERY_S = 60.0
 """The interval while nothing but round trips was counted: an idle worker has hardly anything to report."""
 UNKNOWN = "unknown"
 """The type of tasks whose job this process does not know: a producer may give them any, and figures stay."""
+UNSURE = "unknown"
+"""The answer to a report whose reply was lost: sent again, it found no lease."""
 _MOST_LINES = 1000
 _MOST_LATE = 10_000
 _LONGEST_NAME = 128
@@ -45,9 +47,9 @@ COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
     (Succeeded, "ok"): ("succeeded",), (Acknowledged, "ok"): ("succeeded",), (FannedOut, "ok"): ("succeeded",),
     (Cancelled, "ok"): ("cancelled",), (Dropped, "ok"): ("dropped",), (Moved, "ok"): ("moved",),
     (Failed, "scheduled"): ("failed",), (Failed, "dead"): ("failed", "dead"), (Snoozed, "scheduled"): ("snoozed",),
-    (Succeeded, "unknown"): ("succeeded",), (FannedOut, "unknown"): ("succeeded",), (Failed, "unknown"): ("failed",),
-    (Cancelled, "unknown"): ("cancelled",), (Dropped, "unknown"): ("dropped",), (Moved, "unknown"): ("moved",),
-    (Snoozed, "unknown"): ("snoozed",),
+    (Succeeded, UNSURE): ("succeeded",), (FannedOut, UNSURE): ("succeeded",), (Failed, UNSURE): ("failed",),
+    (Cancelled, UNSURE): ("cancelled",), (Dropped, UNSURE): ("dropped",), (Moved, UNSURE): ("moved",),
+    (Snoozed, UNSURE): ("snoozed",),
 }  # fmt: skip
 """The counters of an outcome, by the server's answer to its report. A report whose reply was lost, and which found no
 lease when it was sent again, was taken the first time, unless the lease had ended by then."""

@@ -71,6 +71,16 @@ def test_only_ended_tasks_are_successes_and_a_mixed_reply_loses_none() -> None:
     assert [line["event"] for line in lines] == ["report came too late", "task succeeded"]
 
 
+def test_attempts_whose_reports_were_sent_twice_are_logged_as_they_are_counted() -> None:
+    (success,), failed_attempt, moved = successes(1), attempt_at("bad", queue="q"), attempt_at("x", queue="q")
+    failure = Failed("ValueError: no\nTraceback of it\n")
+
+    lines = note(AttemptLog(), [success, (failed_attempt, failure), (moved, Moved(queue="q"))], *["unknown"] * 3)
+
+    assert [line["event"] for line in lines] == ["attempt failed", "task succeeded"]
+    assert (lines[0]["error"], lines[0]["exception"]) == ("ValueError: no", "Traceback of it")
+
+
 def test_a_failure_has_its_error_class_and_traceback_as_fields() -> None:
     def outcome() -> Failed:
         try:
