@@ -28,7 +28,8 @@ def guarded(command: click.Command, words: Sequence[str]) -> int:
     """Runs a command and returns the exit code. A command returns None, or a code of its own."""
     try:
         returned = command.main(list(words), prog_name="jobrunner", standalone_mode=False)
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # as by a job
+            sys.stdout.flush()
         return returned if isinstance(returned, int) else DONE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

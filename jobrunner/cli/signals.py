@@ -125,8 +125,9 @@ class Restart:
 
     def leave(self) -> None:
         """Ends the process at once, well, or begins anew."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # closed by a job, or a full disk
+                stream.flush()
         self._begin_anew()
         os._exit(0)
 

@@ -285,8 +285,10 @@ def work_here(
     else:
         ask_at_signals(worker.ask_to_stop, lambda: supervisor.report(DUE))
         supervisor.ask_at_end(worker.ask_to_stop)
+    streams = sys.stdout, sys.stderr
     with metrics.serving(client, worker.health), _ending_if_broken():
         summary = worker.run(burst=wanted.burst, drain=wanted.drain)
+    sys.stdout, sys.stderr = streams  # a job may have put others there, as redirect_stdout on two threads does
     if shared.as_json:
         echo(json.dumps(asdict(summary)))
     worker.client.close()

@@ -18,7 +18,7 @@ from tests.support.loading_server import LoadingServer
 pytestmark = pytest.mark.processes
 
 JOBS = """
-import multiprocessing, os, signal, threading, time
+import multiprocessing, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from jobrunner import job
@@ -36,6 +36,12 @@ def stop_own_worker() -> str:
 @job()
 def leave_a_thread() -> None:
     threading.Thread(target=threading.Event().wait).start()
+    sys.stdout.close()
+
+@job()
+def leave_another_stdout() -> None:
+    with open(os.devnull, "w") as sys.stdout:
+        pass
 
 @job()
 def end_a_forked_process() -> list[int]:
@@ -75,11 +81,12 @@ def worker_pids(client: Client) -> list[int]:
 
 def test_a_burst_runs_what_waits_and_ends(jobs: Any, client: Client) -> None:
     task = enqueue(client, "add", "maths", x=1, y=2)
+    enqueue(client, "leave_another_stdout")
 
     said = jobs.run("work", "jobs_here", "--burst", "--json")
 
     assert said.code == 0, said.err
-    assert json.loads(said.out)["finished"] == 1
+    assert json.loads(said.out)["finished"] == 2
     assert client.task(task).result(timeout=0) == 3
 
 
@@ -204,6 +211,7 @@ def test_what_outlasts_the_grace_period_is_handed_back(
 
 
 def test_a_thread_that_a_job_left_behind_does_not_keep_it(jobs: Any, client: Client) -> None:
+    """Also where the job closed stdout."""
     task = enqueue(client, "leave_a_thread")
 
     said = jobs.run("work", "jobs_here", "--burst", "--grace", "500ms")
