@@ -96,6 +96,16 @@ def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object
     on_signals(ask, renew)
 
 
+def folder_of_start() -> Path:
+    """The working folder, under the name that a shell gave it. Behind a symbolic link, as to the current release, a
+    restart then finds the release of that time. To be called as the process starts."""
+    named = Path(os.environ.get("PWD", ""))
+    with suppress(OSError):
+        if named.is_absolute() and named.samefile(Path.cwd()):
+            return named
+    return Path.cwd()
+
+
 class Restart:
     """Whether this process is to begin anew, which keeps its id: systemd and containers do not see it end.
 
@@ -104,7 +114,7 @@ class Restart:
     """
 
     def __init__(self) -> None:
-        self._folder = Path.cwd()
+        self._folder = folder_of_start()
         self._is_wanted = self._is_stopping = False
         atexit.register(self._exit)
 
@@ -139,7 +149,8 @@ class Restart:
         if self._is_wanted:
             if not _has_terminal():  # one that comes before the new code listens waits for it, see `on_signals`
                 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
-            os.chdir(self._folder)
+            with suppress(OSError):  # it is gone, and so is the code: the new process says so
+                os.chdir(self._folder)
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command line
 
 

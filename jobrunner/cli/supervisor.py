@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.cli.options import say_started
 from jobrunner.cli.output import DONE, MISUSE, NO
-from jobrunner.cli.signals import STARTED, USES, on_signals
+from jobrunner.cli.signals import STARTED, USES, folder_of_start, on_signals
 from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
@@ -95,6 +95,7 @@ class Supervisor:
         leave_s: float = _LEAVE_S,
     ) -> None:
         self._slots = [WorkerSlot(number, command) for number, command in enumerate(commands, 1)]
+        self._folder = folder_of_start()
         self._watched = watched
         self._until = until
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -155,7 +156,8 @@ class Supervisor:
         def hear(process: WorkerProcess, word: str) -> None:
             self._events.put(lambda: self._heard(slot, process, word))
 
-        return WorkerProcess(slot.command, f"process-{slot.number}", hear)
+        folder = self._folder if self._folder.is_dir() else None
+        return WorkerProcess(slot.command, f"process-{slot.number}", hear, folder)
 
     def _heard(self, slot: WorkerSlot, process: WorkerProcess, word: str) -> None:
         if word == ENDED:

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from jobrunner.clock import monotonic
@@ -35,12 +36,20 @@ class WorkerProcess:
     3. `close` lets go of what is left.
     """
 
-    def __init__(self, command: Sequence[str], name: str, hear: Callable[["WorkerProcess", str], object]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        name: str,
+        hear: Callable[["WorkerProcess", str], object],
+        folder: Path | None = None,
+    ) -> None:
         self._hear = hear
         self._lifeline, theirs = socket.socketpair()
         with theirs:
             words = [*command, "--lifeline", str(theirs.fileno())]
-            self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()], process_group=0)  # noqa: S603 - ours
+            self._process = subprocess.Popen(  # noqa: S603 - ours
+                words, cwd=folder, pass_fds=[theirs.fileno()], process_group=0
+            )
         self.began = monotonic()
         self.took = False
         """Whether it came as far as taking tasks."""

@@ -61,3 +61,38 @@ def test_ctrl_c_while_the_modules_of_the_command_are_imported_prints_no_tracebac
     )  # fmt: skip
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+BEGINS_ANEW = """
+import os, sys
+from pathlib import Path
+from jobrunner.cli.signals import Restart
+
+print(Path.cwd().name, file=sys.stderr)
+release = Path(os.environ["PWD"])
+if Path.cwd().name == "one":
+    renewal = Restart()
+    release.unlink()
+    release.symlink_to("two")
+    renewal.ask(lambda: None)
+elif Path.cwd().name == "two":
+    renewal = Restart()
+    release.unlink()
+    renewal.ask(lambda: None)
+    Path.cwd().rename(Path.cwd().with_name("three"))
+"""
+
+
+def test_a_worker_begins_anew_in_the_folder_that_a_link_leads_to_by_then(tmp_path: Path) -> None:
+    """And where it is when the link is gone."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "current").symlink_to("one")
+    environment = {**os.environ, "PWD": str(tmp_path / "current"), "PYTHONPATH": str(ROOT)}
+
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGINS_ANEW],
+        cwd=tmp_path / "one", env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (ran.returncode, ran.stderr.split()) == (0, ["one", "two", "three"])

@@ -8,6 +8,7 @@ from pathlib import Path
 _PRELUDE = """
 import os, signal, sys, time
 folder, lifeline = sys.argv[1], int(sys.argv[3])
+release = os.path.basename(os.getcwd())
 os.chdir(folder)
 
 def note(line):
@@ -60,7 +61,7 @@ def rest():
 
 def a_worker(folder: Path, act: str) -> list[str]:
     """A worker process that does what `act` says, with note, tell, leave, work, rest and await_file; `number` is which
-    start it is."""
+    start it is, `release` the name of the folder that it was started in."""
     return [sys.executable, "-I", "-S", "-c", _PRELUDE + act, str(folder)]
 
 

@@ -109,6 +109,29 @@ def test_a_roll_starts_a_new_one_before_the_old_one_ends_and_takes_the_next_afte
     assert rolled.stop() == 0
 
 
+def test_a_roll_starts_the_new_ones_in_the_folder_that_a_link_leads_to_by_then(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `current`, in which a deploy puts the next release. Where it leads nowhere, they have the one of the start."""
+    current = tmp_path / "current"
+    for release in ("one", "two"):
+        (tmp_path / release).mkdir()
+    current.symlink_to("one")
+    monkeypatch.chdir(current)
+    monkeypatch.setenv("PWD", str(current))
+    rolled = run("note(f'from {release}')\nwork()")
+    rolled.wait_said("works", 1)
+
+    current.unlink()
+    rolled.signals.send_hup()
+    rolled.wait_logged("roll is complete")
+    current.symlink_to("two")
+    rolled.signals.send_hup()
+    rolled.wait_logged("roll is complete", 2)
+
+    assert rolled.result("from") == ["from one", "from one", "from two"]
+
+
 def test_a_new_one_that_does_not_come_up_stops_the_roll_and_the_old_ones_work_on(run: Any) -> None:
     rolled = run("work() if number <= 2 else leave(2)", processes=2)
     rolled.wait_said("works", 2)
