@@ -25,6 +25,8 @@ from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
 
 _PROGRESS_PAUSE_S = 0.1
+NOT_KEPT = b"too large"
+"""What the server wrote in the place of results of more than 16 MiB, with which it made the task dead."""
 
 
 class UpstreamResults(msgspec.Struct, frozen=True):
@@ -200,12 +202,20 @@ class JobRun(msgspec.Struct, eq=False):
 
     def received(self) -> UpstreamResults:
         """The results passed by the flow, read at first use. Raises ServerError, TaskGone after a lost lease,
-        EncryptionError."""
+        EncryptionError, Fail for those that the server did not keep."""
         if self._received is None:
             found = receive(self._broker, self._keys.queue(self.attempt.queue), self.attempt.id)
             if found is None:
                 raise gone(self.attempt.id)
             results, outcomes = found
+            if results == NOT_KEPT:
+                from jobrunner.outcome import Fail  # here, as producers need none of it
+
+                raise Fail(
+                    "the results of the steps before it are more than 16 MiB together, so they were not kept: let the "
+                    "steps return less, such as where they stored it, and send the flow again",
+                    retry=False,
+                )
             values = decrypted_results(self._encryption, results, outcomes, self.after)
             self._received = UpstreamResults(tuple(values), tuple(decode(outcomes) or ()))
         return self._received

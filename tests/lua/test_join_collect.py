@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner.broker.calls import flows, tasks
 from jobrunner.client.encryption import receive
+from jobrunner.jobs.running_task import NOT_KEPT
 from tests.lua.test_join_arrive import FAR, arrive, join_hash, outbox, prepare
 
 MIB = 1024 * 1024
@@ -310,6 +311,7 @@ def test_results_that_are_too_large_are_the_death_of_the_task(mail, audit):
 
     assert mail.ids("dead") == ["then-j"]
     assert mail.ids("waiting") == []
+    assert mail.hash("then-j")["results"] == NOT_KEPT
     error = mail.hash("then-j")["error"].decode()
     assert "the results of the 17 steps before it are more than 16 MiB together: let them return less" in error
     assert outbox(mail) == {f"dead:{FAR.decode()}": b""}

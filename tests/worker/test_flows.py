@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
+from jobrunner.broker.call import command
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import broker_of, keys_of
@@ -16,6 +17,7 @@ from jobrunner.client.current import forget, use
 from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
+from jobrunner.jobs.running_task import NOT_KEPT
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
@@ -451,6 +453,18 @@ def test_outside_of_a_flow_there_are_no_results() -> None:
     assert seen[name] == [((), ())]
     with pytest.raises(UsageError):
         _ = Note(name="x").task
+
+
+def test_a_task_whose_results_were_too_large_to_be_kept_is_dead_at_once_when_it_is_requeued(client: Client) -> None:
+    task = Total().using(in_=3600).enqueue()
+    key = keys_of(client).queue("works/raw").task(task.id)
+    broker_of(client).run(command("HSET", key, "results", NOT_KEPT, read=int))
+    assert task.run_now()
+
+    with pytest.raises(TaskFailed, match="the results of the steps before it are more than 16 MiB together"):
+        task.result(timeout=20)
+
+    assert task.attempts == 1
 
 
 def test_asyncio() -> None:

@@ -183,6 +183,8 @@ class Runner:
             run.received()
         except EncryptionError as error:
             return refused(error)
+        except Fail as error:
+            return failed(error, retry=error.retry)
         except Exception as error:  # no server, or the lease is lost
             return failed(error)
         return None
