@@ -92,6 +92,8 @@ class WorkerState:
     def __init__(self) -> None:
         self.until = RunUntil.STOPPED
         self.is_working = False
+        self.has_begun = False
+        """Whether it ever worked. Its parts, its id and its requests to stop are those of one run."""
         self.waits_for = ""
         """Why a worker that starts waits for its server; '' when it does not."""
         self.is_quiet = False
@@ -114,6 +116,10 @@ class WorkerState:
         """A graceful stop; a second call asks to stop at once. Safe in a signal handler and in any thread."""
         self.stops_asked += 1
         self._changed.set()
+
+    def begin_work(self) -> None:
+        """The worker works from now on."""
+        self.is_working = self.has_begun = True
 
     def begin_stop(self) -> None:
         """The worker stops, whether it was asked to or not."""

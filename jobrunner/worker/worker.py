@@ -16,6 +16,7 @@ from jobrunner.errors import (
     ServerRefused,
     ServerUnavailable,
     UnsafeServer,
+    UsageError,
     WorkerBroken,
 )
 from jobrunner.formatting import duration
@@ -64,7 +65,7 @@ class WorkerSummary:
 
 @checks_options
 class Worker:
-    """Runs the tasks of its queues. Its life:
+    """Runs the tasks of its queues, once: to run them again, make another one. Its life:
 
     1. loads its modules, waits for a server that is loading its data, checks that the server is safe for tasks;
     2. starts the lease keeper, then its loops (fetch, notifier, coordinator, heartbeat, stats), then the drivers of the
@@ -110,10 +111,11 @@ class Worker:
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
-        with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on, WorkerBroken
-        when a job took away what it works with, NewerFormat when a newer version took the prefix over, InvalidOption
-        when `max_memory` is too little to begin."""
+        with `drain`, until nothing is scheduled either. Raises UsageError when it ran before, DriverFailed when a
+        driver cannot go on, WorkerBroken when a job took away what it works with, NewerFormat when a newer version took
+        the prefix over, InvalidOption when `max_memory` is too little to begin."""
         began = monotonic()
+        self._check_new()
         self._recycling.check()
         self._state.until = RunUntil.DRAINED if drain else RunUntil.EMPTY if burst else RunUntil.STOPPED
         self.start()
@@ -135,7 +137,9 @@ class Worker:
 
     def start(self) -> None:
         """Starts working in threads of its own. While the server is loading its data, waits for it; asked to stop
-        meanwhile, returns without having started. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
+        meanwhile, returns without having started. Raises ModuleNotLoadable, ServerError, UnsafeServer, and UsageError
+        when it was started before."""
+        self._check_new()
         parts = self._parts = self._prepare()
         if parts is None:
             return
@@ -151,7 +155,7 @@ class Worker:
         for loop in parts.loops:
             loop.start()
         parts.tasks.notifier.start()
-        self._state.is_working = True
+        self._state.begin_work()
         try:
             parts.drivers.start()
         except BaseException:
@@ -213,6 +217,11 @@ class Worker:
         return (
             self._state.refused or parts.drivers.failure or (parts.lost() if self._state.is_working else None)
         )  # fmt: skip
+
+    def _check_new(self) -> None:
+        if self._state.has_begun:
+            state = "works already" if self._state.is_working else "has ended"
+            raise UsageError(f"this worker {state}, and a Worker runs once; make another one: Worker(…)")
 
     def _prepare(self) -> WorkerParts | None:
         """Starts the lease keeper, as long as the process is small, checks modules and server, and builds the rest.

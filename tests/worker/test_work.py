@@ -302,6 +302,24 @@ def test_a_burst_ends_after_so_many_tasks_too(current: Client, audit: Audit) -> 
     assert audit("w") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
+def test_a_worker_runs_once(current: Client, audit: Audit) -> None:
+    """A second start gave it a second set of threads, which went on after `stop`; a second run did nothing."""
+    worker = Worker(queues=["w"], client=current)
+    worker.start()
+    for again in (worker.start, worker.run):
+        with pytest.raises(UsageError, match="this worker works already"):
+            again()
+    worker.stop()
+
+    step.enqueue()
+    for again in (worker.start, lambda: worker.run(burst=True)):
+        with pytest.raises(UsageError, match="this worker has ended"):
+            again()
+
+    assert audit("w")["waiting"] == 1
+    assert Worker(queues=["w"], client=current).run(burst=True).finished == 1
+
+
 def test_a_worker_ends_when_it_takes_too_much_memory_and_spends_no_attempt(current: Client, audit: Audit) -> None:
     kept: list[bytearray] = []
     limit = resident_bytes() + 64 * 2**20
