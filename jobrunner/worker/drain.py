@@ -77,13 +77,20 @@ class Shutdown:
         self._broken: WorkerBroken | None = None
         self.released = 0
         """Tasks handed back to their place in line."""
+        self.interrupted: KeyboardInterrupt | None = None
+        """What the caller raises when everything has stopped."""
 
     def run(self, ends: float) -> None:
         """A graceful stop: running tasks and batches may go on until `ends` (monotonic clock), unless a second stop is
-        requested."""
+        requested. Ctrl-C in a program without an answer of its own to it is such a request, too: see `interrupted`."""
         self._parts.drivers.ask_to_stop()
-        self._await_running(ends)
-        self._await_drivers(ends)
+        try:
+            self._await_running(ends)
+            self._await_drivers(ends)
+        except KeyboardInterrupt as error:
+            self.interrupted = error
+            self._state.ask_to_stop()
+            self._tasks.leases.stop_all()
         self._parts.drivers.stop(monotonic() if self._state.must_stop_now else ends)
         self._broken = self._state.broken or self._parts.lost()  # a stop was requested before the loss was noticed
         self.close()

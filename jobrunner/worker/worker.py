@@ -186,6 +186,8 @@ class Worker:
             self._released += shutdown.released
         finished = parts.finished_total
         _log.info("worker stopped", worker=self.id, finished=finished, released=self._released)
+        if shutdown.interrupted is not None:
+            raise shutdown.interrupted
 
     @property
     def in_hand(self) -> int:

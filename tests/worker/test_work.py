@@ -302,6 +302,27 @@ def test_a_burst_ends_after_so_many_tasks_too(current: Client, audit: Audit) -> 
     assert audit("w") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
+def test_ctrl_c_while_a_worker_in_a_program_stops_hands_back_what_runs(
+    current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one, when the first ended `run`; its attempt was spent as that of a worker that died."""
+    task = gated.enqueue("waits")
+    worker = Worker(queues=["w"], client=current)
+    worker.start()
+    wait_for(lambda: order)
+
+    def interrupt(pause_s: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker._state, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        worker.stop(grace=3600)
+
+    record = task.record()
+    assert (record.state.value, record.attempts) == ("waiting", 0)
+    assert current.workers() == []
+
+
 def test_a_worker_runs_once(current: Client, audit: Audit) -> None:
     """A second start gave it a second set of threads, which went on after `stop`; a second run did nothing."""
     worker = Worker(queues=["w"], client=current)
