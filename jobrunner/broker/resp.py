@@ -22,9 +22,14 @@ except ImportError:
     pack = pack_in_python
 else:
 
+    _NUMBERS = {int, float, bool}
+
     def pack(words: Sequence[Arg]) -> bytes:
         """One command in the server's protocol (RESP)."""
-        packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
+        # hiredis takes the repr of a number, in which Python runs handlers of signals; when one raises, as at Ctrl-C,
+        # hiredis reads what is not there, and the process dies of SIGSEGV.
+        texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
+        packed: bytes = _pack_in_c(texts)  # type: ignore[arg-type]
         return packed
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobrunner.broker import resp
 from jobrunner.broker.broker import raise_if_loading
 from jobrunner.broker.call import (
     ScriptCommand,
@@ -66,6 +67,16 @@ def test_a_plain_command_goes_as_it_is():
 @given(st.lists(st.one_of(st.binary(), st.text(), st.integers(), st.floats(allow_nan=False)), min_size=1, max_size=20))
 def test_words_are_packed_alike_in_c_and_in_python(words):
     assert pack(words) == pack_in_python(words)
+
+
+def test_no_number_is_left_to_hiredis_which_crashes_when_a_handler_of_a_signal_raises_meanwhile(monkeypatch):
+    pytest.importorskip("hiredis")
+    packed = []
+    monkeypatch.setattr(resp, "_pack_in_c", packed.append)
+
+    pack(["SET", b"key", 7, 1.5, True])
+
+    assert packed == [("SET", b"key", "7", "1.5", "True")]
 
 
 def test_words_are_packed_as_the_protocol_says():
