@@ -114,7 +114,7 @@ def _transaction(
         except statements.error as error:
             _roll_back(connection)
             reason = str(error).partition("\n")[0]
-            if column in reason:
+            if _names_column(reason, column) and not isinstance(error, statements.clash):
                 raise InvalidOption(
                     f"the database refused column {column!r} ({reason}): add a text column of that name to "
                     f"{' and '.join(tables)}, or name another by batch_column"
@@ -123,6 +123,13 @@ def _transaction(
         except BaseException:
             _roll_back(connection)
             raise
+
+
+def _names_column(reason: str, column: str) -> bool:
+    """Whether a database speaks of this column, and not of a table or an index whose name contains that of the column.
+    """
+    name = re.escape(column.strip('"'))
+    return re.search(rf"(?<![\w$]){name}(?![\w$])", reason) is not None
 
 
 def _roll_back(connection: Any) -> None:

@@ -277,6 +277,11 @@ def test_errors_name_what_to_do_and_change_nothing(database):
         pass
     with pytest.raises((sqlite3.Error, psycopg.Error), match="missing"):
         write_sql(numbers(1), batch("a"), database.connect, "missing")
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="batches"):
+        write_sql(numbers(1), batch("a"), database.connect, "batches", batch_column="batch")
+    database.run("create unique index late_batch_id on late (batch_id, n)")
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match="batch_id"):
+        write_sql(numbers(1, 1), batch("a"), database.connect, "late")
     assert database.rows() == database.rows("select * from bare") == []
     assert database.rows("select * from jobrunner_batches") == []
 
