@@ -169,8 +169,12 @@ def write_files(target: FileTarget, batches: Iterable[pa.RecordBatch]) -> Iterat
             current.write(rows)
         if current is not None:
             yield current.close()
+            current = None
     except OSError as error:
         raise TableError(f"table {target.table}: no data file can be written: {error}") from error
+    finally:
+        if current is not None:
+            current.give_up()
 
 
 class _OpenFile:
@@ -188,6 +192,13 @@ class _OpenFile:
     def write(self, rows: pa.RecordBatch) -> None:
         self.rows += rows.num_rows
         self._writer.write_batch(rows)
+
+    def give_up(self) -> None:
+        """Leaves a file that is not complete. Without this the writer would complete it when it is collected, and print
+        a traceback where the disk is full."""
+        self._writer.is_open = False
+        with suppress(OSError):
+            self._stream.close()
 
     def close(self) -> DataFile:
         self._writer.close()

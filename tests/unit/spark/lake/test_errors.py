@@ -1,7 +1,13 @@
 """Tables that cannot be reached: each error names the table and the cause, and writing goes on when that is mended."""
 
+import errno
+import gc
+import io
+import os
 import socket
+import sys
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
@@ -10,6 +16,7 @@ from jobrunner.etl import table_sink
 from jobrunner.spark.lake import iceberg_catalog
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.delta import DeltaLake
+from jobrunner.spark.lake.files import Storage
 from jobrunner.spark.lake.services import clean_up_table
 from jobrunner.spark.lake.tables import reason
 from tests.unit.spark.lake.conftest import Lake, part
@@ -22,6 +29,28 @@ def test_a_path_through_a_file(tmp_path, numbers):
         lake.write(part("a"), numbers(1))
     (tmp_path / "file").unlink()
     assert lake.write(part("a"), numbers(1)).rows == 1
+
+
+class FullDisk(io.BytesIO):
+    """Takes the first bytes of a file."""
+
+    def write(self, content):
+        if self.tell() + len(content) > 64:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(content)
+
+
+def test_a_full_disk_is_one_error_without_a_traceback_beside_it(tmp_path, monkeypatch):
+    lake, beside = Lake(f"delta:{tmp_path}/late"), []
+    ready = lake.prepare(part("a"), rows := pa.table({"s": ["no space for this"] * 9}))
+    monkeypatch.setattr(sys, "unraisablehook", beside.append)
+    with monkeypatch.context() as full:
+        full.setattr(Storage, "create", lambda *_: pa.PythonFile(FullDisk(), "w"))
+        with pytest.raises(TableError, match=r"no data file can be written: .*No space left on device"):
+            lake.files(ready, rows)
+    gc.collect()
+    assert beside == []
+    assert lake.write(part("a"), rows).rows == 9
 
 
 def test_a_catalog_that_nobody_configured_and_one_that_is_away(catalog, numbers, tmp_path):
