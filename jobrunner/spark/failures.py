@@ -83,6 +83,9 @@ _OUTAGE = tuple(
     kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull, ServerRefused, UnsafeServer)
 )
 
+_BESIDE_OTHERS = ("SerializationFailure", "DeadlockDetected")
+"""What psycopg calls the errors of PostgreSQL that say: repeat the transaction, it met another one."""
+
 
 class Cause(StrEnum):
     """Which side caused an error."""
@@ -94,7 +97,7 @@ class Cause(StrEnum):
     CODE = "code"
     """The function or the session, before any row was read: the items are not to blame."""
     OUTAGE = "outage"
-    """The connection to the server: says nothing about the items."""
+    """The connection to the server, or another transaction in a SQL database: says nothing about the items."""
     LOST = "lost"
     """The lease ended: another driver may hold the batch."""
     ENGINE = "engine"
@@ -107,7 +110,7 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
     name = error_line(error).partition(":")[0]
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST
-    if isinstance(error, ServerError) or name in _OUTAGE:
+    if isinstance(error, ServerError) or name in _OUTAGE or _met_another_transaction(error, name):
         return Cause.OUTAGE
     if _is_unreachable(error) or not is_alive(spark, title, group):
         return Cause.ENGINE
@@ -122,7 +125,8 @@ def comes_again(traceback: str) -> bool:
     """Whether the error of a failed task is one of Python that is the same however often Spark runs the task: not the
     end of a process, and no error that passes."""
     name = error_line(SparkTaskError(traceback)).partition(":")[0]
-    return _is_of_python(traceback) and not _PASSING.fullmatch(name) and name not in (BatchLost.__name__, *_OUTAGE)
+    passes = name in (BatchLost.__name__, *_OUTAGE, *_BESIDE_OTHERS) or _PASSING.fullmatch(name)
+    return _is_of_python(traceback) and not passes
 
 
 class SparkTaskError(Exception):
@@ -161,6 +165,11 @@ def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
             return len(spark.range(0, 1, 1, 1).collect()) == 1
     except Exception:  # a dead JVM shows itself by errors of many libraries
         return False
+
+
+def _met_another_transaction(error: BaseException, name: str) -> bool:
+    """Whether a SQL database ended the transaction of a sink only because another one ran beside it."""
+    return name in _BESIDE_OTHERS or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
 def _is_unreachable(error: BaseException) -> bool:

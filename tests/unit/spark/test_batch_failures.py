@@ -1,10 +1,14 @@
 """The cost of errors for batches: real batches on a stopped clock, and a function whose errors the test decides."""
 
+import sqlite3
 import threading
+from contextlib import closing
 from enum import Enum
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from psycopg.errors import DeadlockDetected, SerializationFailure
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
@@ -301,9 +305,30 @@ CAUSES = {
     Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
                   of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed")],
     Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x"), of_python("jobrunner.errors.ServerRefused: x"),
-                   of_python("jobrunner.errors.ServerFull: x"), of_python("jobrunner.errors.UnsafeServer: x")],
+                   of_python("jobrunner.errors.ServerFull: x"), of_python("jobrunner.errors.UnsafeServer: x"),
+                   of_python("psycopg.errors.DeadlockDetected: x"), SerializationFailure("x")],
     Cause.LOST: [of_python("jobrunner.errors.BatchLost: x")],
 }  # fmt: skip
+
+
+def test_an_item_does_not_die_of_other_transactions_in_a_database_while_batches_beside_it_succeed(
+    tmp_path, station, client
+):
+    served, path = station(max_attempts=3), tmp_path / "late.sqlite"
+    connect = partial(sqlite3.connect, path, timeout=0, isolation_level=None)
+    with closing(connect()) as holder, closing(connect()) as sink:
+        holder.execute("begin immediate")
+        with pytest.raises(sqlite3.OperationalError, match="database is locked") as locked:
+            sink.execute("begin immediate")
+    (unlucky,) = client.queue(QUEUE).push_many([0])
+    for error in [locked.value, DeadlockDetected("x"), SerializationFailure("x")] * 5:
+        served.step(lambda members, error=error: error)
+        client.queue(QUEUE).push_many([1])
+        assert served.step(lambda members, error=error: error if unlucky in members else None)
+        served.clock.advance(60_000)
+    served.run(lambda members: None)
+    assert client.queue("flights/late").counts()["waiting"] == 16
+    assert client.queue(QUEUE).counts()["dead"] == 0
 
 
 @pytest.mark.parametrize("cause", CAUSES)
