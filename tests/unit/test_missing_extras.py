@@ -25,6 +25,7 @@ def run_without(package: str, code: str) -> subprocess.CompletedProcess[str]:
         ("prometheus_client", "import jobrunner.metrics.exposition", "metrics"),
         ("fsspec", "from jobrunner import Client; Client('redis://host', payload_store='file:///srv')", "store"),
         ("opentelemetry", "from jobrunner.tracing import instrument; instrument()", "otel"),
+        ("rich", "sys.argv = ['jobrunner', 'top']; from jobrunner.__main__ import main; main()", "top"),
     ],
 )
 def test_an_import_without_its_extra_names_the_extra(package: str, code: str, extra: str) -> None:
@@ -40,6 +41,13 @@ def test_the_core_and_tracing_are_imported_without_any_extra() -> None:
     for package in ("starlette", "prometheus_client", "opentelemetry"):
         done = run_without(package, "import jobrunner, jobrunner.tracing; jobrunner.job")
         assert done.returncode == 0, done.stderr
+
+
+def test_every_command_has_its_help_without_any_extra() -> None:
+    absent = ("rich", "starlette", "jinja2", "prometheus_client", "pyarrow", "pyspark", "opentelemetry", "fsspec")
+    code = "from jobrunner.cli.main import COMMANDS, jobrunner\nfor name in COMMANDS: jobrunner.get_command(None, name)"
+    done = run_without("uvicorn", f"sys.modules |= dict.fromkeys({absent})\n{code}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_extra_that_is_there_is_no_error_and_the_missing_package_is_named() -> None:

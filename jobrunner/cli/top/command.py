@@ -1,27 +1,19 @@
 """`jobrunner top`: queues, rates, workers and failures, live in the terminal."""
 
-import os
-import select
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
 import click
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, plain_json, talk
-from jobrunner.cli.top.draw import frame
-from jobrunner.cli.top.poller import ServerPoller, ends_of, groups_of
-from jobrunner.cli.top.state import Screen, ServerRequest, press
-from jobrunner.cli.top.terminal import Terminal, taken_over
+from jobrunner.cli.top.poller import ends_of, groups_of
+from jobrunner.cli.top.state import Screen
 from jobrunner.client.client import Client
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import sleep
 from jobrunner.formatting import install_command
 from jobrunner.inspector.error_groups import ErrorGroups
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
@@ -84,10 +76,9 @@ def _rates(rates: Any) -> dict[str, float | None]:
 
 
 def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups, ends: frozenset[str]) -> None:
-    from rich.console import Console
+    from rich.console import Console  # the extra may be absent
 
     from jobrunner.cli.top.draw import frame
-    from jobrunner.cli.top.state import Screen
 
     rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
     size = shutil.get_terminal_size((100, 40))
@@ -102,94 +93,9 @@ def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups, ends: 
 
 
 def _show_live(client: Client, every_s: float) -> None:
-    from jobrunner.cli.top.command import run_live
+    from jobrunner.cli.top.live import run_live  # needs rich
 
     server = run_live(client, every_s=every_s)
     if not server.stop(timeout_s=0.2):
         talk("the last request is still running; Ctrl-C aborts it")
         server.stop(timeout_s=_PATIENT_S)
-
-
-_REST = "\x1b[K"
-"""Erases the rest of a line."""
-_TURN_S = 0.25
-"""A terminal that changed its size is redrawn within this time."""
-
-
-class LiveView:
-    """The main loop: answers of the server, keys, a refresh when it is due, a frame when something changed."""
-
-    def __init__(self, terminal: Terminal, server: ServerPoller, *, every_s: float) -> None:
-        self._terminal = terminal
-        self._server = server
-        self._every_s = every_s
-        self._screen = Screen()
-        self._next_look_s = monotonic()
-        self._size = (0, 0)
-
-    def run(self) -> None:
-        """Runs until q is pressed or the terminal is gone."""
-        changed = True
-        while True:
-            if monotonic() >= self._next_look_s and not self._server.reading:
-                self._look()
-            if changed or self._size != self._terminal.size():
-                self._draw()
-            ready, _, _ = select.select([self._terminal.keyboard, self._server.bell], [], [], _TURN_S)
-            changed = bool(ready)
-            if self._server.bell in ready:
-                self._hear()
-            if self._terminal.keyboard in ready and self._left():
-                return
-
-    def _look(self) -> None:
-        self._next_look_s = monotonic() + self._every_s
-        self._server.read(self._screen)
-
-    def _hear(self) -> None:
-        os.read(self._server.bell, 1024)
-        while not self._server.answers.empty():
-            self._screen = self._server.answers.get()(self._screen)
-
-    def _left(self) -> bool:
-        try:
-            return any(self._press(key) for key in self._terminal.pressed())
-        except (EOFError, OSError):
-            return True
-
-    def _press(self, key: str) -> bool:
-        if key == "redraw":
-            self._terminal.forget()
-        self._screen, wish = press(self._screen, key)
-        if wish is not None and wish.act not in ("quit", "read"):
-            self._server.act(wish)
-        if wish is not None:
-            self._next_look_s = monotonic()
-            if wish.act == "read":
-                self._look()
-        return wish == ServerRequest(act="quit")
-
-    def _draw(self) -> None:
-        self._size = width, height = self._terminal.size()
-        self._terminal.draw(ansi_lines(frame(self._screen, width, height), width, height))
-
-
-def run_live(client: Client, *, every_s: float) -> ServerPoller:
-    """Shows the live view in this terminal. Returns the poller, which may still run the last request."""
-    server = ServerPoller(client)
-    server.start()
-    with taken_over() as terminal:
-        LiveView(terminal, server, every_s=every_s).run()
-    return server
-
-
-def ansi_lines(lines: Sequence[Text], width: int, height: int) -> list[str]:
-    """The lines with escape sequences, in the colours of this terminal (none with NO_COLOR)."""
-    console = Console(width=width, height=height, force_terminal=True, highlight=False, legacy_windows=False)
-    shown = []
-    for one in lines:
-        with console.capture() as captured:
-            console.print(one, end="", soft_wrap=True)
-        # Behind a line that is full the cursor stands on its last column, which would be erased.
-        shown.append(captured.get() + (_REST if cell_len(one.plain) < width else ""))
-    return shown
