@@ -138,6 +138,9 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
     """Settles every option of a client. Raises UnknownOption for one it does not know."""
     known = [known.name for known in fields(ClientSettings)]
     check_options(options, known, "client option")
+    for name, given in (("url", url), ("prefix", prefix)):
+        if given == "":  # what an unset variable leaves: it would name the server or the tasks of somebody else
+            raise InvalidOption(f"{name}='': give one, or leave it out for that of the environment or pyproject.toml")
     stored = file_settings()
     environment = os.environ
     chosen = url or environment.get("JOBRUNNER_URL") or environment.get("REDIS_URL") or stored.url or EMBEDDED_URL

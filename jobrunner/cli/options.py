@@ -66,11 +66,17 @@ class _SharedOption(click.Option):
         return "--url, --prefix, --json, --debug", "Common options: see jobrunner --help."
 
 
+def _named(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value == "":  # what an unset variable leaves: the command would act on the default server
+        raise click.BadParameter("it is empty: give one, or leave the option out", param=parameter)
+    return value
+
+
 def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --url, --prefix, --json and --debug; the command gets them as its first argument, a `CommonOptions`."""
 
-    @click.option("--url", cls=_SharedOption, metavar="URL", help=SHARED[0][1])
-    @click.option("--prefix", cls=_SharedOption, metavar="NAME", help=SHARED[1][1])
+    @click.option("--url", cls=_SharedOption, metavar="URL", callback=_named, help=SHARED[0][1])
+    @click.option("--prefix", cls=_SharedOption, metavar="NAME", callback=_named, help=SHARED[1][1])
     @click.option("--json", "as_json", cls=_SharedOption, is_flag=True, help=SHARED[2][1])
     @click.option("--debug", cls=_SharedOption, is_flag=True, help=SHARED[3][1])
     @wraps(command)

@@ -44,6 +44,16 @@ def test_an_argument_beats_the_environment_beats_the_file_beats_the_default(
     assert client_settings().url == "embedded://"
 
 
+@pytest.mark.usefixtures("project")
+def test_an_empty_variable_is_none_and_an_empty_argument_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JOBRUNNER_URL", "REDIS_URL", "JOBRUNNER_PREFIX"):
+        monkeypatch.setenv(name, "")
+    assert (client_settings().url, client_settings().prefix) == ("redis://file:1", "file")
+    for arguments in ({"url": ""}, {"prefix": ""}):
+        with pytest.raises(InvalidOption, match="='': give one"):
+            Client(**arguments)
+
+
 def test_modules_come_from_the_nearest_pyproject(project: Path) -> None:
     assert file_settings().modules == ("tasks",)
 

@@ -154,6 +154,14 @@ def test_a_server_that_is_away_is_a_no_in_one_line(
         assert result.err.splitlines()[-1].startswith("Error: no server at unix://")
 
 
+@pytest.mark.parametrize("option", ["--url", "--prefix"])
+def test_an_empty_server_or_prefix_is_not_the_default_one(cli: Callable[..., Any], filled: None, option: str) -> None:
+    result = cli("queues", "purge", "mail", "--yes", option, "")
+
+    assert (result.code, result.out) == (2, "")
+    assert f"'{option}': it is empty: give one" in result.err
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_an_unknown_option_is_misuse_and_help_has_an_example_of_this_command(
     cli: Callable[..., Any], name: str
