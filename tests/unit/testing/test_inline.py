@@ -16,6 +16,7 @@ from jobrunner import (
     Cancel,
     Fail,
     Job,
+    RateLimit,
     Retry,
     Snooze,
     TaskState,
@@ -453,6 +454,22 @@ def test_what_a_queue_declares_or_the_test_configures_holds_for_its_tasks(strict
     assert task.state is TaskState.SCHEDULED
     assert when is not None
     assert 590 < (when - datetime.now(UTC)).total_seconds() < 610
+
+
+@pytest.fixture
+def limited() -> Iterator[str]:
+    queue("inline-limited", max_inflight=1, max_size=1, rate=RateLimit(1, per=3600))
+    yield "inline-limited"
+    forget_queue("inline-limited")
+
+
+def test_limits_that_a_queue_declares_hold_up_nothing_and_those_that_the_test_sets_do(limited: str) -> None:
+    with inline():
+        tasks = Note.using(queue=limited).enqueue_many([Note("1"), Note("2")])
+        assert [task.state for task in tasks] == [TaskState.SUCCEEDED] * 2
+        current_client().queue(limited).configure(rate=RateLimit(1, per=3600))
+        states = [Note(what).using(queue=limited).enqueue().state for what in ("3", "4")]
+    assert states == [TaskState.SUCCEEDED, TaskState.WAITING]
 
 
 @job(name="inline-unkept", result_ttl=0)
