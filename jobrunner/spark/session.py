@@ -110,13 +110,32 @@ def _cores() -> int:
 
 def _running(master: str | None, remote: str | None) -> "SparkSession | None":
     running = running_session()
-    if running is None or not (master or remote) or (remote and not is_classic(running)):
+    if running is None or not (master or remote):
         return running
-    at = conf_of(running, "spark.master")
-    if remote or (master and at and master != at):
+    if remote and not is_classic(running):
+        at, asked_for = _endpoint_of(running), _endpoint(remote)
+        differs = None not in (at, asked_for) and at != asked_for
+        at = f"sc://{at}"
+    else:
+        at = conf_of(running, "spark.master")
+        differs = bool(remote or (master and at and master != at))
+    if differs:
         asked = f"remote={remote!r}" if remote else f"master={master!r}"
         raise InvalidOption(f"{asked}: this process has a session at {at!r}; stop that one first")
     return running
+
+
+def _endpoint_of(running: Any) -> str | None:
+    """Host and port of the server of a Connect session; None when its channel does not say."""
+    endpoint: str | None = getattr(getattr(running.client, "_builder", None), "endpoint", None)
+    return endpoint
+
+
+def _endpoint(remote: str) -> str | None:
+    """Host and port of `sc://host`; None for a server that PySpark starts itself (`local[2]`)."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # there is a Connect session
+
+    return DefaultChannelBuilder(remote).endpoint if remote.startswith("sc://") else None
 
 
 def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession":

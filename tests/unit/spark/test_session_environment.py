@@ -2,9 +2,12 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from jobrunner.errors import InvalidOption
+from jobrunner.spark import session
 from jobrunner.spark.session import _daemon, _environment
 
 
@@ -24,3 +27,15 @@ def test_the_interpreter_that_a_setting_names_is_that_of_spark_s_workers(tmp_pat
     assert _daemon({"spark.pyspark.python": sys.executable})
     with _environment(tmp_path, local=True):
         assert os.environ["PYSPARK_PYTHON"] == (before or sys.executable)
+
+
+def test_a_connect_session_at_another_server_is_refused(monkeypatch):
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    running = SimpleNamespace(client=SimpleNamespace(_builder=DefaultChannelBuilder("sc://there/;user_id=ada")))
+    monkeypatch.setattr(session, "running_session", lambda: running)
+
+    assert session._running(None, "sc://there") is session._running(None, "sc://there:15002") is running
+    assert session._running(None, "local[1]") is running, "PySpark starts that server; its port is not known before"
+    with pytest.raises(InvalidOption, match=r"^remote='sc://here': .*has a session at 'sc://there:15002'; stop that"):
+        session._running(None, "sc://here")
