@@ -17,6 +17,10 @@ from jobrunner.soak.fault_proxy import FaultProxy, Target
 
 _HELLO = b"\x16"
 """The first byte of a connection over TLS."""
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+)  # fmt: skip
 
 
 class Authority:
@@ -28,6 +32,7 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.file = folder / f"{name}.pem"
         own = self._builder(self._name, self._key, days=1).add_extension(x509.BasicConstraints(True, None), True)
+        own = own.add_extension(_SIGNS_CERTIFICATES, True)
         self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def issue(self, host: str = "127.0.0.1", *, days: int = 1) -> Path:
@@ -45,7 +50,9 @@ class Authority:
         return file
 
     def _builder(self, subject: x509.Name, key: Any, *, days: int) -> x509.CertificateBuilder:
+        """With the identifiers of both keys, without which Python 3.13 refuses a certificate."""
         now = datetime.now(UTC)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -54,6 +61,8 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=10))
             .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(issuer, False)
         )
 
 
