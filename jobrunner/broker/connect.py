@@ -167,8 +167,9 @@ def _is_own_folder(folder: Path) -> bool:
 def _check_url(url: str) -> None:
     scheme = url.split("://")[0] if "://" in url else ""
     if scheme not in _PLAIN:
+        named = f"URL {describe(safe_url(url), 80)}" if "://" in url else "a URL without a scheme"
         raise InvalidOption(
-            f"URL {describe(safe_url(url), 80)} is not one of redis://host:port/db, rediss://…, unix:///path, "
+            f"{named} is not one of redis://host:port/db, rediss://…, unix:///path, "
             "embedded:///folder, redis+sentinel://host:port,…/master, redis+cluster://host:port,…"
         )
     if not is_understood(url):

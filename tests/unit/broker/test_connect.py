@@ -20,7 +20,7 @@ def test_a_usable_url_is_taken_and_nothing_is_opened(url):
     [
         ("", "is not one of"),
         (["redis://h"], r"is \['redis://h'\]: give text"),
-        ("localhost:6379", "is not one of"),
+        ("localhost:6379", "^a URL without a scheme is not one of"),
         ("http://h", "is not one of"),
         ("x" * 500, "is not one of"),
         ("redis+sentinel://a,b", "names no master"),
