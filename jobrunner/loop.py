@@ -93,8 +93,8 @@ class Loop:
 
     def start(self) -> None:
         """Starts the thread."""
-        self._is_started = True
         threading.Thread(target=self.run, name=f"jobrunner-{self.name}", daemon=True).start()
+        self._is_started = True
 
     def wake(self) -> None:
         """Begins the next turn now."""

@@ -28,8 +28,9 @@ else:
         """One command in the server's protocol (RESP)."""
         # hiredis takes the repr of a number, in which Python runs handlers of signals; when one raises, as at Ctrl-C,
         # hiredis reads what is not there, and the process dies of SIGSEGV.
-        texts = tuple([str(word) if type(word) in _NUMBERS else word for word in words])
-        packed: bytes = _pack_in_c(texts)  # type: ignore[arg-type]
+        if not _NUMBERS.isdisjoint(map(type, words)):
+            words = [str(word) if type(word) in _NUMBERS else word for word in words]
+        packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
         return packed
 
 

@@ -143,18 +143,18 @@ class Worker:
         parts = self._parts = self._prepare()
         if parts is None:
             return
-        parts.guard.keeper.leave(parts.tasks.rotation.queues, has_children=self.settings.executor == "processes")
-        parts.gates.step()  # before the first task is taken
         try:
+            parts.guard.keeper.leave(parts.tasks.rotation.queues, has_children=self.settings.executor == "processes")
+            parts.gates.step()  # before the first task is taken
             with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
                 parts.heartbeat.step()
-        except BaseException:
+            self._recycling.take()
+            for loop in parts.loops:
+                loop.start()
+            parts.tasks.notifier.start()
+        except BaseException:  # a thread too many, among others
             Shutdown(parts, self._state).close()
             raise
-        self._recycling.take()
-        for loop in parts.loops:
-            loop.start()
-        parts.tasks.notifier.start()
         self._state.begin_work()
         try:
             parts.drivers.start()

@@ -438,6 +438,28 @@ def test_a_module_that_cannot_be_loaded_starts_nothing(current: Client) -> None:
     wait_for(lambda: set(threading.enumerate()) <= before)
 
 
+def test_a_thread_too_many_at_the_start_leaves_no_other_behind(
+    current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, children = set(threading.enumerate()), set(children_of(os.getpid()))
+    step.enqueue_many([step.bind(str(n)) for n in range(3)])
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "jobrunner-stats":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    worker = Worker(queues=["w"], client=current)
+    with pytest.raises(RuntimeError, match="new thread"):
+        worker.start()
+
+    wait_for(lambda: set(threading.enumerate()) <= threads)
+    wait_for(lambda: set(children_of(os.getpid())) <= children)
+    assert current.queue("w").counts()["pending"] == 0
+
+
 def test_an_impossible_queue_starts_nothing(current: Client) -> None:
     with pytest.raises(InvalidName):
         Worker(queues=["{}"], client=current).start()
