@@ -7,7 +7,7 @@
     │   ├── UnknownOption               an option nobody knows; names the nearest known one
     │   ├── InvalidName                 a queue, job, task id or prefix with characters that are not allowed
     │   ├── InvalidOption               a known option with a value outside its range
-    │   ├── NaiveDatetime               an instant without a time zone
+    │   │   └── NaiveDatetime           an instant without a time zone
     │   ├── ParameterError              a job parameter that is wrong, missing or unknown
     │   ├── PayloadTooLarge             more bytes than the payload limit
     │   ├── ResultTooLarge              more bytes than the result limit
@@ -31,7 +31,7 @@
     │   │   └── BufferFull              and no more tasks can wait for it in this process
     │   ├── OutcomeUnknown              it was reached, but the reply was lost: done or not done
     │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
-    │   ├── ServerFull                  it is at maxmemory; nothing was written
+    │   │   └── ServerFull              it is at maxmemory; nothing was written
     │   ├── DamagedData                 what is stored there cannot be read
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
     │   ├── NewerFormat                 a newer version wrote what this one cannot read

@@ -1,7 +1,7 @@
 """Events for operators: workers start and stop, tasks die, queues are changed.
 
-Events are kept in one stream on the server, the last 10 000 or so. They tell; nothing depends on them: one that cannot
-be written is left out, and what it tells of has happened all the same.
+Events are kept in one stream on the server, the last 10 000 or so. Nothing depends on them: one that cannot be written
+is left out, and what it reports has happened all the same.
 """
 
 from collections.abc import Mapping

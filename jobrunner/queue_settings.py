@@ -109,11 +109,11 @@ class QueueSettings:
     rate: RateLimit | None = None
     """A token bucket over everything that is handed out."""
     max_inflight_per_partition: int = 0
-    """Leases at a time of tasks with one key (see `partition_by` of @job, `key` of Item); 0: no limit."""
+    """Leases at a time of tasks with one partition key (`partition_by` of @job, `partition` of Item); 0: no limit."""
     rate_per_partition: RateLimit | None = None
-    """A token bucket for each key."""
+    """A token bucket for each partition key."""
     fair: bool = False
-    """Whether keys take turns, so that the backlog of one key delays no other; order is kept within a key."""
+    """Whether partition keys take turns, so that the backlog of one delays no other; each keeps its order."""
     max_size: int | None = None
     """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
     expires_in: float | None = None

@@ -1,6 +1,6 @@
 """The back-off: the delay of a failed task before its next attempt, and when the task is dead instead.
 
-Pure policy: nothing here reads a clock or a server. What must always hold: a delay is a finite number of
+Pure policy: nothing here reads a clock or a server. Invariant: a delay is a finite number of
 seconds, at least 0, whatever a user's callable does; below the cap every further failure waits longer.
 Geometric growth is that of TCP's retransmission timer (RFC 6298, 5.5); the jitter is that of Brooker,
 "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), but proportional and small, so that the order

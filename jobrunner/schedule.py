@@ -1,6 +1,6 @@
 """When a periodic job is due: `Every` (a fixed interval) and `Cron` (wall-clock fields in a time zone).
 
-Pure: instants come in as aware datetimes and go out in UTC, the clock is never read. What must always hold: a
+Pure: instants come in as aware datetimes and go out in UTC, the clock is never read. Invariant: a
 schedule answers alike in every process, the next tick is strictly later than the instant asked about, and a
 question costs the same however many ticks were missed.
 

@@ -88,7 +88,6 @@ key                                  type   content
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string the writer of that archive; expires unless it is renewed
 ``P:{/}:worker:<id>:commands``         hash   commands for that worker: `quiet`, `stop`; expires
-``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
 ``P:operations:<id>``                hash   its task and its progress; expires after a day
 ``P/audit``                          stream who did what in the dashboard and on the command line; the last 50 000 or so
 ``P/sessions``                       hash   digest of a session of the dashboard's login page → who and when; signed
@@ -274,7 +273,6 @@ class Keys:
         self._guard = prefix.encode() + b"/"
         self.audit = self._guard + b"audit"
         self.sessions = self._guard + b"sessions"
-        self.operations = self._root + b"operations"
         self.events = self._root + b"events"
         self.events_cursor = self._root + b"events:cursor"
         self.releases = self._root + b"releases"
@@ -353,7 +351,7 @@ class Keys:
 
     def operation(self, operation_id: str) -> bytes:
         """A background operation of the dashboard."""
-        return self.operations + b":" + operation_id.encode()
+        return self._root + b"operations:" + operation_id.encode()
 
     def login_attempts(self, digest: str) -> bytes:
         """How many wrong secrets a client sent to the dashboard."""

@@ -31,8 +31,8 @@ from jobrunner.jobs.batch_record import BatchRecord
 OVER = timedelta(minutes=5)
 """The time over which rates are measured."""
 WITHIN_S = 60.0
-_DEPTH = " - depth"
 """The target: what waits shall be gone within this time."""
+_DEPTH = " - depth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

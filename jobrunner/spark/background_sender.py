@@ -46,7 +46,7 @@ class BackgroundSender(Generic[T]):
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Takes no more, and waits up to `within_s` seconds for those it has."""
+        """Waits up to `within_s` seconds until all are sent, and drops the rest and those that come later."""
         ends = monotonic() + within_s
         with self._changed:
             while (self._waiting or self._sending) and (left := ends - monotonic()) > 0:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.broker.call import Call, command, text_fields, texts
+from jobrunner.broker.call import Call, command, text_fields
 from jobrunner.broker.keys import Keys, check_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import Operation as ClientOperation
@@ -38,7 +38,6 @@ CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] =
 _OPEN = ("pending", "waiting", "scheduled")
 """The states of the tasks that an operation cancels when no state was chosen. To cancel a dead task deletes it."""
 _KEPT_MS = 86_400_000
-_KEPT = 200
 _AT_ONCE = 500
 _SILENT_MS = 30_000
 _BEAT_S = 5.0
@@ -271,14 +270,6 @@ def read_operation(client: Client, operation_id: str) -> Operation | None:
     return _operation(operation_id, fields, unix_ms()) if fields else None
 
 
-def recent(client: Client, *, limit: int = 20) -> list[Operation]:
-    """The latest operations, the newest first."""
-    keys = keys_of(client)
-    found = broker_of(client).run(command("ZREVRANGE", keys.operations, 0, limit - 1, read=texts))
-    read = broker_of(client).run_many([command("HGETALL", keys.operation(one), read=text_fields) for one in found])
-    return [_operation(one, fields, unix_ms()) for one, fields in zip(found, read, strict=True) if fields]
-
-
 def ask_to_stop(client: Client, operation_id: str) -> bool:
     """Asks an operation to end after its current piece. Returns False when it has ended or is unknown."""
     found = read_operation(client, operation_id)
@@ -289,14 +280,11 @@ def ask_to_stop(client: Client, operation_id: str) -> bool:
 
 
 def _begin(client: Client, operation_id: str, fields: dict[str, Any]) -> list[Call[Any]]:
-    place, index = keys_of(client).operation(operation_id), keys_of(client).operations
+    place = keys_of(client).operation(operation_id)
     words = [word for pair in {**fields, "beat_ms": unix_ms()}.items() for word in pair]
     return [
         command("HSET", place, *words, read=int),
         command("PEXPIRE", place, _KEPT_MS, read=int),
-        command("ZADD", index, unix_ms(), operation_id, read=int),
-        command("ZREMRANGEBYRANK", index, 0, -_KEPT - 1, read=int),
-        command("PEXPIRE", index, _KEPT_MS, read=int),
     ]
 
 

@@ -106,8 +106,8 @@ class Sessions:
             broker_of(self._client).run(command("HDEL", keys_of(self._client).sessions, *ids, read=int))
 
     def _tidy(self) -> None:
-        """Removes expired sessions before one is added. An entry that cannot be verified may be of another dashboard,
-        so it is removed only when there are many."""
+        """Makes room before a session is added, when there are a thousand: keeps the latest half of those that last
+        and are signed with this key. The rest has expired, is of a dashboard with another key, or is the oldest."""
         stored = self._stored()
         if len(stored) >= _MOST_SESSIONS:
             lasting = [one.id for one in self.all()][: _MOST_SESSIONS // 2]

@@ -57,7 +57,7 @@ class WorkerSettings:
     unknown_grace: float = 86_400.0
     """How long a task of a job that this worker does not know is handed back, for another worker, before it fails."""
     events: str = "lifecycle"
-    """The events a worker writes: notable ones, or "all": the end of every attempt, too."""
+    """The events a worker writes: "lifecycle", or "all": the end of every attempt, too."""
     release: str = ""
     """The deployed version of the application, which the worker's record, events and pages show; up to 64 printable
     characters. Without the option: JOBRUNNER_RELEASE, then [tool.jobrunner], then a variable of the host."""

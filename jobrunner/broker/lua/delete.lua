@@ -1,6 +1,6 @@
 local pending, done, leases, settings, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, id = unpack(ARGV)
--- delete: ends an outstanding reservation and removes the task for good (Titan's contract; no lease number).
+-- delete: ends an outstanding reservation and removes the task for good, whoever holds it.
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and is under no lease: nothing changed)

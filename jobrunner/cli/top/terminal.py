@@ -1,6 +1,6 @@
 """The terminal as a screen to draw on: keys without Enter, a page of its own, and everything as before at the end.
 
-What must hold: however the block is left (an exception, Ctrl-C, SIGTERM, Ctrl-Z and back), the terminal has the
+Invariant: however the block is left (an exception, Ctrl-C, SIGTERM, Ctrl-Z and back), the terminal has the
 settings, the cursor and the page it had.
 """
 

@@ -1,6 +1,6 @@
 """A flow as it is sent, and the operations on it, once for FlowHandle and AsyncFlowHandle.
 
-What must hold: joins are there before the first task is, so that no end of a task is lost and nothing fires early. All
+Invariant: joins are there before the first task is, so that no end of a task is lost and nothing fires early. All
 ids are made before anything is sent, so what is sent twice is there once.
 """
 

@@ -1,6 +1,6 @@
 """The relay: takes ends of tasks from outboxes to the joins that wait for them.
 
-What must hold: an entry leaves its outbox only after all its joins took it. Every step may be repeated, by this relay
+Invariant: an entry leaves its outbox only after all its joins took it. Every step may be repeated, by this relay
 or by another one at the same time: an arrival that is known changes nothing.
 """
 

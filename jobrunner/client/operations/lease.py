@@ -1,6 +1,6 @@
 """Taking items under leases and reporting on them, once for threads and asyncio, for one lease and for a batch.
 
-What must hold: an item that was reserved reaches the caller or goes back to its place, also when the coroutine that
+Invariant: an item that was reserved reaches the caller or goes back to its place, also when the coroutine that
 reserved is cancelled; and a refused report of a batch never hides what became of the others.
 """
 

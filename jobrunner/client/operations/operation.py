@@ -227,7 +227,7 @@ class WorkHint(msgspec.Struct, frozen=True):
 
 
 class CapacityHint(msgspec.Struct, frozen=True):
-    """Until a full queue may have room. As with Hint, `at_most_s` must be short."""
+    """Until a full queue may have room. As with WorkHint, `at_most_s` must be short."""
 
     queue: QueueKeys
     at_most_s: float

@@ -15,11 +15,10 @@ from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, batches, is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings, write_settings
+from jobrunner.client.settings_hash import SettingOrigin, read_origins, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
 from jobrunner.errors import EncryptionError, InvalidOption, NotReserved, PayloadStoreError, TaskGone, UsageError
 from jobrunner.formatting import describe
-from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration, check_whole
 from jobrunner.task import Task, TaskState
@@ -224,11 +223,6 @@ def configure(
     said = {f"set_{name}": str(value) for name, value in options.items()}
     event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=who, **said)
     yield from _switched(ref, wanted, event)
-
-
-def settings(ref: QueueRef) -> Operation[QueueSettings]:
-    """Returns the settings in force."""
-    return read_settings((yield from ask(queues.settings(ref.keys))))
 
 
 def origins(ref: QueueRef) -> Operation[dict[str, SettingOrigin]]:

@@ -72,7 +72,6 @@ def test_workers_operations_and_periodic_jobs_of_odd_names_take_no_page_down(
         raw.zadd(keys.workers, {odd: now})
         raw.hset(keys.worker(odd), mapping={"id": odd, "host": "h", "pid": "1", "queues": "mail", "concurrency": "2",
                                             "started": str(now), "heartbeat": str(now)})  # fmt: skip
-        raw.zadd(keys.operations, {odd: now})
         raw.hset(keys.operation(odd), mapping={"action": "delete", "state": "running", "total": "3"})
         raw.sadd(keys.queues, odd, f"{odd}/raw", "mail")
     browser = browse()

@@ -16,7 +16,7 @@ local function place_of(priority, due)
   return (1 - math.max(0, math.min(number(priority) or 1, 2))) * BAND + due
 end
 
--- The arrival after `last`: a logical clock that follows the server's clock and never goes back (TITAN-07).
+-- The arrival after `last`: a logical clock that follows the server's clock and never goes back.
 local function arrival_after(last, now)
   local first, after = now - now % 1 + HALF, last + STEP
   return after < first and first or after
