@@ -80,7 +80,7 @@ class Bench:
     def round_trips(self, count: int) -> Percentiles:
         """How long a question and its answer take."""
         broker_of(self.client).run(ping())
-        return spread([_timed(lambda: broker_of(self.client).run(ping())) for _ in range(count)])
+        return percentiles_of([_timed(lambda: broker_of(self.client).run(ping())) for _ in range(count)])
 
     def one_by_one(self, count: int, progress: Progress) -> float:
         """Tasks enqueued a second, each in a round trip of its own."""
@@ -128,7 +128,7 @@ class Bench:
                 if progress is not None:
                     progress(done)
                 sleep(_LOOK_S)
-        return spread(took)
+        return percentiles_of(took)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -181,7 +181,7 @@ def throw_away_prefix(stem: str) -> str:
     return f"{stem[:100]}-bench-{secrets.token_hex(4)}"
 
 
-def spread(took_ms: Sequence[float]) -> Percentiles:
+def percentiles_of(took_ms: Sequence[float]) -> Percentiles:
     """Of at least one time."""
     ordered = sorted(took_ms)
     at = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95)]

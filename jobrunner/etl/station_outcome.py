@@ -100,7 +100,7 @@ class Link:
             if self.is_sink:
                 return self._result(returned)
             if self.fan_out and returned is not None:
-                return self._spread(returned, attempt)
+                return self._fan_out(returned, attempt)
             return self._moved(returned, attempt) if isinstance(returned, To) else self._passed_on(returned, attempt)
         except UsageError as error:
             raise Fail(f"{type(error).__name__}: {error}", retry=False) from error
@@ -122,7 +122,7 @@ class Link:
             f"station {self.queue!r} returned {said} but leads to {names}; return To(queue) or To(queue, payload)"
         )
 
-    def _spread(self, returned: Any, attempt: Attempt) -> FannedOut | Dropped:
+    def _fan_out(self, returned: Any, attempt: Attempt) -> FannedOut | Dropped:
         if not isinstance(returned, Iterable) or isinstance(returned, (str, bytes, Mapping, To)):
             raise PipelineError(
                 f"station {self.queue!r} has fan_out=True and returned {type(returned).__name__}; "

@@ -42,7 +42,7 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.27.0"
 """The version of the conventions that the attributes follow."""
 _NAMES: dict[type, str] = {
     Acknowledged: "acknowledged", Cancelled: "cancelled", Dropped: "dropped", Moved: "moved", Released: "released",
-    Snoozed: "snoozed", FannedOut: "spread", Unknown: "unknown",
+    Snoozed: "snoozed", FannedOut: "fanned_out", Unknown: "unknown",
 }  # fmt: skip
 
 

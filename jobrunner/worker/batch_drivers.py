@@ -42,10 +42,10 @@ class BatchDrivers:
         them."""
         found = broker.run_many([shard_counts(keys.queue(queue)) for queue in self.queues])
         for queue, counts in zip(self.queues, found, strict=True):
-            if counts.spread > 1 and driver_of(shard_name(queue, 1)) is None:
+            if counts.partitions > 1 and driver_of(shard_name(queue, 1)) is None:
                 raise InvalidOption(
-                    f"queue {queue!r} has {counts.spread} partitions and is read in batches, which are filled from one "
-                    f"slot: set it back with configure(partitions=1), or let jobs read it one task at a time"
+                    f"queue {queue!r} has {counts.partitions} partitions and is read in batches, which are filled from "
+                    f"one slot: set it back with configure(partitions=1), or let jobs read it one task at a time"
                 )
         self.shards = ServedShards(keys, dict.fromkeys(self.queues, 1), found)
         self.shards.on_change = self._serve_more

@@ -55,7 +55,7 @@ class ServedShards:
         for queue, found in zip(self._weights, replies, strict=False):
             known = self._counts[queue]
             if found.served > known.served:
-                _log.info("a queue has more partitions: serving them", queue=queue, partitions=found.spread)
+                _log.info("a queue has more partitions: serving them", queue=queue, partitions=found.partitions)
                 self.has_changed = True
             self._counts[queue] = found if found.served >= known.served else replace(known, is_limited=found.is_limited)
             if self._counts[queue].is_limited and not known.is_limited:

@@ -17,7 +17,7 @@ def child(to, task_id, payload=b"1", **options):
 
 
 def spread(raw, attempt, *children, **options):
-    (verdict,) = raw.run(leases.spread(raw.keys, attempt.id, attempt.token, children, **options))
+    (verdict,) = raw.run(leases.fan_out(raw.keys, attempt.id, attempt.token, children, **options))
     return verdict
 
 
@@ -266,7 +266,7 @@ def test_a_command_that_is_denied_half_way_leaves_the_parent_leased(lines, weak_
 
     with pytest.raises(ServerRefused):
         weak_broker(f"-{denied}").run(
-            leases.spread(raw.keys, attempt.id, attempt.token, [child(left, "a1")], keep_ms=60_000)
+            leases.fan_out(raw.keys, attempt.id, attempt.token, [child(left, "a1")], keep_ms=60_000)
         )
 
     assert raw.ids("pending") == ["a"]

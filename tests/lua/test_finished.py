@@ -117,7 +117,7 @@ def test_an_entry_that_outlived_its_hash_ends_nothing(timed, keys):
 
 def test_what_was_handed_on_is_over_in_the_same_way(timed, keys):
     attempt = timed.lease("a")
-    assert timed.run(leases.spread(timed.keys, "a", attempt.token, [], keep_ms=USUAL_MS)) == ["ok"]
+    assert timed.run(leases.fan_out(timed.keys, "a", attempt.token, [], keep_ms=USUAL_MS)) == ["ok"]
 
     assert "finished_at" not in timed.hash("a")
     assert timed.run(tasks.show(keys, "a", queue="mail")).state is TaskState.SUCCEEDED

@@ -177,7 +177,7 @@ class RandomCalls:
         delay = self._random.choice((0, 80))
         ids = [f"{self._made + n:028x}-p" for n in range(2)]
         children = [leases.Child(id=one, to=to, fields=("payload", b"c"), delay_ms=delay) for one in ids]
-        return leases.spread(queue, *some[0], children)
+        return leases.fan_out(queue, *some[0], children)
 
     def _upkeep(self) -> Call[Any]:
         return queues.upkeep(self._queue())

@@ -285,7 +285,7 @@ def test_an_item_of_a_pipeline_is_linked_at_every_station_also_what_it_became(
 
     (sent,) = spans.sent
     assert [(span.name, attributes_of(span)["jobrunner.outcome"]) for span in spans.run] == [
-        ("process traced/raw", "moved"), ("process traced/parts", "spread"),
+        ("process traced/raw", "moved"), ("process traced/parts", "fanned_out"),
         ("process traced/kept", "succeeded"), ("process traced/kept", "succeeded"),
     ]  # fmt: skip
     assert {one for span in spans.run for one in linked(span)} == {id_of(sent)}

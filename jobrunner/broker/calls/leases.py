@@ -1,4 +1,4 @@
-"""Calls about tasks under a lease: reserve, commit, fail, release, extend, move, spread; and pop.
+"""Calls about tasks under a lease: reserve, commit, fail, release, extend, move, fan_out; and pop.
 
 A report is a tuple that begins with the task's id and the lease's number as text; a call takes many reports and replies
 one word for each. Numbers are random, so that no two leases of a task share one, and numbers because the server
@@ -45,7 +45,7 @@ _crash = ScriptCommand("crash", texts, unsure=_OVER)
 _extend = ScriptCommand("extend", texts)
 _progress = ScriptCommand("progress", text)
 _move = ScriptCommand("move", texts, unsure=_OVER)
-_spread = ScriptCommand("fan_out", lambda reply: [text(reply)], unsure=_OVER)
+_fan_out = ScriptCommand("fan_out", lambda reply: [text(reply)], unsure=_OVER)
 
 
 _BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
@@ -266,7 +266,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """Goes in although the queue is full."""
 
 
-def spread(
+def fan_out(
     keys: QueueKeys, task_id: str, token: str, children: Sequence[Child], *, keep_ms: int = 0, then: bytes = b"",
     max_hops: int = 0,
 ) -> Call[list[str]]:  # fmt: skip
@@ -283,7 +283,7 @@ def spread(
         words += (child.id, places[child.to.name], priority, child.delay_ms, int(child.over), len(fields), *fields)
     leaving = (keys.pending, keys.done, keys.leases, keys.settings, keys.counters, keys.waiters, keys.wake, keys.outbox)
     entering = [(to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake) for to in targets]
-    return _spread.with_keys(
+    return _fan_out.with_keys(
         (*leaving, *chain.from_iterable(entering)),
         rest=words,
         tasks=keys.tasks,

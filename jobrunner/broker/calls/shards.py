@@ -15,7 +15,7 @@ from jobrunner.broker.shards import MOST_SHARDS, shard_names, tag_of
 class ShardCounts(msgspec.Struct, frozen=True):
     """How many shards a queue has. All are 1 for a queue without partitions."""
 
-    spread: int = 1
+    partitions: int = 1
     """New tasks are spread over so many, the first ones."""
     served: int = 1
     """The most there ever were: workers serve all of these, as a producer may learn late that there are fewer now."""
@@ -36,8 +36,8 @@ class ShardCounts(msgspec.Struct, frozen=True):
         none to fill."""
         if not max_size:
             return [None] * self.served
-        less, more = divmod(max_size, self.spread)
-        return [less + (number < more) if number < self.spread else 0 for number in range(self.served)]
+        less, more = divmod(max_size, self.partitions)
+        return [less + (number < more) if number < self.partitions else 0 for number in range(self.served)]
 
 
 FIELDS = ("partitions", "shards", "key_shards")
@@ -64,24 +64,25 @@ def _read(reply: Sequence[bytes | None] | None) -> ShardCounts:
         return UNKNOWN
     if reply[1] is None:
         return WITHOUT
-    spread, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply[:3])
+    partitions, served, keyed = (min(max(whole(raw), 1), MOST_SHARDS) for raw in reply[:3])
     max_size = whole(reply[4]) if served > 1 and reply[3] is not None else 0
     is_limited = served > 1 and any(raw is not None for raw in reply[5:])
-    return ShardCounts(min(spread, served), served, min(keyed, served), is_limited, max_size)
+    return ShardCounts(min(partitions, served), served, min(keyed, served), is_limited, max_size)
 
 
 def set_pipeline_counts(keys: QueueKeys, known: ShardCounts, new: ShardCounts) -> Call[ShardCounts]:
     """Sets the numbers of shards of a pipeline, given any of its queues, unless another program changed them since they
     were read as `known`. Reply: the numbers afterwards."""
     return _of_pipeline.on(
-        keys, partitions=new.spread, shards=new.served, key_shards=new.keyed,
-        known=f"{known.spread} {known.served} {known.keyed}",
+        keys, partitions=new.partitions, shards=new.served, key_shards=new.keyed,
+        known=f"{known.partitions} {known.served} {known.keyed}",
     )  # fmt: skip
 
 
 def written_counts(counts: ShardCounts) -> dict[str, Any]:
     """The fields of the settings of the queue itself."""
-    return dict(zip(FIELDS, (counts.spread if counts.spread > 1 else "", counts.served, counts.keyed), strict=True))
+    partitions = counts.partitions if counts.partitions > 1 else ""
+    return dict(zip(FIELDS, (partitions, counts.served, counts.keyed), strict=True))
 
 
 def making_shards(keys: Keys, names: Sequence[str]) -> list[Call[Any]]:

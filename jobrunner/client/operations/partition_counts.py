@@ -62,7 +62,7 @@ def changed_counts(refs: Sequence[QueueRef], before: ShardCounts, wanted: int) -
             "configure it then; nothing was changed"
         )
     return ShardCounts(
-        spread=wanted, served=max(before.served, wanted), keyed=wanted if is_idle else before.keyed
+        partitions=wanted, served=max(before.served, wanted), keyed=wanted if is_idle else before.keyed
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def partition_pipeline(ref: QueueRef, wanted: int, settings: QueueSettings) -> O
         for one in refs if after.served > before.served else ():
             yield from _make_shards(one, before.served, after.served)
         now: ShardCounts = yield from ask(set_pipeline_counts(ref.keys, before, after))
-        if (now.spread, now.served, now.keyed) == (after.spread, after.served, after.keyed):
+        if (now.partitions, now.served, now.keyed) == (after.partitions, after.served, after.keyed):
             for one in refs:
                 yield from settle_sizes(one)
             if ref.routes is not None:

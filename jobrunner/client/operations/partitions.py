@@ -44,7 +44,7 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
     stored, before = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
     settings = read_settings(_merged(stored, written))
     if "/" in ref.name:
-        partitions = settings.partitions if "partitions" in options else before.spread
+        partitions = settings.partitions if "partitions" in options else before.partitions
         check_fits(ref.name, settings, partitions)
         if "partitions" in options and (partitions > 1 or before.served > 1):
             yield from partition_pipeline(ref, partitions, settings)
@@ -55,7 +55,7 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
         if not options:
             return
         written = write_settings(options, ref.name)
-        settings = replace(settings, partitions=before.spread)
+        settings = replace(settings, partitions=before.partitions)
     check_fits(ref.name, settings, settings.partitions)
     if before.served == 1 and settings.partitions == 1:
         yield from one.configure(ref, options, by=by)
@@ -74,7 +74,7 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
 def settings_of(ref: QueueRef) -> Operation[QueueSettings]:
     """Returns the settings in force; the partitions are those of the pipeline."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
-    return replace(read_settings(stored), partitions=counts.spread)
+    return replace(read_settings(stored), partitions=counts.partitions)
 
 
 def _configured(
@@ -85,7 +85,7 @@ def _configured(
     old, settings = read_settings(stored), read_settings(_merged(stored, written))
     after = before
     is_pipeline = "/" in ref.name
-    if not is_pipeline and (settings.partitions != before.spread or is_count_given):
+    if not is_pipeline and (settings.partitions != before.partitions or is_count_given):
         after = yield from changed_counts([ref], before, settings.partitions)
     yield from lower_sizes(ref, after, settings.max_size)
     own: dict[str, Any] = {name: value for name, value in written.items() if name != "partitions"}
@@ -144,7 +144,7 @@ def align(ref: QueueRef) -> Operation[None]:
         generation = yield from begin_division(ref)
         if (yield from _aligned(ref, generation)):
             break
-    check_fits(ref.name, read_settings(stored), counts.spread)
+    check_fits(ref.name, read_settings(stored), counts.partitions)
 
 
 def _aligned(ref: QueueRef, generation: int) -> Operation[bool]:

@@ -58,7 +58,7 @@ class Router:
         self.shards = counts.names(queue)[1:]
         """All but the first, also those that new tasks no longer go to."""
         self._queue = queue
-        self._names = shard_names(queue, counts.spread)
+        self._names = shard_names(queue, counts.partitions)
         self._keyed = shard_names(queue, counts.keyed)
         self._keys = [keys.queue(name) for name in self._names]
         self._node_of = node_of
@@ -158,8 +158,9 @@ class Router:
             if task.lock is not None and not task.lock.covers_key:
                 raise InvalidOption(
                     f"job {task.type!r} is unique by parameters that its key (partition_by) is not among, and queue "
-                    f"{self._queue!r} has {self.counts.spread} partitions: tasks with different keys are in different "
-                    "slots, where no lock is shared; add the key to Unique(by=…), or use a queue without partitions"
+                    f"{self._queue!r} has {self.counts.partitions} partitions: tasks with different keys are in "
+                    "different slots, where no lock is shared; add the key to Unique(by=…), or use a queue without "
+                    "partitions"
                 )
             self._put(task, _shard_of(task.key, self._keyed))
         elif task.lock is not None:

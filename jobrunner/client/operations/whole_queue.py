@@ -245,10 +245,10 @@ def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
     every = [ref.shard(name) for name in found.names(ref.name)]
     if len(every) == 1:
         return (yield from delete_queue.delete_queue(ref, force=force))
-    if found.spread > 1:
+    if found.partitions > 1:
         raise UsageError(
-            f"queue {ref.name!r} has {found.spread} partitions, and its producers may send to each for another minute: "
-            "set it back with configure(partitions=1), and delete it a minute later; nothing was deleted"
+            f"queue {ref.name!r} has {found.partitions} partitions, and its producers may send to each for another "
+            "minute: set it back with configure(partitions=1), and delete it a minute later; nothing was deleted"
         )
     if not force:
         held = {state: count for state, count in (yield from counts(ref)).items() if count}

@@ -107,7 +107,7 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
     if isinstance(outcome, Moved):
         return "move", outcome.queue, outcome.max_hops, not outcome.waits
     if isinstance(outcome, FannedOut) and outcome.children:
-        return "spread", attempt.token
+        return "fan_out", attempt.token
     return "release" if isinstance(outcome, (Released, Snoozed, Deferred)) else "commit"
 
 
@@ -126,7 +126,7 @@ def _report_call(keys: Keys, made: list[Report], queue: str, verb: str | tuple[A
         moves = [_move(attempt, outcome) for attempt, outcome in made if isinstance(outcome, Moved)]
         call = leases.move(keys.queue(queue), keys.queue(target), moves, max_hops=max_hops, over=over)
         return ReportCall(call, made, targets_of(made[0][1]))
-    return ReportCall(_spread(keys, *made[0]), made, targets_of(made[0][1]))
+    return ReportCall(_fan_out(keys, *made[0]), made, targets_of(made[0][1]))
 
 
 def _commit(keys: Keys, made: list[Report], queue: str, *, is_timed: bool) -> ReportCall:
@@ -156,7 +156,7 @@ def _move(attempt: Attempt, moved: Moved) -> leases.MoveReport:
     return attempt.id, attempt.token, priority, moved.delay_s * 1000, fields
 
 
-def _spread(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
+def _fan_out(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
     assert isinstance(outcome, FannedOut)
     own = keys.queue(attempt.queue)
     children = [
@@ -167,7 +167,7 @@ def _spread(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
         for ordinal, child in enumerate(outcome.children)
     ]  # fmt: skip
     max_hops = max(child.max_hops for child in outcome.children)
-    return leases.spread(
+    return leases.fan_out(
         own, attempt.id, attempt.token, children, keep_ms=keep_ms(attempt), then=attempt.then or b"", max_hops=max_hops
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.cli.bench_steps import Bench, Drained, prepared, spread, throw_away_prefix
+from jobrunner.cli.bench_steps import Bench, Drained, percentiles_of, prepared, throw_away_prefix
 from jobrunner.client.client import Client, keys_of
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.soak.audit import delete_all
@@ -132,7 +132,7 @@ def test_only_keys_of_its_own_prefix_are_deleted(server: Any, client: Client, ra
 
 
 def test_a_spread_is_of_the_times_in_order() -> None:
-    times = spread([float(number) for number in range(100, 0, -1)])
+    times = percentiles_of([float(number) for number in range(100, 0, -1)])
 
     assert (times.p50, times.p95, times.max) == (51.0, 96.0, 100.0)
-    assert spread([2.0]).p95 == 2.0
+    assert percentiles_of([2.0]).p95 == 2.0

@@ -212,7 +212,7 @@ def test_fewer_partitions_are_refused_while_any_queue_has_items_there(client: Cl
     assert raw_queue.settings().partitions == client.queue("orders/clean").settings().partitions == 1
     assert tags(raw_queue.push_many(range(40))) == {"orders"}
     counts = broker_of(client).run(shard_counts(keys_of(client).queue("orders/raw")))
-    assert (counts.spread, counts.served) == (1, N)
+    assert (counts.partitions, counts.served) == (1, N)
 
 
 @pytest.mark.parametrize(
