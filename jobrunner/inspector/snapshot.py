@@ -1,4 +1,4 @@
-"""Everything at one glance: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
+"""Everything in one snapshot: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One glance. `latency_ms` is of one PING; `leader` the id of the coordinating worker."""
+    """One snapshot. `latency_ms` is of one PING; `leader` the id of the coordinating worker."""
 
     url: str
     prefix: str
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def overview(client: Client) -> Snapshot:
-    """Takes the glance. Raises ServerError."""
+    """Takes the snapshot. Raises ServerError."""
     workers = client.workers()
     return Snapshot(
         url=shown_url(client),

@@ -95,13 +95,13 @@ class FaultInjector:
     must be called periodically, or by `end_all`."""
 
     def __init__(
-        self, client: Client, crew: SoakProcesses, excuses: Excuses, *, keepalive_s: float,
+        self, client: Client, processes: SoakProcesses, excuses: Excuses, *, keepalive_s: float,
         cable: FaultProxy | None, server: OwnServer | None,
     ) -> None:  # fmt: skip
         self.done: list[InjectedFault] = []
         self.counts: Counter[str] = Counter()
         self._client = client
-        self._crew = crew
+        self._processes = processes
         self._excuses = excuses
         self._keepalive_s = keepalive_s
         self._cable = cable
@@ -115,7 +115,7 @@ class FaultInjector:
         try:
             told = getattr(self, f"_{fault.kind}")(fault)
         except JobrunnerError as error:  # the server did not come back
-            self._crew.lost.append(f"{fault.kind}: {error}")
+            self._processes.lost.append(f"{fault.kind}: {error}")
             told = "failed"
         if told:
             self.counts[fault.kind] += 1
@@ -141,7 +141,7 @@ class FaultInjector:
         victim.send(signal.SIGKILL)
         victim.process.wait()
         self._excuses.add([victim.pid], monotonic(), monotonic())
-        heir = self._crew.replace(victim)
+        heir = self._processes.replace(victim)
         return f"{victim.name} killed, {heir.name} started"
 
     def _producers(self, fault: Fault) -> str:
@@ -150,7 +150,7 @@ class FaultInjector:
             return ""
         victim.send(signal.SIGKILL)
         victim.process.wait()
-        self._crew.replace(victim)
+        self._processes.replace(victim)
         return f"{victim.name} killed"
 
     def _stops(self, fault: Fault) -> str:
@@ -175,11 +175,11 @@ class FaultInjector:
             return ""
         victim.leaves_since = monotonic()
         victim.send(signal.SIGTERM)
-        self._crew.start(victim.role, proxied=victim.proxied)
+        self._processes.start(victim.role, proxied=victim.proxied)
         return f"{victim.name} asked to end"
 
     def _bursts(self, _: Fault) -> str:
-        producers = self._crew.of("producer")
+        producers = self._processes.of("producer")
         for producer in producers:
             producer.send(signal.SIGUSR1)
         return ", ".join(f"{one.name} asked for more" for one in producers)
@@ -203,9 +203,10 @@ class FaultInjector:
         length_s = 0.5 + fault.size * 2 * self._keepalive_s
         now = monotonic()
         self._silent_until = now + length_s
-        self._crew.note_outage("proxied", self._silent_until)
+        self._processes.note_outage("proxied", self._silent_until)
         if self._may_cost_leases(length_s):
-            self._excuses.add([one.pid for one in self._crew.members if one.proxied], now, now + length_s + _BACK_S)
+            proxied = [one.pid for one in self._processes.members if one.proxied]
+            self._excuses.add(proxied, now, now + length_s + _BACK_S)
         cable = self._cable
         cable.silence(True)
         self._ends.append((now + length_s, lambda: cable.silence(False)))
@@ -215,7 +216,7 @@ class FaultInjector:
         if self._server is None:
             return ""
         began, back = self._server.kill(fault.size * _LONGEST_AWAY_S)
-        self._crew.note_outage("all", back)
+        self._processes.note_outage("all", back)
         if self._may_cost_leases(back - began):
             self._excuses.add(None, began, back + _BACK_S)
         return f"away for {back - began:.2f} s"
@@ -231,5 +232,5 @@ class FaultInjector:
         return length_s + _BACK_S >= (1 - _RENEWED_AT) * self._keepalive_s
 
     def _victim(self, fault: Fault, *roles: str) -> SoakProcess | None:
-        there = self._crew.of(*roles)
+        there = self._processes.of(*roles)
         return there[int(fault.whom * len(there))] if there else None

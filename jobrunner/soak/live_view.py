@@ -52,7 +52,7 @@ def drawn(soak: Soak, width: int) -> RenderableType:
         f"{at}  ", (_bar(done, 20), "cyan"), (f"  seed {wish.seed}", "dim"),
         no_wrap=True, overflow="ellipsis",
     )  # fmt: skip
-    bad = totals.extra_unexcused + totals.ended_again_unexcused + totals.unknown + len(soak.crew.lost)
+    bad = totals.extra_unexcused + totals.ended_again_unexcused + totals.unknown + len(soak.processes.lost)
     state = Text("nothing is wrong so far", "green") if not bad else Text(_first_wrong(soak), "bold red")
     state.no_wrap, state.overflow = True, "ellipsis"
     return Group(head, _figures(soak.samples, width), _faults(soak, width), state)
@@ -99,7 +99,7 @@ def _faults(soak: Soak, width: int) -> RenderableType:
 
 
 def _first_wrong(soak: Soak) -> str:
-    return next(iter([*soak.crew.lost, *soak.tally.totals.wrong]), "something is wrong")
+    return next(iter([*soak.processes.lost, *soak.tally.totals.wrong]), "something is wrong")
 
 
 def _curve(values: Sequence[float | None], width: int) -> str:

@@ -103,7 +103,7 @@ class SoakProcesses:
         """Seconds that processes took to end after SIGTERM."""
         self._urls = urls
         self._environment = {**os.environ, **environment}
-        self._log = folder / "crew.log"
+        self._log = folder / "processes.log"
         self._words = [
             "work", "jobrunner.soak.jobs", *(f"--queue={name}" for name in SERVED), f"--concurrency={concurrency}",
             f"--grace={grace_s:g}", "--heartbeat=2",

@@ -120,9 +120,11 @@ class Soak:
         self.peaks = Peaks()
         cable = self._laid()
         urls = [url] if cable is None else [url, url_through(cable, self._url_to_pass(url))]
-        self.crew = SoakProcesses(urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S)
+        self.processes = SoakProcesses(
+            urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S
+        )
         self.striker = FaultInjector(
-            self.client, self.crew, self.excuses, keepalive_s=wish.keepalive_s, cable=cable, server=self._server
+            self.client, self.processes, self.excuses, keepalive_s=wish.keepalive_s, cable=cable, server=self._server
         )
 
     @property
@@ -140,9 +142,9 @@ class Soak:
         self._show = show
         self._configure()
         for role in ("worker",) * self.wish.workers + ("producer", "manual_consumer"):
-            self.crew.start(role)
+            self.processes.start(role)
         self._await_workers()
-        elder = self.crew.elder.name
+        elder = self.processes.elder.name
         self._load()
         worked_s = self.elapsed_s
         self._drain()
@@ -152,7 +154,7 @@ class Soak:
             *of_server(self.client, self.tally),
             *of_limits(self.peaks, LIMIT),
             *of_ticks(self.client, self.tally, worked_s),
-            *of_processes(self.crew.lost),
+            *of_processes(self.processes.lost),
             *of_growth(self.samples, elder, is_own_server=is_own_server),
             *(of_prefix(self.client) if is_own_server else ()),
             *(of_history(self.client, self.wish.history) if self.wish.history is not None else ()),
@@ -160,7 +162,7 @@ class Soak:
 
     def close(self) -> None:
         """Ends all processes and deletes the keys of the soak."""
-        self.crew.kill_all()
+        self.processes.kill_all()
         if not self.wish.keep and self._server is None:
             delete_all(self.client)
         self._ends.close()
@@ -217,7 +219,7 @@ class Soak:
         for name in TICK_S:
             with suppress(JobrunnerError):
                 self.client.disable_periodic(name)
-        self.crew.end([one for one in self.crew.members if one.role == "producer"], patience_s=_GRACE_S)
+        self.processes.end([one for one in self.processes.members if one.role == "producer"], patience_s=_GRACE_S)
         moved_at, quiet_since, done = monotonic(), monotonic(), -1
         while monotonic() < moved_at + self.wish.patience_s + self.wish.keepalive_s:
             side = self._look()
@@ -229,12 +231,12 @@ class Soak:
                 moved_at, done = monotonic(), self.tally.totals.finished + self.tally.totals.retries
             sleep(_LOOK_S)
         self.phase = "ends"
-        self.crew.end(list(self.crew.members), patience_s=3 * _GRACE_S)
+        self.processes.end(list(self.processes.members), patience_s=3 * _GRACE_S)
         self.tally.take(self.tail.new())
 
     def _look(self) -> QueueSample | None:
         self.striker.look()
-        self.crew.look()
+        self.processes.look()
         self.tally.take(self.tail.new())
         side = None
         with suppress(JobrunnerError):
@@ -248,7 +250,7 @@ class Soak:
     def _sample(self, side: QueueSample | None) -> SoakSample:
         totals, now = self.tally.totals, monotonic()
         waits = waits_since(list(self.tally.waits), now - _WINDOW_S)
-        workers = self.crew.workers()
+        workers = self.processes.workers()
         window_s = max(_WINDOW_S, 1.5 * self.wish.sample_s)  # there is always a sample in it
         before = next((one for one in self.samples if one.at_s >= self.elapsed_s - window_s), None)
         span_s = self.elapsed_s - before.at_s if before else 0.0

@@ -127,7 +127,7 @@ class Dashboard:
             query=_query(request),
             form=form,
             acts=self.acts,
-            glance=self.live.glance,
+            snapshot=self.live.snapshot,
             operations=self._operations,
             sessions=self.access.sessions if self.access.has_login else None,
             path_for=self.app.url_path_for,

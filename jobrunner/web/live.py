@@ -116,7 +116,7 @@ class LiveUpdates:
         self._stop_check: asyncio.Task[None] | None = None
         self._has_ended = False
 
-    def glance(self, *, fresh: bool = False) -> DashboardSnapshot:
+    def snapshot(self, *, fresh: bool = False) -> DashboardSnapshot:
         """The shared snapshot; `fresh`: read now. Concurrent callers wait for one read. Raises ServerError."""
         with self._lock:
             if fresh or self._last is None or monotonic() - self._taken_s > self._lasts_s:
@@ -204,7 +204,7 @@ class LiveUpdates:
 
     def _event(self) -> bytes:
         try:
-            return _tick(self.glance())
+            return _tick(self.snapshot())
         except JobrunnerError as error:
             problem = str(error)
         except Exception as error:  # else no tab would hear of anything until another one is opened

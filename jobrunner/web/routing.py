@@ -164,7 +164,7 @@ class Context:
     form: RequestParameters
     acts: bool
     """False for a read-only dashboard."""
-    glance: Callable[..., DashboardSnapshot] = field(repr=False)
+    snapshot: Callable[..., DashboardSnapshot] = field(repr=False)
     """The snapshot that all tabs share, at most a second old. Raises ServerError."""
     operations: Operations = field(repr=False)
     sessions: Sessions | None = field(repr=False)

@@ -14,7 +14,7 @@ def _audit(context: Context) -> tuple[str, Values]:
     before = before if _PLACE.fullmatch(before) else ""
     found = entries(context.client, before=before, limit=_AT_ONCE)
     return "audit.html", {
-        "nav": context.glance().nav,
+        "nav": context.snapshot().nav,
         "entries": found,
         "before": before,
         "onward": found[-1].id if len(found) == _AT_ONCE else "",

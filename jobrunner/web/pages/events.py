@@ -17,7 +17,7 @@ def _events(context: Context) -> tuple[str, Values]:
     found = newest_events(context.client, kind, before, most=_AT_ONCE + 1)
     redaction = context.redaction
     return "events.html", {
-        "nav": context.glance().nav,
+        "nav": context.snapshot().nav,
         "events": [without_secrets(event, redaction) for event in found[:_AT_ONCE]],
         "kinds": KINDS,
         "kind": kind,

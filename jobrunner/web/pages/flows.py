@@ -17,7 +17,7 @@ _STEPS_AT_ONCE = 20
 def _flows(context: Context) -> tuple[str, Values]:
     page = context.query.whole("page", 1, lowest=1, highest=_MOST_FLOWS // _FLOWS_AT_ONCE)
     found = recent_flows(context.client, first=(page - 1) * _FLOWS_AT_ONCE, count=_FLOWS_AT_ONCE)
-    return "flows.html", {"nav": context.glance().nav, "flows": found, "page": page, "flow": None}
+    return "flows.html", {"nav": context.snapshot().nav, "flows": found, "page": page, "flow": None}
 
 
 def _flow(context: Context) -> tuple[str, Values]:
@@ -27,7 +27,7 @@ def _flow(context: Context) -> tuple[str, Values]:
         raise NotThere("there is no such flow: it ended, or waited, longer ago than its ttl, or never was")
     pages = -(-found.total // _STEPS_AT_ONCE)
     return "flows.html", {
-        "nav": context.glance().nav,
+        "nav": context.snapshot().nav,
         "flow": found,
         "rows": [(one, _passed_on(context, one.result)) for one in found.steps],
         "page": page,

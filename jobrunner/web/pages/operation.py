@@ -28,7 +28,7 @@ def _operation(context: Context) -> tuple[str, Values]:
         raise NotThere("there is no such operation: they are kept for a day")
     looked = found.total if found.state == "done" else found.looked
     return "operation.html", {
-        "nav": context.glance().nav,
+        "nav": context.snapshot().nav,
         "operation": {
             "id": found.id,
             "title": _TITLES.get(found.action, found.action),

@@ -16,7 +16,7 @@ _MOST_ROWS, _MOST_TASKS = 8, 6
 
 
 def _overview(context: Context) -> tuple[str, Values]:
-    seen, span = context.glance(), asked_span(context)
+    seen, span = context.snapshot(), asked_span(context)
     _, since, unit = SPANS[span]
     window = read_window(context.client, since, unit)
     jobs = jobs_of(window)

@@ -13,7 +13,7 @@ _TICKS = 50
 def _periodic(context: Context) -> tuple[str, Values]:
     jobs = context.client.periodics()
     ticks = sorted(((job, tick) for job in jobs for tick in job.recent), key=lambda pair: pair[1].at, reverse=True)
-    return "periodic.html", {"nav": context.glance().nav, "jobs": jobs, "ticks": ticks[:_TICKS]}
+    return "periodic.html", {"nav": context.snapshot().nav, "jobs": jobs, "ticks": ticks[:_TICKS]}
 
 
 def _run(context: Context) -> Done:

@@ -35,7 +35,7 @@ class PipelineRow:
 
 
 def _pipelines(context: Context) -> tuple[str, Values]:
-    seen = context.glance()
+    seen = context.snapshot()
     graphs = _graphs(seen)
     return "pipelines.html", {
         "nav": seen.nav,
@@ -44,7 +44,7 @@ def _pipelines(context: Context) -> tuple[str, Values]:
 
 
 def _pipeline(context: Context) -> tuple[str, Values]:
-    name, seen = context.path("pipeline"), context.glance()
+    name, seen = context.path("pipeline"), context.snapshot()
     graphs = _graphs(seen)
     if name not in graphs:
         raise NotThere(f"there is no pipeline {name!r}: none was ever used under this name")

@@ -41,7 +41,7 @@ _USES = {"max_inflight": "in flight", "rate": "of the rate", "max_size": "of the
 
 
 def _queues(context: Context) -> tuple[str, Values]:
-    seen = context.glance()
+    seen = context.snapshot()
     order = context.query.choice("order", _ORDERS, "name")
     text = context.query.text("q").casefold()
     start = context.query.whole("start", 0, lowest=0, highest=100_000)
@@ -64,9 +64,9 @@ def _queues(context: Context) -> tuple[str, Values]:
 
 def _queue(context: Context) -> tuple[str, Values]:
     name = _known_name(context.path("queue"))
-    seen, span = context.glance(), asked_span(context)
+    seen, span = context.snapshot(), asked_span(context)
     if name not in {queue.name for queue in seen.look.queues}:
-        seen = context.glance(fresh=True)  # it may be new
+        seen = context.snapshot(fresh=True)  # it may be new
     view = next((queue for queue in seen.look.queues if queue.name == name), None)
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")

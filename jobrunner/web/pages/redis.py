@@ -5,7 +5,7 @@ from jobrunner.web.routing import Context, Page, Values
 
 
 def _redis(context: Context) -> tuple[str, Values]:
-    seen = context.glance()
+    seen = context.snapshot()
     found = seen.look.server
     checks = [*(facts_checks(found) if found else ()), clock_check(context.client)]
     return "redis.html", {

@@ -10,7 +10,7 @@ def _sessions(context: Context) -> tuple[str, Values]:
     found = [one for one in (known.all() if known else []) if is_admin or one.name == context.identity.name]
     mine = known.of(context.request) if known else None
     return "sessions.html", {
-        "nav": context.glance().nav,
+        "nav": context.snapshot().nav,
         "sessions": found,
         "mine": mine.id if mine else "",
         "has_sessions": known is not None,

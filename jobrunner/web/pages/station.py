@@ -28,7 +28,7 @@ _SECONDS = ("max_wait", "lease")
 
 def _station(context: Context) -> tuple[str, Values]:
     pipeline, short = context.path("pipeline"), context.path("station")
-    name, seen = f"{pipeline}/{short}", context.glance()
+    name, seen = f"{pipeline}/{short}", context.snapshot()
     graph = seen.graphs.get(pipeline)
     node = next((one for one in graph.nodes if one.queue == name), None) if graph else None
     if node is None or not node.is_served:

@@ -57,7 +57,7 @@ class TaskView:
 def _task(context: Context) -> tuple[str, Values]:
     task_id, queue = context.path("task"), context.query.text("queue")
     record = _found(context, task_id, queue)
-    seen = context.glance()
+    seen = context.snapshot()
     text_of = context.redaction.text
     holder = holder_of(context.client, record, seen.look.workers)
     record = with_begun_attempt(record, holder)

@@ -100,7 +100,7 @@ def _group(context: Context, filters: Mapping[str, str]) -> ErrorGroupView:
 
 
 def _page(context: Context, state: str) -> tuple[str, Values]:
-    seen = context.glance()
+    seen = context.snapshot()
     view, found, wanted = _searched(context, seen, state)
     return "tasks.html", {
         "nav": seen.nav,
@@ -120,7 +120,7 @@ def _page(context: Context, state: str) -> tuple[str, Values]:
 
 
 def _history(context: Context) -> tuple[str, Values]:
-    seen = context.glance()
+    seen = context.snapshot()
     view, found, _ = _searched(context, seen, STATE_OF_LIST["history"])
     kept = sum(queue.done for queue in seen.look.queues if view.filters["queue"] in ("", queue.name))
     return "history.html", {

@@ -14,7 +14,7 @@ _MOST = 100
 
 
 def _workers(context: Context) -> tuple[str, Values]:
-    seen = context.glance()
+    seen = context.snapshot()
     return "workers.html", {
         "nav": seen.nav,
         "workers": seen.look.workers,

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from jobs_example.demos.flights.glance import Glance
-from jobs_example.demos.pipelines.crew import Role
+from jobs_example.demos.flights.state import DemoState
 from jobs_example.demos.pipelines.kills import Kills
+from jobs_example.demos.pipelines.roles import Role
 
 _REST_S = 2.0
 """After the executor's Python, before the driver: time for the Spark task to begin anew."""
@@ -20,15 +20,15 @@ class FlightKills(Kills):
         super().__init__(say)
         self._driver_at = driver_at
 
-    def times(self, glance: Glance) -> dict[Role, bool]:
+    def times(self, state: DemoState) -> dict[Role, bool]:
         """As the class says."""
-        raw, departed = glance.station("raw"), glance.station("departed")
+        raw, departed = state.station("raw"), state.station("departed")
         cleaned = raw.totals.get("moved_out", 0)
         enriched = departed.totals.get("moved_out", 0)
-        on_spark = sum(one.pending for one in glance.pipeline.stations if one.kind.startswith("spark"))
+        on_spark = sum(one.pending for one in state.pipeline.stations if one.kind.startswith("spark"))
         rested = self.since_s("executor") > _REST_S
         return {
-            "worker": raw.pending > 0 and cleaned > 0.1 * glance.planned,
+            "worker": raw.pending > 0 and cleaned > 0.1 * state.planned,
             "executor": departed.pending > 0,
-            "driver": rested and on_spark > 0 and enriched >= self._driver_at * glance.planned,
+            "driver": rested and on_spark > 0 and enriched >= self._driver_at * state.planned,
         }

@@ -23,11 +23,11 @@ from jobs_example.demos.fleet import Fleet, WorkerProcess
 from jobs_example.demos.flights import verdict
 from jobs_example.demos.flights.damage import DAMAGED_ROWS, Damage
 from jobs_example.demos.flights.feed import Feed
-from jobs_example.demos.flights.glance import ROLES, Glance
 from jobs_example.demos.flights.kills import FlightKills
 from jobs_example.demos.flights.published import Notes
+from jobs_example.demos.flights.state import ROLES, DemoState
 from jobs_example.demos.flights.tables import read_tables
-from jobs_example.demos.pipelines import crew
+from jobs_example.demos.pipelines import roles
 from jobs_example.demos.pipelines.demo import SHORT_RUN, PipelineDemo
 from jobs_example.demos.pipelines.kills import damage_done
 from jobs_example.demos.pipelines.remains import remains
@@ -96,7 +96,7 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
         ]
 
 
-class Demo(PipelineDemo[Glance, FlightKills]):
+class Demo(PipelineDemo[DemoState, FlightKills]):
     """The run, which also tells of batches that were handed out again."""
 
     def __init__(self, progress: Progress, feed: Feed, supervisor: WorkerProcess, screen: Screen, plan: Plan) -> None:
@@ -105,19 +105,19 @@ class Demo(PipelineDemo[Glance, FlightKills]):
         self._progress = progress
         self._told = 0
 
-    def look(self) -> Glance:
+    def look(self) -> DemoState:
         """The present state."""
-        return Glance(
+        return DemoState(
             elapsed_s=self.elapsed_s,
             planned=self.planned,
             pushed=self.feed.pushed,
             pipeline=self._progress.look(),
-            crew=crew.muster(self.supervisor.pid, python="flights/raw", spark="flights/departed"),
+            processes=roles.find_processes(self.supervisor.pid, python="flights/raw", spark="flights/departed"),
             killed=tuple(self.kills.done),
             batches=tuple(self.log.batches),
         )
 
-    def act(self, moment: Glance) -> None:
+    def act(self, moment: DemoState) -> None:
         """Tells of batches that were handed out again."""
         for batch in moment.batches[self._told :]:
             if batch.epoch > 1:

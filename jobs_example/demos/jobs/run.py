@@ -18,8 +18,8 @@ from jobrunner import Client, TaskHandle, TaskState, configure
 from jobs_example.demos.checks import Check
 from jobs_example.demos.fleet import Fleet
 from jobs_example.demos.jobs import verdict, watch
-from jobs_example.demos.jobs.glance import Glance, RunningTask
 from jobs_example.demos.jobs.partner import Partner, troubles
+from jobs_example.demos.jobs.state import DemoState, RunningTask
 from jobs_example.demos.jobs.verdict import Ledger
 from jobs_example.demos.jobs.workload import Plan, Workload
 from jobs_example.demos.play import play
@@ -104,14 +104,14 @@ class Demo:
         self._start("B", "processes")
         self._report = self._workload.enqueue()
         self._screen.say(f"{len(self._workload.accepted)} tasks are enqueued")
-        while not self._is_over(glance := self._look()):
-            self._screen.show(glance)
+        while not self._is_over(state := self._look()):
+            self._screen.show(state)
             if self._orphans:
-                self._tell_who_goes_on(glance)
+                self._tell_who_goes_on(state)
             else:
-                self._kill_one(glance)
+                self._kill_one(state)
             time.sleep(LOOK_S)
-        self._screen.show(glance)
+        self._screen.show(state)
 
     def wholeness(self, refused: frozenset[str]) -> list[Check]:
         """The checks that nothing was lost."""
@@ -135,21 +135,21 @@ class Demo:
         worker = self._fleet.start(name, executor, *words, environment={WORKER_VARIABLE: name})
         self._screen.say(f"worker {name} ({executor}) starts as process {worker.pid}")
 
-    def _look(self) -> Glance:
+    def _look(self) -> DemoState:
         elapsed_s = time.monotonic() - self._began
         return watch.look(self._client, self._workload.accepted, self._fleet.workers, elapsed_s)
 
-    def _is_over(self, glance: Glance) -> bool:
-        if not any(worker.state == "alive" for worker in glance.workers):
+    def _is_over(self, state: DemoState) -> bool:
+        if not any(worker.state == "alive" for worker in state.workers):
             self._screen.say("no worker is alive any more; their logs say why")
             return True
         carriers = self.headline()["latest_first"]
         if self._report is not None:
             self._workload.note_intervals(self._report.id, carriers)
-        return (bool(carriers) and glance.is_quiet) or glance.elapsed_s > PATIENCE_S
+        return (bool(carriers) and state.is_quiet) or state.elapsed_s > PATIENCE_S
 
-    def _kill_one(self, glance: Glance) -> None:
-        at_work = Counter(task.worker for task in glance.running if task.is_under_way)
+    def _kill_one(self, state: DemoState) -> None:
+        at_work = Counter(task.worker for task in state.running if task.is_under_way)
         victim = next((name for name, tasks in at_work.items() if tasks > 1), None)
         if victim is None:
             return
@@ -162,13 +162,13 @@ class Demo:
         self._orphans = {task.id: task.attempt for task in held}  # none: another is killed at the next look
         self._waited_for = set(self._orphans)
 
-    def _tell_who_goes_on(self, glance: Glance) -> None:
+    def _tell_who_goes_on(self, state: DemoState) -> None:
         after_s = time.monotonic() - self._killed_at
-        for task in glance.running:
-            if task.id in self._waited_for and self._is_taken_up(task, glance):
+        for task in state.running:
+            if task.id in self._waited_for and self._is_taken_up(task, state):
                 self._waited_for.discard(task.id)
                 self._screen.say(f"{task.what} goes on with worker {task.worker}, {after_s:.1f} s after the kill")
 
-    def _is_taken_up(self, task: RunningTask, glance: Glance) -> bool:
-        alive = {worker.name for worker in glance.workers if worker.state == "alive"}
+    def _is_taken_up(self, task: RunningTask, state: DemoState) -> bool:
+        alive = {worker.name for worker in state.workers if worker.state == "alive"}
         return task.attempt > self._orphans[task.id] and task.worker in alive

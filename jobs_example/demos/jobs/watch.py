@@ -7,7 +7,7 @@ from jobrunner import Client
 from jobrunner.errors import TaskGone
 from jobrunner.task_record import TaskRecord
 from jobs_example.demos.fleet import WorkerProcess
-from jobs_example.demos.jobs.glance import Glance, QueueLine, RunningTask, WorkerLine
+from jobs_example.demos.jobs.state import DemoState, QueueLine, RunningTask, WorkerLine
 from jobs_example.demos.jobs.workload import QUEUES, Accepted
 
 
@@ -16,11 +16,11 @@ def look(
     accepted: dict[str, Accepted],
     workers: list[WorkerProcess],
     elapsed_s: float,
-) -> Glance:
+) -> DemoState:
     """The state at this moment; `accepted` gives the tasks their names."""
     queues = tuple(_line(client, name) for name in QUEUES)
     running = tuple(running_tasks(client, accepted))
-    return Glance(
+    return DemoState(
         elapsed_s=elapsed_s,
         accepted=len(accepted),
         ended=sum(queue.dead + queue.done for queue in queues),

@@ -22,12 +22,12 @@ from jobrunner.etl.progress import Progress
 from jobrunner.spark.java import find_java
 from jobs_example.demos.checks import Check
 from jobs_example.demos.fleet import Fleet, WorkerProcess
-from jobs_example.demos.lakehouse.glance import ROLES, Glance
 from jobs_example.demos.lakehouse.kills import SERVER_AT, LakehouseKills
 from jobs_example.demos.lakehouse.orders import SHOPS, truth_of
 from jobs_example.demos.lakehouse.server import DemoServer
+from jobs_example.demos.lakehouse.state import ROLES, DemoState
 from jobs_example.demos.lakehouse.verdict import read_delta, read_iceberg, stored_in, verdict
-from jobs_example.demos.pipelines import crew
+from jobs_example.demos.pipelines import roles
 from jobs_example.demos.pipelines.demo import SHORT_RUN, PipelineDemo
 from jobs_example.demos.pipelines.kills import damage_done
 from jobs_example.demos.pipelines.remains import remains
@@ -123,7 +123,7 @@ def _last_number(log: Path) -> int:
     return int(numbers[-1]) if numbers else 0
 
 
-class Demo(PipelineDemo[Glance, LakehouseKills]):
+class Demo(PipelineDemo[DemoState, LakehouseKills]):
     """The run, in which the server is killed, too."""
 
     def __init__(
@@ -134,20 +134,20 @@ class Demo(PipelineDemo[Glance, LakehouseKills]):
         self._server = server
         self.lost_bytes: int | None = None
 
-    def look(self) -> Glance:
+    def look(self) -> DemoState:
         """The present state."""
-        return Glance(
+        return DemoState(
             elapsed_s=self.elapsed_s,
             planned=self.planned,
             pushed=self.feed.pushed,
             pipeline=self._progress.look(),
-            crew=crew.muster(self.supervisor.pid, python="lakehouse/orders", spark="lakehouse/checked"),
+            processes=roles.find_processes(self.supervisor.pid, python="lakehouse/orders", spark="lakehouse/checked"),
             killed=tuple(self.kills.done),
             lost_bytes=self.lost_bytes,
             batches=tuple(self.log.batches),
         )
 
-    def act(self, moment: Glance) -> None:
+    def act(self, moment: DemoState) -> None:
         """Kills the server, once."""
         if self.lost_bytes is not None or moment.stored < SERVER_AT * self.planned:
             return

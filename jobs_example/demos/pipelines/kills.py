@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobs_example.demos.checks import Check, at_least, same
-from jobs_example.demos.pipelines.crew import TITLES, Crew, Role, kill
+from jobs_example.demos.pipelines.roles import TITLES, Role, RoleProcesses, kill
 
 
 class Kills(ABC):
@@ -21,27 +21,27 @@ class Kills(ABC):
         """How many of each role were replaced."""
 
     @abstractmethod
-    def times(self, glance: Any) -> dict[Role, bool]:
+    def times(self, state: Any) -> dict[Role, bool]:
         """Whether the time of each role has come."""
 
     def since_s(self, role: Role) -> float:
         """Seconds since one of that role was killed; negative infinity when none was."""
         return time.monotonic() - self._at_s.get(role, float("inf"))
 
-    def look(self, glance: Any) -> None:
+    def look(self, state: Any) -> None:
         """Kills processes whose time has come, and reports the replacements of killed ones."""
-        for role, has_come in self.times(glance).items():
+        for role, has_come in self.times(state).items():
             if role not in self._at_s and has_come:
-                self._kill(role, glance.crew)
+                self._kill(role, state.processes)
         for role, pid in self.done:
-            fresh = [other for other in glance.crew.of(role) if other != pid]
-            if role not in self.replaced and pid not in glance.crew.of(role) and fresh:
+            fresh = [other for other in state.processes.of(role) if other != pid]
+            if role not in self.replaced and pid not in state.processes.of(role) and fresh:
                 self.replaced[role] = 1
                 self._say(f"{TITLES[role]}: process {fresh[-1]} has taken its place, {self.since_s(role):.1f} s after "
                           "the kill")  # fmt: skip
 
-    def _kill(self, role: Role, crew: Crew) -> None:
-        pid = kill(role, crew)
+    def _kill(self, role: Role, processes: RoleProcesses) -> None:
+        pid = kill(role, processes)
         if pid is not None:
             self._at_s[role] = time.monotonic()
             self.done.append((role, pid))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobrunner.etl.progress import PipelineView
-from jobs_example.demos.pipelines.crew import TITLES, Crew, Role
 from jobs_example.demos.pipelines.log import BatchDone
+from jobs_example.demos.pipelines.roles import TITLES, Role, RoleProcesses
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +18,7 @@ MOST_BATCHES = 5
 def picture_of(
     pipeline: PipelineView,
     roles: Sequence[Role],
-    crew: Crew,
+    processes: RoleProcesses,
     killed: Sequence[tuple[Role, int]],
     batches: Sequence[BatchDone],
     *,
@@ -29,7 +29,7 @@ def picture_of(
     from rich.columns import Columns
     from rich.console import Group
 
-    tables = [processes_table(roles, crew, killed)]
+    tables = [processes_table(roles, processes, killed)]
     if batches:
         tables.append(batches_table(batches))
     return Group(stations_table(pipeline, at_the_end=at_the_end), Columns(tables, padding=(0, 3)), summary)
@@ -55,14 +55,14 @@ def stations_table(pipeline: PipelineView, *, at_the_end: str) -> "Table":
     return table
 
 
-def processes_table(roles: Sequence[Role], crew: Crew, killed: Sequence[tuple[Role, int]]) -> "Table":
+def processes_table(roles: Sequence[Role], processes: RoleProcesses, killed: Sequence[tuple[Role, int]]) -> "Table":
     """One row for each kind of process, with those that were killed."""
     from rich.table import Table
 
     table = Table("process", "pid", "killed", title="processes", title_justify="left")
     for role in roles:
         absent = "none at work" if role == "executor" else "[yellow]starting[/]"
-        pids = ", ".join(map(str, sorted(crew.of(role)))) or absent
+        pids = ", ".join(map(str, sorted(processes.of(role)))) or absent
         dead = ", ".join(str(pid) for whose, pid in killed if whose == role)
         table.add_row(TITLES[role].partition(" ")[2], pids, f"[bold red]{dead}[/]" if dead else "")
     return table

@@ -1,4 +1,4 @@
-"""The glance at everything."""
+"""The snapshot of everything."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_the_leader_is_the_worker_that_took_the_lock(client: Client) -> None:
     assert overview(client).leader == "w1"
 
 
-def test_a_glance_writes_nothing(client: Client, raw: Any) -> None:
+def test_a_snapshot_writes_nothing(client: Client, raw: Any) -> None:
     overview(client)
 
     assert raw.dbsize() == 0

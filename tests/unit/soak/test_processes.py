@@ -19,18 +19,18 @@ NO_SERVER = "redis://127.0.0.1:1"
 def test_a_worker_that_finds_no_server_as_it_starts_is_excused_by_an_outage(
     tmp_path: Path, whose: str | None, since_s: float, lost: int
 ) -> None:
-    crew = SoakProcesses([NO_SERVER, NO_SERVER], {}, tmp_path, concurrency=1, grace_s=1)
-    worker = crew.start("worker", proxied=True)
+    processes = SoakProcesses([NO_SERVER, NO_SERVER], {}, tmp_path, concurrency=1, grace_s=1)
+    worker = processes.start("worker", proxied=True)
     worker.process.terminate()
     worker.process.wait()
     worker.process.returncode = 1
     if whose is not None:
-        crew.note_outage(whose, monotonic() + since_s)
+        processes.note_outage(whose, monotonic() + since_s)
     try:
-        crew.look()
+        processes.look()
 
-        assert len(crew.lost) == lost
-        assert [one.name for one in crew.members] == ["worker-2"]
+        assert len(processes.lost) == lost
+        assert [one.name for one in processes.members] == ["worker-2"]
     finally:
-        crew.members[-1].process.kill()
-        wait_for(lambda: not crew.members[-1].alive)
+        processes.members[-1].process.kill()
+        wait_for(lambda: not processes.members[-1].alive)

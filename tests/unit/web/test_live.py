@@ -30,16 +30,16 @@ def quick(monkeypatch):
 
 
 def test_who_asks_within_a_second_gets_the_same_look(live):
-    assert live.glance() is live.glance()
+    assert live.snapshot() is live.snapshot()
 
 
 def test_after_something_was_done_it_looks_again(live, client):
-    live.glance()
+    live.snapshot()
     client.queue("mail").push(1)
 
     live.forget()
 
-    assert [queue.name for queue in live.glance().look.queues] == ["mail"]
+    assert [queue.name for queue in live.snapshot().look.queues] == ["mail"]
 
 
 def test_a_tab_is_told_how_the_queues_stand(live, client):
@@ -133,10 +133,10 @@ def test_the_end_of_a_pipeline_that_is_read_by_hand_is_no_warning(live, client):
     def store(item): ...
 
     orders.push("lost", 1)
-    assert live.glance().unserved == ()
+    assert live.snapshot().unserved == ()
     orders.push("raw", 1)
     live.forget()
-    assert [queue.name for queue in live.glance().unserved] == ["orders/raw"]
+    assert [queue.name for queue in live.snapshot().unserved] == ["orders/raw"]
 
 
 def test_a_look_that_takes_long_holds_for_four_times_as_long(live, monkeypatch):
@@ -149,12 +149,12 @@ def test_a_look_that_takes_long_holds_for_four_times_as_long(live, monkeypatch):
 
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
     monkeypatch.setattr(live, "_take", slow)
-    first = live.glance()
+    first = live.snapshot()
     now[0] += 20
-    assert live.glance() is first
+    assert live.snapshot() is first
     now[0] += 0.01
-    assert live.glance() is not first
-    assert live.glance(fresh=True) is not live.glance(fresh=True), "fresh=True reads again"
+    assert live.snapshot() is not first
+    assert live.snapshot(fresh=True) is not live.snapshot(fresh=True), "fresh=True reads again"
 
 
 def test_a_queue_above_the_threshold_is_warned_of_and_one_that_is_paused_or_unserved_is_not(client: Client) -> None:
@@ -165,7 +165,7 @@ def test_a_queue_above_the_threshold_is_warned_of_and_one_that_is_paused_or_unse
     broker_of(client).run(leader_calls.announce(keys_of(client), "w.1.00c0de", said, ttl_ms=600_000))
 
     def warned(waiting_s: float) -> list[str]:
-        seen = LiveUpdates(client, AlertThresholds(waiting_s=waiting_s)).glance()
+        seen = LiveUpdates(client, AlertThresholds(waiting_s=waiting_s)).snapshot()
         return [one.found for one in seen.warnings if one.what == "queue latency"]
 
     wait_for(lambda: warned(0.000_001))

@@ -1,12 +1,12 @@
-"""Glances for tests: how the pipeline could stand."""
+"""States for tests: how the pipeline could stand."""
 
 from typing import Any
 
 from jobrunner.etl.progress import PipelineView, Rate, StationView
-from jobs_example.demos.flights.glance import Glance
-from jobs_example.demos.pipelines.crew import Crew
+from jobs_example.demos.flights.state import DemoState
+from jobs_example.demos.pipelines.roles import RoleProcesses
 
-EVERYBODY = Crew(worker=(11,), driver=(12,), executor=(13, 14))
+EVERYBODY = RoleProcesses(worker=(11,), driver=(12,), executor=(13, 14))
 
 
 def a_station(queue: str, kind: str, **given: Any) -> StationView:
@@ -16,12 +16,12 @@ def a_station(queue: str, kind: str, **given: Any) -> StationView:
     return StationView(**{"queue": queue, "kind": kind, **counts, **rest, **given})
 
 
-def a_glance(raw: dict[str, Any], departed: dict[str, Any], **given: Any) -> Glance:
+def a_state(raw: dict[str, Any], departed: dict[str, Any], **given: Any) -> DemoState:
     """1 000 items, of which all have entered; `raw` and `departed` say how their stations stand."""
     stations = (a_station("raw", "station", **raw), a_station("departed", "spark station", **departed))
     ended = {name: given.pop(name, 0) for name in ("succeeded", "dead")}
     view = PipelineView(
         name="flights", stations=stations, open=sum(one.open for one in stations), dropped=0, rate=Rate(), **ended
     )
-    rest = {"elapsed_s": 4.25, "planned": 1000, "pushed": 1000, "crew": EVERYBODY, "killed": (), "batches": ()}
-    return Glance(pipeline=view, **{**rest, **given})
+    rest = {"elapsed_s": 4.25, "planned": 1000, "pushed": 1000, "processes": EVERYBODY, "killed": (), "batches": ()}
+    return DemoState(pipeline=view, **{**rest, **given})

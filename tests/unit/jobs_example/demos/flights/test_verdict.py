@@ -7,8 +7,8 @@ import pytest
 
 from jobs_example.demos.checks import Check
 from jobs_example.demos.flights.damage import Damaged
-from jobs_example.demos.flights.glance import ROLES
 from jobs_example.demos.flights.published import Expected, Figures
+from jobs_example.demos.flights.state import ROLES
 from jobs_example.demos.flights.tables import Stored
 from jobs_example.demos.flights.verdict import rightness, wholeness
 from jobs_example.demos.pipelines.kills import damage_done

@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from jobs_example.demos.jobs.glance import Glance, QueueLine, RunningTask, WorkerLine
+from jobs_example.demos.jobs.state import DemoState, QueueLine, RunningTask, WorkerLine
 
-GLANCE = Glance(
+STATE = DemoState(
     elapsed_s=4.25,
     accepted=265,
     ended=96,
@@ -26,12 +26,12 @@ GLANCE = Glance(
 
 
 def test_a_summary_adds_up_the_queues() -> None:
-    assert GLANCE.summary() == ("  4.2 s  96 of 265 tasks have ended; 103 waiting, 2 scheduled, 12 running, 7 dead")
+    assert STATE.summary() == ("  4.2 s  96 of 265 tasks have ended; 103 waiting, 2 scheduled, 12 running, 7 dead")
 
 
 def test_a_person_sees_queues_workers_progress_and_attempts() -> None:
     stream = io.StringIO()
-    Console(file=stream, width=130).print(GLANCE.picture())
+    Console(file=stream, width=130).print(STATE.picture())
     seen = stream.getvalue()
 
     for word in ("imports", "partner", "threads", "processes", "killed", "alive", "import March", "attempt 2"):

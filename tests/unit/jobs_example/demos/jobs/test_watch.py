@@ -9,7 +9,7 @@ import redis
 from jobrunner import Lease
 from jobrunner.client.client import Client, keys_of
 from jobs_example.demos.jobs import watch
-from jobs_example.demos.jobs.glance import QueueLine, RunningTask
+from jobs_example.demos.jobs.state import QueueLine, RunningTask
 from jobs_example.demos.jobs.workload import Accepted
 from jobs_example.jobs import signature
 
@@ -65,8 +65,8 @@ def test_a_queue_is_counted_with_what_is_done_and_what_is_left(client: Client) -
     done.commit()
     failed.rollback(delay=60)
 
-    glance = watch.look(client, {}, [], elapsed_s=1.5)
+    state = watch.look(client, {}, [], elapsed_s=1.5)
 
     line = QueueLine(name="imports", waiting=1, scheduled=1, pending=1, dead=0, done=1)
-    assert line in glance.queues
-    assert (glance.accepted, glance.ended, watch.left(client)) == (0, 1, 3)
+    assert line in state.queues
+    assert (state.accepted, state.ended, watch.left(client)) == (0, 1, 3)

@@ -6,17 +6,19 @@ import pytest
 
 from jobrunner.cli.demo import FEWEST
 from jobrunner.etl.progress import PipelineView, Rate, StationView
-from jobs_example.demos.lakehouse.glance import Glance
 from jobs_example.demos.lakehouse.kills import LakehouseKills
 from jobs_example.demos.lakehouse.run import FEW
+from jobs_example.demos.lakehouse.state import DemoState
 from jobs_example.demos.pipelines import kills as shared
-from jobs_example.demos.pipelines.crew import Crew
 from jobs_example.demos.pipelines.log import BatchDone
+from jobs_example.demos.pipelines.roles import RoleProcesses
 
-EVERYBODY = Crew(worker=(1,), driver=(2,), java=(3,), executor=(4,))
+EVERYBODY = RoleProcesses(worker=(1,), driver=(2,), java=(3,), executor=(4,))
 
 
-def glance(stored: int = 0, checked: int = 0, on_spark: int = 5, batches: int = 0, crew: Crew = EVERYBODY) -> Glance:
+def state(
+    stored: int = 0, checked: int = 0, on_spark: int = 5, batches: int = 0, processes: RoleProcesses = EVERYBODY
+) -> DemoState:
     """1 000 orders, of which so many are stored."""
     rest: dict[str, Any] = {"targets": (), "scheduled": 0, "dead": 0, "done": 0, "paused": False, "rate": Rate()}
     stations = tuple(
@@ -29,14 +31,14 @@ def glance(stored: int = 0, checked: int = 0, on_spark: int = 5, batches: int = 
     )
     view = PipelineView(name="lakehouse", stations=stations, open=9, dead=0, succeeded=stored, dropped=0, rate=Rate())
     done = (BatchDone(station="checked", items=1, seconds=1.0, epoch=1),) * batches
-    return Glance(elapsed_s=1.0, planned=1000, pushed=1000, pipeline=view, crew=crew, killed=(), lost_bytes=None,
-                  batches=done)  # fmt: skip
+    return DemoState(elapsed_s=1.0, planned=1000, pushed=1000, pipeline=view, processes=processes, killed=(),
+                     lost_bytes=None, batches=done)  # fmt: skip
 
 
 @pytest.fixture
 def kills(monkeypatch: pytest.MonkeyPatch) -> LakehouseKills:
     """Kills no real process, and rests for no time."""
-    monkeypatch.setattr(shared, "kill", lambda role, crew: max(crew.of(role), default=None))
+    monkeypatch.setattr(shared, "kill", lambda role, processes: max(processes.of(role), default=None))
     monkeypatch.setattr("jobs_example.demos.lakehouse.kills._REST_S", -1.0)
     return LakehouseKills(lambda _: None)
 
@@ -46,22 +48,22 @@ def roles(kills: LakehouseKills) -> list[str]:
 
 
 def test_the_worker_and_a_python_of_the_executor_are_killed_early(kills: LakehouseKills) -> None:
-    kills.look(glance(on_spark=0))
+    kills.look(state(on_spark=0))
     assert roles(kills) == []
-    kills.look(glance(checked=51, on_spark=0))
-    kills.look(glance(checked=51))
+    kills.look(state(checked=51, on_spark=0))
+    kills.look(state(checked=51))
     assert roles(kills) == ["worker", "executor"]
 
 
 def test_java_is_killed_once_the_new_driver_has_a_batch_in_work(kills: LakehouseKills) -> None:
-    kills.look(glance())
-    kills.look(glance(stored=300, batches=3))
+    kills.look(state())
+    kills.look(state(stored=300, batches=3))
     assert roles(kills) == ["executor", "driver"]
-    fresh = Crew(worker=(1,), driver=(7,), java=(8,))
-    kills.look(glance(stored=700, crew=fresh))
-    kills.look(glance(stored=700, crew=fresh))
+    fresh = RoleProcesses(worker=(1,), driver=(7,), java=(8,))
+    kills.look(state(stored=700, processes=fresh))
+    kills.look(state(stored=700, processes=fresh))
     assert "java" not in roles(kills), "it has only just started"
-    kills.look(glance(stored=700, crew=Crew(worker=(1,), driver=(7,), java=(8,), executor=(9,))))
+    kills.look(state(stored=700, processes=RoleProcesses(worker=(1,), driver=(7,), java=(8,), executor=(9,))))
     assert kills.done[-1] == ("java", 8)
 
 

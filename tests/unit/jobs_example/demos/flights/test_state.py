@@ -8,11 +8,11 @@ from rich.console import Console
 from jobrunner.etl.progress import PipelineView, Rate, StationView
 from jobs_example.demos.pipelines.log import BatchDone
 from jobs_example.demos.pipelines.stations import stations_table
-from tests.unit.jobs_example.demos.flights.flight_views import a_glance, a_station
+from tests.unit.jobs_example.demos.flights.flight_views import a_state, a_station
 
 BATCHES = tuple(BatchDone(station="departed", items=number, seconds=2.0, epoch=1) for number in range(1001, 1008))
 RAW = {"waiting": 12, "pending": 3, "dead": 2, "targets": ("departed", "cancelled"), "totals": {"moved_out": 983}}
-GLANCE = a_glance(
+STATE = a_state(
     RAW,
     {"totals": {"moved_out": 400}},
     succeeded=300,
@@ -23,14 +23,14 @@ GLANCE = a_glance(
 
 
 def test_a_summary_says_how_far_it_is() -> None:
-    assert GLANCE.summary() == (
+    assert STATE.summary() == (
         "  4.2 s  1000 of 1000 pushed, 983 cleaned, 400 enriched, 300 stored, 2 dead; 8 Spark batches; 1 killed"
     )
 
 
 def test_a_person_sees_stations_processes_and_the_last_batches() -> None:
     stream = io.StringIO()
-    Console(file=stream, width=130).print(GLANCE.picture())
+    Console(file=stream, width=130).print(STATE.picture())
     seen = stream.getvalue()
 
     for word in ("raw", "departed, cancelled", "950", "Parquet", "Python worker", "13, 14", "8 done", "1007", "154"):
@@ -54,7 +54,7 @@ def test_a_chain_is_one_row_unless_something_is_in_a_queue_within_it() -> None:
 
 
 def test_it_is_over_when_all_has_entered_and_nothing_is_on_its_way() -> None:
-    assert a_glance({}, {}, succeeded=964, dead=36).is_over
+    assert a_state({}, {}, succeeded=964, dead=36).is_over
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_it_is_over_when_all_has_entered_and_nothing_is_on_its_way() -> None:
     ],
 )
 def test_it_is_not_over_while_something_is_missing(raw: dict[str, int], given: dict[str, int]) -> None:
-    assert not a_glance(raw, {}, **given).is_over
+    assert not a_state(raw, {}, **given).is_over

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobrunner.etl.progress import PipelineView, StationView
-from jobs_example.demos.pipelines.crew import Crew, Role
 from jobs_example.demos.pipelines.log import BatchDone
+from jobs_example.demos.pipelines.roles import Role, RoleProcesses
 from jobs_example.demos.pipelines.stations import picture_of
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ ROLES: tuple[Role, ...] = ("worker", "driver", "executor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class DemoState:
     """All of it. `pushed` of `planned` items have entered the pipeline."""
 
     elapsed_s: float
     planned: int
     pushed: int
     pipeline: PipelineView
-    crew: Crew
+    processes: RoleProcesses
     killed: tuple[tuple[Role, int], ...]
     """Role and id of each process that was killed, in order."""
     batches: tuple[BatchDone, ...]
@@ -52,5 +52,6 @@ class Glance:
     def picture(self) -> "RenderableType":
         """Stations, processes, and the last batches of Spark."""
         return picture_of(
-            self.pipeline, ROLES, self.crew, self.killed, self.batches, at_the_end="Parquet", summary=self.summary()
-        )
+            self.pipeline, ROLES, self.processes, self.killed, self.batches,
+            at_the_end="Parquet", summary=self.summary(),
+        )  # fmt: skip

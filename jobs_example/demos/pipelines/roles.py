@@ -27,7 +27,7 @@ _DAEMON = "daemon pyspark.worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class RoleProcesses:
     """The processes that matter, as they are at one moment; `driver` and `worker` are there once when all is well."""
 
     worker: tuple[int, ...] = ()
@@ -41,27 +41,27 @@ class Crew:
         return found
 
 
-def muster(supervisor: int, *, python: str, spark: str) -> Crew:
+def find_processes(supervisor: int, *, python: str, spark: str) -> RoleProcesses:
     """The processes below the supervisor's process. `python` and `spark`: a queue that each of the two workers has."""
     return _sorted_out(supervisor, descendants(supervisor), python, spark)
 
 
-def kill(role: Role, crew: Crew) -> int | None:
+def kill(role: Role, processes: RoleProcesses) -> int | None:
     """kill -9 of the newest process of that role; its id, None when there was none."""
-    for pid in sorted(crew.of(role), reverse=True):
+    for pid in sorted(processes.of(role), reverse=True):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             return pid
     return None
 
 
-def _sorted_out(supervisor: int, processes: Iterable[Process], python: str, spark: str) -> Crew:
+def _sorted_out(supervisor: int, processes: Iterable[Process], python: str, spark: str) -> RoleProcesses:
     known = list(processes)
     parents = {process.parent for process in known}
     daemons = {process.pid for process in known if process.command.endswith(_DAEMON)}
     own = [process for process in known if process.parent == supervisor and " work " in process.command]
     drivers = tuple(process.pid for process in own if f"={spark}" in process.command)
-    return Crew(
+    return RoleProcesses(
         worker=tuple(process.pid for process in own if f"={python}" in process.command),
         driver=drivers,
         java=tuple(one.pid for one in known if one.parent in drivers and "SparkSubmit" in one.command),

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from jobs_example.demos.pipelines.crew import Crew, _sorted_out, kill
+from jobs_example.demos.pipelines.roles import RoleProcesses, _sorted_out, kill
 from jobs_example.demos.processes import Process
 
 QUEUES = ("flights/raw", "flights/departed")
@@ -22,9 +22,10 @@ PROCESSES = [
 
 
 def test_each_process_has_its_role() -> None:
-    crew = _sorted_out(10, PROCESSES, *QUEUES)
+    processes = _sorted_out(10, PROCESSES, *QUEUES)
 
-    assert (crew.worker, crew.driver, crew.java, sorted(crew.executor)) == ((11,), (12,), (21,), [23, 24])
+    assert (processes.worker, processes.driver, processes.java) == ((11,), (12,), (21,))
+    assert sorted(processes.executor) == [23, 24]
 
 
 def test_a_daemon_that_has_started_nobody_is_no_python_of_the_executor() -> None:
@@ -33,9 +34,9 @@ def test_a_daemon_that_has_started_nobody_is_no_python_of_the_executor() -> None
 
 def test_a_killed_process_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert kill("driver", Crew(driver=(process.pid,))) == process.pid
+        assert kill("driver", RoleProcesses(driver=(process.pid,))) == process.pid
         assert process.wait(30) == -9
 
 
 def test_where_nobody_is_nobody_is_killed() -> None:
-    assert kill("executor", Crew(worker=(1,))) is None
+    assert kill("executor", RoleProcesses(worker=(1,))) is None

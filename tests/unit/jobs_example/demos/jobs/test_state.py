@@ -2,25 +2,26 @@
 
 import pytest
 
-from jobs_example.demos.jobs.glance import Glance, QueueLine, RunningTask
+from jobs_example.demos.jobs.state import DemoState, QueueLine, RunningTask
 
 
-def a_glance(ended: int, **counts: int) -> Glance:
+def a_state(ended: int, **counts: int) -> DemoState:
     line = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 2, "done": 5, **counts}
-    return Glance(elapsed_s=1, accepted=7, ended=ended, queues=(QueueLine(name="q", **line),), workers=(), running=())
+    queues = (QueueLine(name="q", **line),)
+    return DemoState(elapsed_s=1, accepted=7, ended=ended, queues=queues, workers=(), running=())
 
 
 def test_it_is_quiet_when_all_that_was_accepted_has_ended() -> None:
-    assert a_glance(ended=7).is_quiet
+    assert a_state(ended=7).is_quiet
 
 
 @pytest.mark.parametrize("state", ["waiting", "scheduled", "pending"])
 def test_it_is_not_quiet_while_a_queue_holds_a_task(state: str) -> None:
-    assert not a_glance(7, **{state: 1}).is_quiet
+    assert not a_state(7, **{state: 1}).is_quiet
 
 
 def test_it_is_not_quiet_when_a_task_is_missing() -> None:
-    assert not a_glance(ended=6).is_quiet
+    assert not a_state(ended=6).is_quiet
 
 
 @pytest.mark.parametrize(

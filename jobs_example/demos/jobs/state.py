@@ -52,7 +52,7 @@ class RunningTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class DemoState:
     """All of it; `ended` of `accepted` tasks have ended."""
 
     elapsed_s: float
@@ -77,52 +77,52 @@ class Glance:
         return _picture(self)
 
 
-def _summary(glance: Glance) -> str:
+def _summary(state: DemoState) -> str:
     waiting, scheduled, pending, dead = (
-        sum(getattr(queue, state) for queue in glance.queues) for state in ("waiting", "scheduled", "pending", "dead")
+        sum(getattr(queue, name) for queue in state.queues) for name in ("waiting", "scheduled", "pending", "dead")
     )
     return (
-        f"{glance.elapsed_s:5.1f} s  {glance.ended} of {glance.accepted} tasks have ended; "
+        f"{state.elapsed_s:5.1f} s  {state.ended} of {state.accepted} tasks have ended; "
         f"{waiting} waiting, {scheduled} scheduled, {pending} running, {dead} dead"
     )
 
 
-def _picture(glance: Glance) -> "RenderableType":
+def _picture(state: DemoState) -> "RenderableType":
     from rich.columns import Columns
     from rich.console import Group
 
-    beside = Columns([_queues(glance), _workers(glance)], padding=(0, 3))
-    return Group(beside, _running(glance), _summary(glance))
+    beside = Columns([_queues(state), _workers(state)], padding=(0, 3))
+    return Group(beside, _running(state), _summary(state))
 
 
-def _queues(glance: Glance) -> "Table":
+def _queues(state: DemoState) -> "Table":
     from rich.table import Table
 
     table = Table("queue", title="queues", title_justify="left")
     for heading in ("waiting", "scheduled", "running", "dead", "done"):
         table.add_column(heading, justify="right")
-    for queue in glance.queues:
+    for queue in state.queues:
         counts = (queue.waiting, queue.scheduled, queue.pending, queue.dead, queue.done)
         table.add_row(queue.name, *map(str, counts))
     return table
 
 
-def _workers(glance: Glance) -> "Table":
+def _workers(state: DemoState) -> "Table":
     from rich.table import Table
 
     table = Table("worker", "executor", "pid", "state", "running", title="workers", title_justify="left")
-    for worker in glance.workers:
-        state = f"[{'green' if worker.state == 'alive' else 'bold red'}]{worker.state}[/]"
-        table.add_row(worker.name, worker.executor, str(worker.pid), state, str(worker.running))
+    for worker in state.workers:
+        shown = f"[{'green' if worker.state == 'alive' else 'bold red'}]{worker.state}[/]"
+        table.add_row(worker.name, worker.executor, str(worker.pid), shown, str(worker.running))
     return table
 
 
-def _running(glance: Glance) -> "Table":
+def _running(state: DemoState) -> "Table":
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    for task in [task for task in glance.running if task.total][:MOST_BARS]:
+    for task in [task for task in state.running if task.total][:MOST_BARS]:
         again = f"attempt {task.attempt}" if task.attempt > 1 else ""
         table.add_row(
             task.what,
