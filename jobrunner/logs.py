@@ -3,7 +3,8 @@ lines for people or lines of JSON.
 
 A line that is written while an attempt runs, by whatever logger, names worker, queue, task and attempt, and the job
 where there is one. Programs that set structlog up themselves put `add_ids` among their processors. What must hold,
-whoever set it up: a line of this package's own that cannot be written is lost, and nothing else.
+whoever set it up: a line of this package's own that cannot be written is lost, and nothing else. The error of a
+timeout, which falls into whatever its thread does, is no such trouble: the job would go on for ever.
 
 structlog is imported with the first line: that takes a quarter of the time in which a command starts, and most commands
 log nothing.
@@ -21,6 +22,7 @@ from threading import Lock
 from typing import Any, Protocol, TextIO
 
 from jobrunner.attempt import Attempt
+from jobrunner.errors import AttemptTimeout
 from jobrunner.formatting import duration, printable
 
 
@@ -72,8 +74,12 @@ class SafeLogger:
         self._write("exception", event, said)
 
     def _write(self, level: str, event: str, said: dict[str, Any]) -> None:
-        with suppress(Exception):  # a closed stream, a full disk, a processor that fails
+        try:
             getattr(logger(self._name), level)(event, **said)
+        except AttemptTimeout:
+            raise
+        except Exception:  # a closed stream, a full disk, a processor that fails
+            return
 
 
 def logger(name: str) -> Any:
@@ -140,7 +146,17 @@ def log_to_stderr(form: str, level: str = "info") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=_Lines(sys.stderr).logger,
     )
-    handler = logging.StreamHandler(sys.stderr)
+
+    class StandardHandler(logging.StreamHandler[TextIO]):
+        """Standard logging, in which any error of a line is lost, but a timeout."""
+
+        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
+            error = sys.exc_info()[1]
+            if isinstance(error, AttemptTimeout):
+                raise error
+            super().handleError(record)
+
+    handler = StandardHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*steps, structlog.stdlib.add_logger_name, _add_extra],
@@ -237,6 +253,8 @@ def _whatever_it_holds(render: Any) -> Any:
     def rendered(log: object, method: str, line: MutableMapping[str, Any]) -> Any:
         try:
             return render(log, method, dict(line))
+        except AttemptTimeout:
+            raise
         except Exception:  # a key of a dict that JSON does not have, a `__repr__` that raises
             return render(log, method, {name: _told(value) for name, value in line.items() if name != "exc_info"})
 
@@ -246,6 +264,8 @@ def _whatever_it_holds(render: Any) -> Any:
 def _told(value: object) -> str:
     try:
         return printable(str(value))
+    except AttemptTimeout:
+        raise
     except Exception as error:
         return f"({type(value).__name__} cannot be written: {type(error).__name__})"
 

@@ -17,6 +17,7 @@ import pytest
 import structlog
 
 from jobrunner.attempt import Attempt
+from jobrunner.errors import AttemptTimeout
 from jobrunner.logs import RUNNING, SafeLogger, log_to_stderr, short_traceback
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
@@ -199,6 +200,29 @@ def test_a_job_may_log_any_value(logged: io.StringIO, said: dict[str, Any], writ
 
     assert "sending" in logged.getvalue()
     assert written in logged.getvalue()
+
+
+class Late:
+    """A value that is written as the time of the job ends."""
+
+    def __repr__(self) -> str:
+        raise AttemptTimeout("late")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: structlog.get_logger().info("said", value=Late()),
+        lambda: logging.getLogger("of a library").warning("said %s", Late()),
+        lambda: SafeLogger("jobrunner.worker").info("said", value=Late()),
+    ],
+)
+def test_a_timeout_that_falls_into_the_writing_of_a_line_ends_the_job(
+    logged: io.StringIO, write: Callable[[], object]
+) -> None:
+    with pytest.raises(AttemptTimeout):
+        write()
+    assert logged.getvalue() == ""
 
 
 @pytest.mark.parametrize("name", ["event", "level", "timestamp", "logger"])

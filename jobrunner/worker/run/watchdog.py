@@ -6,7 +6,9 @@ loop: the cancellation of a task is delivered by the loop, which does not turn.
 
 import ctypes
 import math
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
@@ -15,6 +17,9 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptTimeout
 from jobrunner.loop import Signal
 from jobrunner.outcome import Outcome
+
+_AGAIN_S = 0.01
+_LOCK_S = 0.1
 
 
 class Guard:
@@ -26,7 +31,8 @@ class Guard:
     def __init__(self, ends: float) -> None:
         self.ends = ends
         self.fired = False
-        self._thread_id = ctypes.c_ulong(threading.get_ident())
+        self.thread = threading.get_ident()
+        self._thread_id = ctypes.c_ulong(self.thread)
 
     def fire(self) -> None:
         """Called by the watching thread, with the lock."""
@@ -68,6 +74,8 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._armed: set[Guard | Alarm] = set()
+        self._late: set[Guard] = set()
+        """Those that fired and are not disarmed: their jobs go on."""
         self._soonest = math.inf
         # Not a Condition: its enter is Python code, and the error could fall into it and leave it locked.
         self._lock = threading.Lock()
@@ -82,6 +90,8 @@ class Watchdog:
                 thread = threading.Thread(target=self._keep_watch, name="jobrunner-deadlines", daemon=True)
                 thread.start()  # a process that may have no more threads fails here, with nothing armed
                 self._thread = thread
+                _running.add(self)
+                _hear_what_is_ignored()
             self._armed.add(guard)
             sooner = guard.ends < self._soonest
             if sooner:
@@ -93,7 +103,21 @@ class Watchdog:
         """The guard fires no more; its error is taken back if it was not delivered."""
         with self._lock:
             self._armed.discard(guard)
+            self._late.discard(guard)
             guard.recall()
+
+    def raise_again(self) -> bool:
+        """Raises the error of this thread's guard once more, soon; False when no guard of it has fired."""
+        if not self._lock.acquire(timeout=_LOCK_S):  # held by this thread, which disarms the guard just now
+            return False
+        try:
+            guard = next((one for one in self._late if one.thread == threading.get_ident()), None)
+        finally:
+            self._lock.release()
+        if guard is None:
+            return False
+        self.arm(Alarm(monotonic() + _AGAIN_S, partial(self._fire_late, guard)))
+        return True
 
     def close(self) -> None:
         """Lets the thread end."""
@@ -111,11 +135,35 @@ class Watchdog:
             due = [guard for guard in self._armed if guard.ends <= now]
             for guard in due:
                 self._armed.discard(guard)
+                if isinstance(guard, Guard):
+                    self._late.add(guard)
                 guard.fire()
             self._soonest = min((guard.ends for guard in self._armed), default=math.inf)
         for guard in due:
             guard.after()
         return self._soonest - monotonic()
+
+    def _fire_late(self, guard: Guard) -> None:
+        with self._lock:
+            if guard in self._late:
+                guard.fire()
+
+
+_running: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
+
+
+def _hear_what_is_ignored() -> None:
+    """Python ignores an error that falls into a `__del__` or into a callback of a weak reference; the job of a timeout
+    that falls there would go on for ever."""
+    before = sys.unraisablehook
+    if getattr(before, "__module__", None) == __name__:
+        return
+
+    def ignored(args: "sys.UnraisableHookArgs") -> None:
+        if args.exc_type is not AttemptTimeout or not any(watch.raise_again() for watch in list(_running)):
+            before(args)
+
+    sys.unraisablehook = ignored
 
 
 class StepTimeouts:

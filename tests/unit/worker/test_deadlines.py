@@ -52,6 +52,21 @@ def swallowing() -> str:
     return "not interrupted"
 
 
+class Swallowing:
+    """Python ignores what is raised in here."""
+
+    def __del__(self) -> None:
+        spinning(5.0)
+
+
+@job(name="deadlines.collecting", timeout=0.05)
+def collecting() -> str:
+    for _ in range(3):
+        Swallowing()
+    spinning(5.0)
+    return "not interrupted"
+
+
 @job(name="deadlines.unlimited")
 def unlimited() -> str:
     brief(0.1)
@@ -126,6 +141,14 @@ def test_hooks_of_a_job_that_catches_its_timeout_see_it(deadlines: Deadlines, th
     outcome = run(deadlines, attempt_at("deadlines.stubborn", f'{{"then": "{then}"}}'.encode()))
     assert type(outcome) is kind
     assert hooked == ([] if kind is Cancelled else ["on_failure AttemptTimeout"])
+
+
+def test_a_timeout_that_python_ignores_as_it_falls_into_a_finalizer_is_raised_again(deadlines: Deadlines) -> None:
+    began = time.monotonic()
+    outcome = run(deadlines, attempt_at("deadlines.collecting"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("AttemptTimeout")
+    assert time.monotonic() - began < 5, "four times it would have spun for so long"
 
 
 def test_each_of_many_threads_gets_its_own(deadlines: Deadlines) -> None:
