@@ -17,6 +17,8 @@ value has no JSON form; `encode` says what is wrong with it."""
 
 
 def _refuse(value: object) -> Any:
+    if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have one
+        raise TypeError(f"{value!r} of type {type(value).__name__} cannot be the key of a JSON object")
     raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form")
 
 

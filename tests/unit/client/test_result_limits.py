@@ -11,6 +11,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.current import use
+from jobrunner.codec import encode
 from jobrunner.errors import InvalidOption, ResultTooLarge, TaskFailed, UsageError
 from jobrunner.jobs.registry import forget
 from jobrunner.settings import client_settings
@@ -21,6 +22,13 @@ from jobrunner.worker.worker import Worker
 def small(client: Client, clock: Any) -> Iterator[Client]:
     with Client(client.settings.url, client.settings.prefix, now_ms=clock, result_limit=100) as made:
         yield made
+
+
+@pytest.mark.parametrize("key", [None, True, (1, 2)])
+def test_a_value_that_cannot_be_a_key_is_told_as_one(key: object) -> None:
+    """As a value it has a JSON form, so "None has no JSON form" sent its reader elsewhere."""
+    with pytest.raises(UsageError, match=r"of type .* cannot be the key of a JSON object; return"):
+        encode({"found": [{key: 1}]}, what="the result")
 
 
 def test_a_commit_with_a_result_that_is_too_large_changes_nothing(small: Client) -> None:
