@@ -103,6 +103,14 @@ def test_queues_are_told_apart_from_jobs_only_where_they_differ(spark: Any, arch
     assert "queues" not in [one.name for one in presented(paired)]
 
 
+def test_jobs_that_are_too_short_to_measure_have_runs_of_no_length(spark: Any, archive: str) -> None:
+    history = read_archive(spark, archive, jobs=["Slow"]).withColumn("_run_ms", F.lit(0))
+    found = build_report(history, source=archive, split_at=SPLIT)
+    assert found.table("jobs").records()[0]["run_p99"] == 0
+    assert found.table("parameters").rows == ()
+    assert {row["change"] for row in found.table("change").records() if row["figure"].startswith("run")} == {None}
+
+
 def test_a_run_is_what_the_worker_measured_and_the_wait_is_the_time_before(spark: Any, archive: str) -> None:
     history = read_archive(spark, archive, jobs=["Slow"]).withColumn("_run_ms", F.expr("if(_attempts = 1, 40, null)"))
     found = measured(history.where("_id in ('t1', 't10')")).orderBy("attempts").collect()

@@ -146,7 +146,7 @@ def parameters(runs: DataFrame, most: int, at_least: int) -> list[Row]:
         .agg(F.count("*").alias("n"), F.avg("run_s").alias("mean"))
         .where(F.col("n") >= at_least)
         .join(F.broadcast(overall), "job")
-        .withColumn("factor", F.col("mean") / F.col("job_mean"))
+        .withColumn("factor", F.try_divide("mean", "job_mean"))  # of a job whose runs all took 0 ms: null
         .where(F.col("factor") > SLOWER)
         .orderBy(F.desc("factor"), *key)
         .limit(most)
