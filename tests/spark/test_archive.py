@@ -342,7 +342,7 @@ def test_a_selected_part_goes_back_into_its_queues_once(spark: Any, client: Any,
     assert {lease.headers["replayed_from"] for lease in held} == {done[1], done[4], *dead}
     with pytest.raises(InvalidOption, match=r"_stat.*Columns are .*_state"):
         select(there, "_stat = 'dead'")
-    with pytest.raises(InvalidOption, match="--where"):
+    with pytest.raises(InvalidOption, match=r"--where '_state = = 1': .*Syntax error at or near '='"):
         select(there, "_state = = 1")
 
 

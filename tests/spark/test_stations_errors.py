@@ -278,6 +278,8 @@ def test_bad_items_among_many_die_with_the_error_and_the_others_move_on(flights,
 def test_a_schema_that_is_none_is_told_when_the_station_starts(spark):
     with pytest.raises(InvalidOption, match=r"schema='n integr' of queue 'flights/clean'.*write 'id int, name"):
         shape_of("n integr", "flights/clean")
+    with pytest.raises(InvalidOption, match=r"of queue 'flights/clean': \[PARSE_SYNTAX_ERROR\] .* near ','; write"):
+        shape_of("n int,,", "flights/clean")
     with pytest.raises(InvalidOption, match="column '_n' in the schema of queue"):
         shape_of("_n int", "flights/clean")
     for schema in ('`a"b` int', "`a\\b` int", "n struct<`a\nb`: int>", "n int, n int"):  # no item is dead of it

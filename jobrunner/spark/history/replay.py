@@ -25,6 +25,7 @@ from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.operations.enqueue import batches
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.payloads import check_stored
+from jobrunner.spark.running import first_line
 from jobrunner.spark.shipping import Shipped
 from jobrunner.task import Task, derived_id
 
@@ -62,7 +63,7 @@ def select(history: DataFrame, where: str) -> DataFrame:
         found = readable.where(where)
     except AnalysisException as error:
         columns = ", ".join(name for name in history.columns if name not in ("date", "queue", "window"))
-        reason = str(error).split("SQLSTATE")[0].split("\n")[0].strip()
+        reason = first_line(error).partition("SQLSTATE")[0].strip()
         raise InvalidOption(f"--where {where!r}: {reason} Columns are {columns}") from error
     except Exception as error:  # what Spark cannot parse is an error of its own kind in each of its clients
         raise InvalidOption(f"--where {where!r} is no SQL expression: {str(error).strip().splitlines()[0]}") from error

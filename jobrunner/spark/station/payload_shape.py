@@ -31,6 +31,7 @@ from jobrunner.spark.payload_columns import PayloadReader, has_times, payload_re
 from jobrunner.spark.running import (
     TIME_POLICY,
     conf_of,
+    first_line,
     names_told,
     parses_as_spark_2,
     running_session,
@@ -90,7 +91,7 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
     try:
         columns = schema if isinstance(schema, StructType) else cast(StructType, StructType.fromDDL(schema))
     except PySparkException as error:
-        said = str(error).split("\n")[0]
+        said = first_line(error).partition(" SQLSTATE")[0].rstrip(".")
         raise InvalidOption(f"schema={schema!r} of queue {queue!r}: {said}; write 'id int, name string'") from error
     for column in columns.fields:
         if column.name.startswith("_"):
