@@ -42,6 +42,11 @@ _REPLIES = (theirs.AuthenticationError, theirs.BusyLoadingError, theirs.Response
 two, and the replies behind them were lost."""
 _OWN = {"protocol": 2, "decode_responses": False, "health_check_interval": 0, "retry_on_timeout": False}
 """Options that a URL cannot change: replies are read as bytes in RESP 2, and only calls know what may be sent again."""
+_MAINTENANCE = (
+    "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
+)  # fmt: skip
+"""What a pool of redis-py 8 adds for servers that announce their maintenance, in RESP 3 only: in RESP 2 and without
+hiredis its connections refuse it."""
 _FILE_ERRORS = ("PEM", "X509")
 """Parts of OpenSSL that complain about the content of a file."""
 _CERTIFICATE_REFUSED = re.compile("_ALERT_.*(UNKNOWN_CA|CERTIFICATE)")
@@ -54,9 +59,7 @@ T = TypeVar("T")
 def is_understood(url: str) -> bool:
     """Whether redis-py can read a URL. Its error is not raised on: the text may name a part that is a secret."""
     try:
-        pool = redis.ConnectionPool.from_url(url)
-        pool.connection_kwargs |= _OWN
-        pool.make_connection()
+        _own(redis.ConnectionPool.from_url(url)).make_connection()
     except (TypeError, ValueError, theirs.RedisError):  # an option that it does not know, or a value
         return False
     return True
@@ -64,18 +67,26 @@ def is_understood(url: str) -> bool:
 
 def open_connection(url: str, options: ConnectionOptions, check: Check | None = None) -> "RedisPyConnection":
     """An unconnected connection."""
-    pool = redis.ConnectionPool.from_url(url, **_arguments(options))
-    pool.connection_kwargs |= _OWN | {"retry": redis.retry.Retry(NoBackoff(), 0)}
+    pool = _own(redis.ConnectionPool.from_url(url, **_arguments(options)))
+    pool.connection_kwargs["retry"] = redis.retry.Retry(NoBackoff(), 0)
     return RedisPyConnection(pool.make_connection(), check)
 
 
 def open_async(url: str, options: ConnectionOptions, check: AsyncCheck | None = None) -> "AsyncRedisPyConnection":
     """The same for asyncio."""
-    pool: Any = redis_asyncio.ConnectionPool.from_url(url, **_arguments(options))
-    pool.connection_kwargs |= _OWN | {"retry": redis_asyncio.retry.Retry(NoBackoff(), 0)}
+    pool = _own(redis_asyncio.ConnectionPool.from_url(url, **_arguments(options)))
+    pool.connection_kwargs["retry"] = redis_asyncio.retry.Retry(NoBackoff(), 0)
     if options.timeout_s is None:
         pool.connection_kwargs["socket_timeout"] = None
     return AsyncRedisPyConnection(pool.make_connection(), check)
+
+
+def _own(pool: Any) -> Any:
+    """The pool, whose connections have our options."""
+    pool.connection_kwargs |= _OWN
+    for name in _MAINTENANCE:
+        pool.connection_kwargs.pop(name, None)
+    return pool
 
 
 def _arguments(options: ConnectionOptions) -> dict[str, Any]:

@@ -7,6 +7,22 @@ import pytest
 
 from jobrunner.formatting import require_extra
 
+BY_REDIS_PY = """
+import asyncio
+from jobrunner import AsyncClient, Client
+from jobrunner.errors import ServerUnavailable
+
+async def ask():
+    async with AsyncClient("redis://127.0.0.1:1", retry_timeout=0) as client:
+        await client.queue("mail").counts()
+
+Client("rediss://host").close()
+Client("redis://host?socket_keepalive=1").close()
+try:
+    asyncio.run(ask())
+except ServerUnavailable:
+    print("it tried")
+"""
 BLOCKED = "import sys; sys.modules[{package!r}] = None\n{code}"
 
 
@@ -41,6 +57,12 @@ def test_the_core_and_tracing_are_imported_without_any_extra() -> None:
     for package in ("starlette", "prometheus_client", "opentelemetry"):
         done = run_without(package, "import jobrunner, jobrunner.tracing; jobrunner.job")
         assert done.returncode == 0, done.stderr
+
+
+def test_tls_options_of_a_url_and_coroutines_need_no_hiredis() -> None:
+    """Without it the connections of redis-py 8 refuse what their pools give them for notifications of maintenance."""
+    done = run_without("hiredis", BY_REDIS_PY)
+    assert done.stdout == "it tried\n", done.stderr
 
 
 def test_every_command_has_its_help_without_any_extra() -> None:
