@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from jobrunner.client.client import endpoint_of
 from jobrunner.client.current import configured_client, current_client, on_use
-from jobrunner.errors import InvalidOption, SparkMissing, UsageError
+from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing, UsageError
 from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
 from jobrunner.formatting import install_command
 from jobrunner.logs import SafeLogger
@@ -45,7 +45,7 @@ from jobrunner.spark.shipping import ship_package
 from jobrunner.spark.sink.micro_batch import OncePerRun, as_options, warn_of_plain_append
 from jobrunner.spark.sink.writer import StreamWriter, batch_writer
 from jobrunner.spark.source.batch_reader import BatchReader, FilteringReader
-from jobrunner.spark.source.history_stream import HistoryStream
+from jobrunner.spark.source.history_stream import HistoryStream, RefusedStream
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
@@ -82,10 +82,12 @@ class JobrunnerSource(DataSource):
         options = batch_options(self._all(stored_options(schema)))
         return (FilteringReader if options.asks_server else BatchReader)(options, shape_of(schema))
 
-    @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  its name in Spark
         """A streaming read of history."""
-        return HistoryStream(stream_options(self._all(stored_options(schema))), shape_of(schema))
+        try:
+            return HistoryStream(stream_options(self._all(stored_options(schema))), shape_of(schema))
+        except JobrunnerError as error:
+            return RefusedStream(error)
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

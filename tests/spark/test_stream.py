@@ -255,3 +255,12 @@ def test_entries_that_go_while_a_slice_is_read_are_an_error(orders, clock, strea
 def test_a_wrong_option_says_what_is_right(stream, options, error, message):
     with pytest.raises(error, match=message):
         stream(**options)
+
+
+def test_a_query_that_is_refused_says_why(spark, server, keys, tmp_path):
+    """PySpark reports UnboundLocalError for an error that making the reader raises."""
+    options = {"url": server.url, "prefix": keys.prefix, "queue": "orders"}
+    query = spark.readStream.format("jobrunner").options(**options).load().writeStream.trigger(availableNow=True)
+    query = query.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match=r"\bInvalidOption: .*a stream reads what has finished"):
+        query.awaitTermination(60)

@@ -22,7 +22,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
-from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
+from jobrunner.errors import HistoryTrimmed, InvalidOption, JobrunnerError, NaiveDatetime
 from jobrunner.spark.brief_errors import brief, brief_rows
 from jobrunner.spark.shipping import sent
 from jobrunner.spark.source.items import ItemRead
@@ -105,6 +105,38 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _now(self) -> float:
         with broker_at(self._options.url) as broker:
             return broker.run(server_time())
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader for options that are wrong. PySpark loses an error that making the reader raises, and reports
+    `UnboundLocalError`; the first call of any method raises it."""
+
+    def __init__(self, error: JobrunnerError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802  its name in Spark
+        """Raises the error."""
+        return self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """No limit: Spark asks for it before it asks for an offset."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: ARG002, N802
+        """Raises the error."""
+        return self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raises the error."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Is never called."""
+        yield from ()
+
+    @brief
+    def _refuse(self) -> dict[str, str]:
+        raise self._error
 
 
 class _History:
