@@ -180,7 +180,7 @@ class _ArchiveRun:
         found = []
         for name, begins in window.begins.items():
             try:
-                check_untrimmed(self._broker, self._keys.queue(name), begins or -float("inf"))
+                check_untrimmed(self._broker, [self._keys.queue(name)], begins or -float("inf"))
             except HistoryTrimmed:
                 since = datetime.fromtimestamp(begins / 1000, UTC).isoformat(timespec="seconds")
                 found.append(

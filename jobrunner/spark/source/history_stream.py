@@ -64,6 +64,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
             count = history.count(end) if end > begins else 0
+            if not count:  # all that this query has not read may be deleted, and nothing may come after it
+                check_untrimmed(broker, history.queues, begins)
             if count and isinstance(limit, ReadMaxRows) and count > limit.max_rows:
                 end = history.end_of(limit.max_rows, end)
         return _offset(end) if count else start
@@ -78,8 +80,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         span = ScoreSpan(first=_instant(start), end=_instant(end))
         found: list[InputPartition] = []
         with broker_at(self._options.url) as broker:
-            for keys in self._keys(broker):
-                check_untrimmed(broker, keys, span.first)
+            queues = self._keys(broker)
+            check_untrimmed(broker, queues, span.first)
+            for keys in queues:
                 found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
                 for piece in found:
                     if isinstance(piece, QueueSlice):
@@ -96,7 +99,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole = partition.begins > _EARLIEST
         yield from ItemRead(options=self._options, shape=self._shape, whole=whole).batches(partition)
         with broker_at(self._options.url) as broker:
-            check_untrimmed(broker, Keys(self._options.prefix).queue(partition.queue), partition.begins)
+            check_untrimmed(broker, [Keys(self._options.prefix).queue(partition.queue)], partition.begins)
 
     def _keys(self, broker: Broker) -> list[QueueKeys]:
         keys = Keys(self._options.prefix)
@@ -143,12 +146,12 @@ class _History:
     """The finished tasks of some queues from one instant on, counted."""
 
     def __init__(self, broker: Broker, queues_: Sequence[QueueKeys], begins: float) -> None:
-        self._broker, self._queues, self._begins = broker, queues_, begins
+        self._broker, self.queues, self._begins = broker, queues_, begins
 
     def count(self, end: float) -> int:
         """How many finished before `end`."""
         span = ScoreSpan(first=self._begins, end=end)
-        asked = [command("ZCOUNT", one.done, span.lower, span.upper, read=int) for one in self._queues]
+        asked = [command("ZCOUNT", one.done, span.lower, span.upper, read=int) for one in self.queues]
         return sum(self._broker.run_many(asked))
 
     def end_of(self, rows: int, end: float) -> float:
@@ -166,28 +169,26 @@ class _History:
         lower = ScoreSpan(first=self._begins).lower
         asked = [
             command("ZRANGEBYSCORE", one.done, lower, "+inf", "WITHSCORES", "LIMIT", 0, 1, read=only_score)
-            for one in self._queues
+            for one in self.queues
         ]
         return min((score for score in self._broker.run_many(asked) if score is not None), default=self._begins)
 
 
-def check_untrimmed(broker: Broker, keys: QueueKeys, begins: float) -> None:
-    """Raises HistoryTrimmed when tasks that finished at `begins` or later were deleted from the history."""
+def check_untrimmed(broker: Broker, queues: Sequence[QueueKeys], begins: float) -> None:
+    """Raises HistoryTrimmed when tasks that finished at `begins` or later were deleted from the history of a queue."""
     if begins == _EARLIEST:
         return
-    (noted, trimmed), entries = broker.run_many(
-        [
-            command("HMGET", keys.settings, "history_noted", "history_trimmed", read=_numbers),
-            command("EXISTS", keys.done, read=int),
-        ]
-    )
-    gone = trimmed if entries else noted
-    if gone is not None and gone >= begins:
-        until = datetime.fromtimestamp(gone / 1000).astimezone().isoformat()
-        raise HistoryTrimmed(
-            f"history of queue {keys.name!r} was trimmed up to {until}, beyond what this stream has read; keep it "
-            "longer (configure(history=...)) and begin anew with another checkpoint"
-        )
+    noted = [command("HMGET", one.settings, "history_noted", "history_trimmed", read=_numbers) for one in queues]
+    entries = [command("EXISTS", one.done, read=int) for one in queues]
+    found = broker.run_many([*noted, *entries])
+    for keys, (last, trimmed), has_entries in zip(queues, found, found[len(queues) :], strict=False):
+        gone = trimmed if has_entries else last
+        if gone is not None and gone >= begins:
+            until = datetime.fromtimestamp(gone / 1000).astimezone().isoformat()
+            raise HistoryTrimmed(
+                f"history of queue {keys.name!r} was trimmed up to {until}, beyond what this stream has read; keep it "
+                "longer (configure(history=...)) and begin anew with another checkpoint"
+            )
 
 
 def _starting(given: str) -> float | None:
