@@ -28,6 +28,7 @@ _LISTS = {"modules": "module names", "middleware": "texts, ['app.middleware:Tena
 MOST_RELEASE = 64
 _EXACT = 2**53
 """Whole numbers above it are not exact in a script."""
+DEFAULT_PAYLOAD_LIMIT = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class ClientSettings:
     """The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or, by default, embedded://."""
     prefix: str = "jobrunner"
     """The prefix of all keys; clients with different prefixes do not see each other."""
-    payload_limit: int = 1024 * 1024
+    payload_limit: int = DEFAULT_PAYLOAD_LIMIT
     """The largest payload in bytes that is sent; a larger one raises PayloadTooLarge."""
     result_limit: int = DEFAULT_RESULT_LIMIT
     """The largest result in bytes that is stored; a larger one raises ResultTooLarge; a job that returns it fails."""

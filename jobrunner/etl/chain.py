@@ -28,9 +28,10 @@ class PythonStep:
     function: StationFunction
     link: Link
 
-    def to_be_sent(self) -> "PythonStep":
-        """The same without what it knows of the other queues, which a chain does not ask and which may not pickle."""
-        return PythonStep(self.function, replace(self.link, waits=_never, above=tuple))
+    def to_be_sent(self, payload_limit: int) -> "PythonStep":
+        """The same for a process that has no client, without what it knows of the other queues: a chain does not ask
+        it, and it may not pickle."""
+        return PythonStep(self.function, replace(self.link, waits=_never, above=tuple, payload_limit=payload_limit))
 
 
 def _never(_to: str) -> bool:

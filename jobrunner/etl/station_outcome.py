@@ -89,6 +89,8 @@ class Link:
     above: Callable[[], tuple[str, ...]] = tuple
     fan_out: bool = False
     is_sink: bool = False
+    payload_limit: int | None = None
+    """Of payloads that the station returns, in bytes; None: that of the current client."""
 
     def outcome(self, returned: Any, attempt: Attempt) -> Any:
         """The result of the attempt: an outcome, a steering value, or the result of a sink. Raises Fail."""
@@ -175,7 +177,8 @@ class Link:
     def _written(self, payload: Any, attempt: Attempt) -> tuple[bytes | None, str]:
         """A payload as stored, and its encoding; None where the item keeps the one that it has."""
         if not isinstance(payload, Unset):
-            return write_payload(payload, current_client().settings.payload_limit)
+            limit = current_client().settings.payload_limit if self.payload_limit is None else self.payload_limit
+            return write_payload(payload, limit)
         if self.fan_out:
             return attempt.payload or b"", (attempt.encoding or b"").decode()
         return None, "json"

@@ -145,6 +145,7 @@ class BatchRun:
         batch = SinkBatch(
             id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
             lease=lease, members=BatchMembers(lease), written=self._written,
+            payload_limit=self._plan.rules.payload_limit,
         )  # fmt: skip
         told: set[str] = set()
         self._run_sink(df, batch, access, told)

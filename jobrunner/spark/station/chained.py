@@ -92,7 +92,7 @@ class _ChainRun:
 
     def _python(self, queue: str, df: DataFrame) -> None:
         """The stations in Python from this one on, in one pass over the items."""
-        steps = {name: step.to_be_sent() for name, step in self._chain.python.items()}
+        steps = {name: step.to_be_sent(self._batch.payload_limit) for name, step in self._chain.python.items()}
         reached = [name for name in self._chain.spark if name in _reached_from(queue, self._chain)]
         for name, rows in self._behind(queue, as_read(df, F.col(PAYLOAD)), steps, reached):
             if not rows.isEmpty():

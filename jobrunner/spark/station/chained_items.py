@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_payload
+from jobrunner.clock import unix_ms
 from jobrunner.errors import ParameterError, StationError
 from jobrunner.etl.chain import PythonStep
 from jobrunner.etl.station import StationItem
@@ -26,6 +27,8 @@ from jobrunner.spark.payload_columns import payload_reader
 from jobrunner.spark.row_errors import CAUSED_BY_CODE, one_line
 from jobrunner.spark.station.payload_shape import OWN, OWN_FIELDS, OWN_KINDS, arrow_fields, spark_fields
 
+_AHEAD_MS = 86_400_000.0
+"""The deadline that items of a chain have: nothing ends them, and what computes its timeouts of it needs one."""
 _OWN = [*zip(OWN, OWN_KINDS, strict=True), ("_to", pa.string()), ("_error", pa.string())]
 _TO_AND_ERROR = [StructField("_to", StringType()), StructField("_error", StringType())]
 
@@ -81,6 +84,7 @@ class ItemRows:
         self._steps = steps
         self._targets = targets
         self._schema = targets.arrow_schema()
+        self._deadline_ms = unix_ms() + _AHEAD_MS
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of one Arrow batch, without those of items that a station dropped."""
@@ -120,7 +124,7 @@ class ItemRows:
         """None for an item that ends here."""
         task_id, payload, kind, number, headers, time_us = item
         attempt = Attempt(
-            queue=self._queue, id=task_id, token="", deadline_ms=0.0, keepalive_ms=0.0, type=kind,
+            queue=self._queue, id=task_id, token="", deadline_ms=self._deadline_ms, keepalive_ms=0.0, type=kind,
             payload=payload.encode(), number=number, retry_count=number - 1, enqueue_time_ms=time_us / 1000,
             max_attempts=0, headers=None if headers is None else headers.encode(), encoding=b"json",
         )  # fmt: skip

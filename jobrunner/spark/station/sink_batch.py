@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from jobrunner.client.batches import BatchLease
 from jobrunner.errors import PipelineError
+from jobrunner.settings import DEFAULT_PAYLOAD_LIMIT
 from jobrunner.spark.row_errors import without_errors
 from jobrunner.spark.station.batch_members import BatchMembers
 
@@ -76,6 +77,8 @@ class SinkBatch:
     """For writers of this package: members that the rows of this call are without."""
     members: BatchMembers | None = field(default=None, repr=False, compare=False)
     """For writers of this package; None in a test of a sink."""
+    payload_limit: int = field(default=DEFAULT_PAYLOAD_LIMIT, repr=False, compare=False)
+    """For chains: of what their stations in Python return, in bytes."""
     sink: str = ""
     """The sink of a chain that this is for; empty for a sink that takes from a queue of its own."""
 

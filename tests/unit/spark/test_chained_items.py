@@ -1,7 +1,7 @@
 """Items behind the stations in Python of a chain: to whom they go, with which columns, and what becomes of bad ones."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tests.support.registries import forget_pipelines
 
 NUMBERS = spark.StructType([spark.StructField("n", spark.IntegerType())])
 WORDS = spark.StructType([spark.StructField("n", spark.StringType()), spark.StructField("w", spark.StringType())])
+LIMIT = 100
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -33,7 +34,7 @@ def rows(client: Client) -> Rows:
             pipeline.spark_sink(name)(lambda df, spark, batch: None)
         chain = _chain(pipeline)
         forget_pipelines()
-        steps = {name: step.to_be_sent() for name, step in chain.python.items()}
+        steps = {name: step.to_be_sent(LIMIT) for name, step in chain.python.items()}
         targets = TargetPayloads({"p/numbers": NUMBERS, "p/also": NUMBERS, "p/words": WORDS, "p/any": None}, "UTC")
         ids = [f"i{number}" for number in range(len(payloads))]
         count = len(payloads)
@@ -88,6 +89,16 @@ def test_a_misfit_and_an_error_are_told_and_their_neighbours_go_on(rows: Rows) -
     assert misfit == "PipelineError: the payload does not fit the schema: column 'n': expected int, got str"
     assert "no good" in failed
     assert "cannot read the payload of item i5" in broken
+
+
+def test_an_item_has_time_and_the_limit_on_payloads_is_that_of_the_driver(rows: Rows) -> None:
+    def left(item: Any) -> Any:
+        assert timedelta(hours=23) < item.deadline - datetime.now(UTC) < timedelta(hours=25)
+        return To("any", "x" * item.payload)
+
+    fits, too_large = rows(left, [str(LIMIT - 2), str(LIMIT)])
+    assert (fits["2.payload"], fits["_error"]) == (f'"{"x" * (LIMIT - 2)}"', None)
+    assert "PayloadTooLarge" in too_large["_error"]
 
 
 def test_items_that_all_end_make_a_table_without_rows(rows: Rows) -> None:
