@@ -9,12 +9,13 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import backlog, scheduled, shard_counts
 from jobrunner.broker.confirmed_writes import OF_SOME
+from jobrunner.broker.confirmed_writes import written as none_refused
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
 from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic
-from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerUnavailable
+from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -33,7 +34,7 @@ def write(
     A server near its maxmemory may refuse one command and take the next: nothing is written after a refusal. A queue
     that is new is registered once more, unless it was `just_registered`.
     With `wait` a call that finds its queue full is sent again, as a whole, when there may be room: it wrote nothing.
-    All calls share that time. Raises QueueFull.
+    All calls share that time. Raises QueueFull; OutcomeUnknown in place of ServerUnavailable after a part was written.
     """
     limit_s = seconds(wait, option="wait")
     values: list[Any] = (yield before) if before else []
@@ -43,7 +44,10 @@ def write(
     else:
         ends = monotonic() + limit_s
         for queue, call in calls:
-            written += yield from _when_there_is_room(queue, call, ends)
+            try:
+                written += yield from _when_there_is_room(queue, call, ends)
+            except (ServerUnavailable, ServerRefused) as error:
+                none_refused([*written, error])  # raises it, and says so when others were written
     if before:
         return values + written
     if not just_registered and any([getattr(reply, "is_first", False) for reply in written]):  # noqa: C419  a list costs one call less

@@ -12,7 +12,7 @@ from jobrunner.broker.calls.tasks import EnqueueReply, stored_payload
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import capacity
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, QueueFull, ServerUnavailable
+from jobrunner.errors import InvalidOption, OutcomeUnknown, QueueFull, ServerFull, ServerUnavailable
 from jobrunner.jobs.enqueue_options import EnqueueOptions
 from tests.support.waiting import wait_for
 
@@ -181,3 +181,23 @@ def test_what_was_written_stays_written_when_its_queue_cannot_be_registered_then
         steps.throw(ServerUnavailable("no server"))
 
     assert returned.value.value == [reply]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ServerUnavailable("no server"), OutcomeUnknown), (ServerFull("no memory"), ServerFull)]
+)
+def test_an_error_after_a_part_was_written_does_not_say_that_nothing_was(
+    keys: Keys, error: Exception, raised: type[Exception]
+) -> None:
+    """Who sent all again, as nothing had been sent, added the first part twice."""
+    calls = [(queue, stored_payload(queue, "x")) for queue in (keys.queue("mail"), keys.queue("other"))]
+    steps = capacity.write([], calls, 5)
+    next(steps)
+    with pytest.raises(type(error), match=r"^no \w+$"):  # nothing was written yet
+        steps.throw(error)
+
+    steps = capacity.write([], calls, 5)
+    next(steps)
+    steps.send([EnqueueReply([True])])
+    with pytest.raises(raised, match="others of the same call may have been added"):
+        steps.throw(error)
