@@ -95,11 +95,14 @@ class ClusterBatch:
             self._cluster.failed(group.address, down)  # it may be cut off from the others, which have replaced it
         else:
             self._cluster.answered(group.address)
-        if self._confirmation is not None:
-            self._confirmed.append(replies.pop())
+        confirmed = replies.pop() if self._confirmation is not None else None
+        done = 0
         for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):
             if not (isinstance(reply, ResponseError) and self._goes_again(part, reply)):
                 self._settle(part, reply)
+                done += 1
+        if self._confirmation is not None and done:  # a node that did nothing, as a replica by now, has none to confirm
+            self._confirmed.append(confirmed)
 
     def failed(self, group: NodeBatch, error: JobrunnerError) -> None:
         """A node could not be reached, or the connection to it broke."""

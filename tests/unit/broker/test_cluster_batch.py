@@ -259,6 +259,21 @@ def test_what_is_written_is_confirmed_by_every_node_and_the_least_counts(cluster
     assert parts.replies() == [b"y"] * 6 + [0]
 
 
+def test_a_node_that_did_nothing_has_nothing_to_confirm(cluster: Cluster) -> None:
+    """Every durable write after a failover was called unknown: the old primary, a replica by then, refuses WAIT."""
+    wait, slot = confirmation("replicated", 1), slot_of(LINES[0].settings)
+    assert wait is not None
+    new = RIGHT if slot < 8192 else LEFT
+    parts = ClusterBatch([get(LINES[0]), wait], cluster, wait)
+    moved, refused = MovedError(f"{slot} h:{new[1]}"), ResponseError("WAIT cannot be used with replica instances")
+
+    answers(parts, lambda _, call: refused if call is wait else moved)
+    (sent,) = answers(parts, lambda _, call: 1 if call is wait else b"y")
+
+    assert sent.address == new
+    assert parts.replies() == [b"y", 1]
+
+
 def test_a_fork_may_renew_the_map_though_a_thread_of_its_parent_was_doing_so(cluster: Cluster) -> None:
     """The lock of that thread stayed locked in the child for ever, so it never learned of a failover."""
     cluster.is_stale = True
