@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.cluster_nodes import FAILED, OpenNodes, away, pause_before_next
+from jobrunner.broker.cluster_nodes import OpenNodes, away, pause_before_next
 from jobrunner.broker.connect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError
-from jobrunner.errors import ClientClosed, JobrunnerError
+from jobrunner.errors import ClientClosed, ServerError
 
 
 class AsyncClusterNode(Protocol):
@@ -46,13 +46,13 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
             raise server_error(error) from error
         answers = await asyncio.gather(*map(self._ask, groups))
         for group, answer in zip(groups, answers, strict=True):
-            if isinstance(answer, JobrunnerError):
+            if isinstance(answer, ServerError):
                 parts.failed(group, answer)
             else:
                 parts.take(group, answer)
         return parts.trouble
 
-    async def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
+    async def _ask(self, group: NodeBatch) -> list[Any] | ServerError:
         address = group.address
         if self._cluster.has_failed(address):
             why = await asyncio.to_thread(self._cluster.why_away, address)
@@ -60,7 +60,7 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
                 return away(why)
         try:
             return await self._node(group.address).replies(group.calls)
-        except FAILED as error:
+        except ServerError as error:
             return error
 
     async def close(self) -> None:

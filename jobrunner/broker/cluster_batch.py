@@ -24,7 +24,7 @@ from jobrunner.broker.redis_errors import (
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import Address
 from jobrunner.clock import since_boot
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
 
 _MOST_HOPS = 8
 _AWAY = "non local key"
@@ -104,18 +104,18 @@ class ClusterBatch:
         if self._confirmation is not None and done:  # a node that did nothing, as a replica by now, has none to confirm
             self._confirmed.append(confirmed)
 
-    def failed(self, group: NodeBatch, error: JobrunnerError) -> None:
-        """A node could not be reached, or the connection to it broke."""
+    def failed(self, group: NodeBatch, error: ServerError) -> None:
+        """A node could not be reached, or refused the user, which it may do alone, or the connection to it broke."""
         self._cluster.failed(group.address, error.__cause__ or error)
-        was_sent = not isinstance(error, ServerUnavailable)
-        may_go_again = not was_sent or may_repeat(group.calls)
+        was_sent = isinstance(error, OutcomeUnknown)
+        may_go_again = isinstance(error, ServerUnavailable) or (was_sent and may_repeat(group.calls))
         for part in group.parts:
             if may_go_again and not part.call.everywhere:
                 self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
                 sent_at = self._sent_at if was_sent and part.sent_at is None else part.sent_at
                 self._open.append(replace(part, address=None, asking=False, sent_at=sent_at))
             else:
-                self._settle(part, error)
+                self._settle(part, _given_up(part, error))
 
     def give_up(self, error: JobrunnerError) -> None:
         """Ends the batch when the time is up: open calls have failed, and of one that was sent and must be answered the

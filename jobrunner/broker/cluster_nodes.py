@@ -12,10 +12,8 @@ from jobrunner.broker.connect import Endpoint, ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisConnectionError, RedisError
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep
-from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import ClientClosed, ServerError, ServerUnavailable
 
-FAILED = (ServerUnavailable, OutcomeUnknown)
-"""Errors of a node after which its calls may go to another one."""
 _AT_ONCE = 16
 
 
@@ -94,13 +92,13 @@ class ClusterNodes(OpenNodes[ClusterNode]):
         except RedisError as error:
             raise server_error(error) from error
         for group, answer in zip(groups, self._ask_all(groups), strict=True):
-            if isinstance(answer, JobrunnerError):
+            if isinstance(answer, ServerError):
                 parts.failed(group, answer)
             else:
                 parts.take(group, answer)
         return parts.trouble
 
-    def _ask_all(self, groups: Sequence[NodeBatch]) -> list[list[Any] | JobrunnerError]:
+    def _ask_all(self, groups: Sequence[NodeBatch]) -> list[list[Any] | ServerError]:
         """The first node is asked by the calling thread, as mostly it is the only one."""
         try:
             others = [self._helpers().submit(self._ask, group) for group in groups[1:]]
@@ -108,12 +106,12 @@ class ClusterNodes(OpenNodes[ClusterNode]):
             raise ClientClosed("this client is closed; open a new one") from error
         return [*map(self._ask, groups[:1]), *(other.result() for other in others)]
 
-    def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
+    def _ask(self, group: NodeBatch) -> list[Any] | ServerError:
         if (why := self._cluster.why_away(group.address)) is not None:
             return away(why)
         try:
             return self._node(group.address).replies(group.calls)
-        except FAILED as error:
+        except ServerError as error:
             return error
 
     def _helpers(self) -> ThreadPoolExecutor:

@@ -1,7 +1,5 @@
 """Routes a batch over the nodes of a cluster, without a server: destinations, repetitions, and results."""
 
-import os
-import threading
 from typing import Any
 
 import pytest
@@ -13,28 +11,13 @@ from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster
-from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.cluster_nodes import ClusterNodes
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys
-from jobrunner.broker.redis_errors import (
-    AskError,
-    ClusterDownError,
-    MovedError,
-    RedisConnectionError,
-    RedisTimeoutError,
-    ResponseError,
-    TryAgainError,
-)
+from jobrunner.broker.cluster_batch import ClusterBatch
+from jobrunner.broker.redis_errors import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import topology_of
-from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable
-from tests.support.waiting import wait_for
+from jobrunner.errors import OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
+from tests.support.cluster import LEFT, LINES, MAP, RIGHT, answers, get
 
-KEYS = Keys("t")
-LINES = [KEYS.queue(f"q{n}") for n in range(6)]
-LEFT, RIGHT = ("h", 1), ("h", 2)
-MAP: list[Any] = [[0, 8191, [b"h", 1, b"a"]], [8192, 16383, [b"", 2, b"b"]]]
 AWAY = ResponseError("Script attempted to access a non local key in a cluster node script: x")
 
 
@@ -46,18 +29,6 @@ def cluster() -> Cluster:
     made = Cluster(topology, open_at=lambda _: pytest.fail("no node may receive a command"))
     made._take(MAP, LEFT)
     return made
-
-
-def get(line: Any) -> Call[bytes]:
-    return command("HGET", line.settings, "x", read=lambda reply: reply)
-
-
-def answers(parts: ClusterBatch, answer: Any) -> list[NodeBatch]:
-    """One round: `answer(address, call)` for each call; returns what was sent."""
-    sent = parts.groups()
-    for group in sent:
-        parts.take(group, [answer(group.address, call) for call in group.calls])
-    return sent
 
 
 def test_calls_are_grouped_by_node_and_keep_their_order_within_a_slot(cluster: Cluster) -> None:
@@ -274,141 +245,14 @@ def test_a_node_that_did_nothing_has_nothing_to_confirm(cluster: Cluster) -> Non
     assert parts.replies() == [b"y", 1]
 
 
-def test_a_fork_may_renew_the_map_though_a_thread_of_its_parent_was_doing_so(cluster: Cluster) -> None:
-    """The lock of that thread stayed locked in the child for ever, so it never learned of a failover."""
-    cluster.is_stale = True
-    asked: list[bool] = []
-    cluster.renew = lambda: asked.append(True)  # type: ignore[method-assign]
-    with cluster._renewing:
-        pid = os.fork()
-        if pid == 0:
-            cluster.refresh()
-            os._exit(len(asked))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+def test_of_what_was_sent_and_is_refused_then_the_outcome_is_unknown(cluster: Cluster) -> None:
+    noted = structs.replace(get(LINES[0]), repeat_s=9)
+    parts = ClusterBatch([noted, get(LINES[0])], cluster, None)
+    for error in (OutcomeUnknown("lost"), ServerRefused("the user was deleted")):
+        (group,) = parts.groups()
+        parts.failed(group, error)
 
-
-class _Nodes:
-    """Nodes that say who serves the slots: `maps` by address, a lack of one is a node that is down. Those in `hanging`
-    answer when they go on."""
-
-    def __init__(self, maps: dict[tuple[str, int], list[Any]]) -> None:
-        self.maps = maps
-        self.hanging: dict[tuple[str, int], threading.Event] = {}
-
-    def open_at(self, url: str) -> Any:
-        host, _, port = url.removeprefix("redis://").partition(":")
-        address = host, int(port)
-        said, hangs = self.maps.get(address), self.hanging.get(address)
-
-        class Connection:
-            def connect(self) -> None:
-                if hangs is not None:
-                    hangs.wait()
-                if said is None:
-                    raise RedisConnectionError("refused")
-
-            def ask(self, *_: str) -> list[Any]:
-                return said or []
-
-            def disconnect(self) -> None: ...
-
-        return Connection()
-
-
-def renewable(nodes: _Nodes) -> Cluster:
-    topology = topology_of("redis+cluster://h:1,h:2")
-    assert topology is not None
-    made = Cluster(topology, nodes.open_at)
-    made.renew()
-    return made
-
-
-def test_a_client_whose_first_nodes_were_all_replaced_asks_those_it_was_led_to() -> None:
-    """The map that it has is made of redirections, as no node failed while the slots moved."""
-    slot = slot_of(LINES[0].settings)
-    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
-    cluster = renewable(nodes)
-    parts = ClusterBatch([get(LINES[0])], cluster, None)
-    answers(parts, lambda *_: MovedError(f"{slot} h:3"))
-    answers(parts, lambda *_: b"y")
-
-    assert ("h", 3) in cluster.primaries()
-    nodes.maps = {("h", 3): [[0, 16383, [b"h", 4, b"c"]]], ("h", 4): [[0, 16383, [b"h", 4, b"c"]]]}
-    cluster.renew()
-
-    assert cluster.node_of(slot) == ("h", 4)
-
-
-def test_a_node_that_is_cut_off_from_the_others_is_the_last_to_be_asked_for_the_map() -> None:
-    """It says CLUSTERDOWN, and that it serves its slots, for as long as it is cut off."""
-    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
-    cluster = renewable(nodes)
-    line = next(line for line in LINES if slot_of(line.settings) < 8192)
-    nodes.maps = {LEFT: MAP, RIGHT: [[0, 8191, [b"h", 3, b"c"]], [8192, 16383, [b"h", 2, b"b"]]]}
-    parts = ClusterBatch([get(line)], cluster, None)
-
-    answers(parts, lambda *_: ClusterDownError("The cluster is down"))
-    cluster.refresh()
-    (sent,) = answers(parts, lambda *_: b"y")
-
-    assert sent.address == ("h", 3)
-    assert parts.replies() == [b"y"]
-
-
-def test_a_node_that_hangs_is_looked_at_beside_those_who_ask_the_others() -> None:
-    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
-    cluster = renewable(nodes)
-    goes_on = nodes.hanging[LEFT] = threading.Event()
-    assert cluster.why_away(LEFT) is None, "only a node that failed is looked at"
-    try:
-        cluster.failed(LEFT, RedisTimeoutError("silent"))
-        assert cluster.why_away(LEFT) == "silent"
-        assert cluster.why_away(LEFT) == "silent"
-        assert len([one for one in threading.enumerate() if one.name == "jobrunner-look"]) == 1
-    finally:
-        goes_on.set()
-    wait_for(lambda: cluster.why_away(LEFT) is None)
-
-
-def test_a_node_that_failed_and_answers_is_asked_at_once_and_one_that_is_down_is_not() -> None:
-    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
-    cluster = renewable(nodes)
-    asked: list[NodeBatch] = []
-
-    class Node:
-        def replies(self, calls: Any) -> list[Any]:
-            asked.append(calls)
-            return [b"y"] * len(calls)
-
-        def close(self) -> None: ...
-
-    endpoint = Endpoint("redis+cluster://h:1,h:2")
-    endpoint.cluster = cluster
-    opened = ClusterNodes(endpoint, cluster, 0, None, lambda _: Node())
-    cluster.failed(LEFT, RedisTimeoutError("silent"))
-    assert opened.replies([get(line) for line in LINES]) == [b"y"] * len(LINES)
-    assert len(asked) == 2
-
-    nodes.maps = {RIGHT: MAP}
-    cluster.failed(LEFT, RedisTimeoutError("silent"))
-    found = opened.replies([get(line) for line in LINES])
-    opened.close()
-
-    away = [slot_of(line.settings) < 8192 for line in LINES]
-    assert [isinstance(one, ServerUnavailable) for one in found] == away
-    assert len(asked) == 3
-
-
-def test_a_fork_looks_for_itself_at_a_node_that_a_thread_of_its_parent_was_looking_at() -> None:
-    nodes = _Nodes({LEFT: MAP, RIGHT: MAP})
-    cluster = renewable(nodes)
-    goes_on = nodes.hanging[LEFT] = threading.Event()
-    cluster.failed(LEFT, RedisTimeoutError("silent"))
-    assert cluster.why_away(LEFT)
-    pid = os.fork()
-    if pid == 0:
-        nodes.hanging.clear()
-        wait_for(lambda: cluster.why_away(LEFT) is None)
-        os._exit(0)
-    goes_on.set()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not parts.open
+    unknown, refused = parts.replies()
+    assert isinstance(unknown, OutcomeUnknown)
+    assert isinstance(refused, ServerRefused)
