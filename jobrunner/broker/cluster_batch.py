@@ -81,12 +81,16 @@ class ClusterBatch:
         return bool(self._open)
 
     def groups(self) -> list[NodeBatch]:
-        """The calls to send now, one group for each node. Raises RedisConnectionError when a slot has none."""
+        """The calls to send now, one group for each node. Those of a slot that has no node stay open."""
         by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
         self._sent_at = since_boot()
-        for part in self._all_open():
-            by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
-        self._open, self.trouble = [], None
+        wanted, self._open, self.trouble = [*self._all_open()], [], None
+        for part in wanted:
+            try:
+                by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
+            except RedisConnectionError as error:
+                self.trouble = error
+                self._open.append(part)
         return [self._group(address, parts, asking) for (address, asking), parts in by_node.items()]
 
     def take(self, group: NodeBatch, replies: list[Any]) -> None:
@@ -98,7 +102,7 @@ class ClusterBatch:
         confirmed = replies.pop() if self._confirmation is not None else None
         done = 0
         for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):
-            if not (isinstance(reply, ResponseError) and self._goes_again(part, reply)):
+            if not (isinstance(reply, ResponseError) and self._goes_again(part, reply, group.address)):
                 self._settle(part, reply)
                 done += 1
         if self._confirmation is not None and done:  # a node that did nothing, as a replica by now, has none to confirm
@@ -153,16 +157,16 @@ class ClusterBatch:
             calls.append(self._confirmation)
         return NodeBatch(address, tuple(parts), tuple(calls), asking)
 
-    def _goes_again(self, part: _CallPart, reply: ResponseError) -> bool:
+    def _goes_again(self, part: _CallPart, reply: ResponseError, asked: Address) -> bool:
         """Whether the call is to be sent again: nothing was done, or nothing that may not be done twice."""
         if isinstance(reply, AskError) and part.slot is not None:  # and so MovedError
-            return self._goes_elsewhere(part, part.slot, reply)
+            return self._goes_elsewhere(part, part.slot, reply, asked)
         if isinstance(reply, TryAgainError | ClusterDownError) or (_AWAY in str(reply) and part.call.repeatable):
             return self._waits(part, reply)
         return False
 
-    def _goes_elsewhere(self, part: _CallPart, slot: int, reply: AskError) -> bool:
-        address = (reply.host or self._node_of(part)[0], reply.port)
+    def _goes_elsewhere(self, part: _CallPart, slot: int, reply: AskError, asked: Address) -> bool:
+        address = (reply.host or asked[0], reply.port)
         if isinstance(reply, MovedError):
             self._cluster.note(slot, address)
             self._hops += 1

@@ -114,6 +114,33 @@ def test_a_node_that_is_away_keeps_no_other_from_its_answer(cluster: Cluster) ->
     assert isinstance(found[False], ServerUnavailable)
 
 
+def test_a_slot_that_no_node_serves_keeps_no_call_from_the_others(cluster: Cluster) -> None:
+    """With cluster-require-full-coverage off, one lost node failed every call about all queues."""
+    cluster._take(MAP[:1], LEFT)
+    parts = ClusterBatch([get(line) for line in LINES], cluster, None)
+
+    (sent,) = answers(parts, lambda *_: b"y")
+
+    assert sent.address == LEFT
+    assert parts.open
+    assert cluster.is_stale
+    assert "no node of the cluster serves slot" in str(parts.trouble)
+    parts.give_up(ServerUnavailable("the time is up"))
+    for line, reply in zip(LINES, parts.replies(), strict=True):
+        assert (reply == b"y") == (slot_of(line.settings) < 8192)
+
+
+def test_a_redirection_without_a_host_leads_to_the_host_that_was_asked(cluster: Cluster) -> None:
+    line = next(line for line in LINES if slot_of(line.settings) < 8192)
+    parts = ClusterBatch([get(line)], cluster, None)
+    (group,) = parts.groups()
+    cluster._take(MAP[1:], RIGHT)  # by another thread, which was told that nobody serves the slot
+
+    parts.take(group, [MovedError(f"{slot_of(line.settings)} :9")])
+
+    assert cluster.node_of(slot_of(line.settings)) == ("h", 9)
+
+
 def test_when_nothing_was_answered_the_error_is_raised(cluster: Cluster) -> None:
     parts = ClusterBatch([get(line) for line in LINES], cluster, None)
     for group in parts.groups():
