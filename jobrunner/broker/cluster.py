@@ -69,6 +69,10 @@ class Cluster:
         """The nodes that serve slots; some may have ceased to, since the map was last renewed."""
         return self._nodes
 
+    def any_primary(self) -> Address:
+        """The node for what any may answer: one that answered when it was last asked, if there is one."""
+        return next((one for one in self._nodes if one not in self._failing), self._nodes[0])
+
     def note(self, slot: int, address: Address) -> None:
         """Notes a redirection: a slot is at that node now, which may be one that joined since."""
         self._map[slot] = address

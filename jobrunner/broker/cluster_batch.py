@@ -149,7 +149,7 @@ class ClusterBatch:
                 yield part
 
     def _node_of(self, part: _CallPart) -> Address:
-        return self._cluster.primaries()[0] if part.slot is None else self._cluster.node_of(part.slot)
+        return self._cluster.any_primary() if part.slot is None else self._cluster.node_of(part.slot)
 
     def _group(self, address: Address, parts: list[_CallPart], asking: bool) -> NodeBatch:
         calls = [one for part in parts for one in ((_ASKING, part.call) if asking else (part.call,))]

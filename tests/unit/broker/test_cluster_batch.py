@@ -8,7 +8,7 @@ from msgspec import structs
 from jobrunner.broker import cluster_batch
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases, queues
-from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.calls.server import confirmation, ping
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch
@@ -139,6 +139,20 @@ def test_a_redirection_without_a_host_leads_to_the_host_that_was_asked(cluster: 
     parts.take(group, [MovedError(f"{slot_of(line.settings)} :9")])
 
     assert cluster.node_of(slot_of(line.settings)) == ("h", 9)
+
+
+def test_what_any_node_may_answer_goes_to_one_that_is_there(cluster: Cluster) -> None:
+    """The clock and PING went to the first node, so that `jobrunner status` failed while that was away."""
+    parts = ClusterBatch([ping()], cluster, None)
+    (group,) = parts.groups()
+    parts.failed(group, ServerUnavailable("gone"))
+
+    (again,) = answers(parts, lambda *_: b"PONG")
+
+    assert [group.address, again.address] == [LEFT, RIGHT]
+    assert parts.replies() == [b"PONG"]
+    cluster.failed(RIGHT, ServerUnavailable("gone"))
+    assert cluster.any_primary() == LEFT, "when all are away, one is asked"
 
 
 def test_when_nothing_was_answered_the_error_is_raised(cluster: Cluster) -> None:
