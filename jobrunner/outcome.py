@@ -73,6 +73,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """The class with its module; empty where no exception was raised."""
     place: str = ""
     """File and function of the innermost frame of the user's code; empty where no exception was raised."""
+    is_unbegun: bool = False
+    """Whether it is that no worker knew the job for too long: the next worker that does not know it waits no more."""
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag=True):

@@ -21,7 +21,7 @@ place               place in line that it has, will have when it is due, and goe
 error, died_at      text of the last failure; time of death
 failures            the last ten attempts that failed or whose lease expired, a line each: Unix ms, number of the
                     attempt, failed, expired or crashed, worker (see Failure), first line of the error; tabs between
-unknown_since       when a worker that did not know its job first handed it back, Unix ms
+unknown_since       when a worker that did not know its job first handed it back since its last attempt, Unix ms
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 run_ms              in a queue that keeps history: how long the last attempt ran, as its worker measured it; only
                     of tasks that a worker ran and that did not die

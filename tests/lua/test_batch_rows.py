@@ -75,6 +75,7 @@ def test_a_new_item_may_be_due_later(ends, clock, when, in_ms):
 def test_a_moved_item_is_a_task_of_its_new_queue(ends, clock):
     source, target = ends
     before = source.hash("u")
+    source.raw.hset(source.keys.task("u"), "unknown_since", "1")
     clock.advance(5)
     decide(source, ("u", "b", b"1", ""))
     assert advance(source).moved == 1

@@ -167,3 +167,42 @@ def test_the_limit_of_the_queue_ends_only_what_did_not_begin(mail, clock, delay_
 
     assert [again.id for again in mail.reserve()] == ["a"] * goes_on
     assert mail.ids("dead") == ["a"] * (not goes_on)
+
+
+def unknown_again(mail, clock, ways):
+    """For how long a job of "a" has been unknown, as the next worker reads it: it was handed back as such a second
+    before its last attempt ended in these ways."""
+    mail.release(mail.lease("a", max_attempts=9), delay_ms="~0")
+    for way in ways:
+        clock.advance(1000)
+        (held,) = mail.reserve()
+        way(mail, held)
+    clock.advance(60_000)
+    (held,) = mail.reserve()
+    return held.unknown_since_ms and clock.ms - held.unknown_since_ms
+
+
+def moved(mail, held):
+    mail.run(leases.move(mail.keys, mail.keys, [(held.id, held.token, "", 0, ())]))
+
+
+BEGUN = {
+    "failed": lambda mail, held: mail.fail(held),
+    "snoozed": lambda mail, held: mail.release(held, delay_ms=5),
+    "interrupted": lambda mail, held: mail.release(held, delay_ms="!"),
+    "crashed": lambda mail, held: mail.crash(held),
+    "expired": lambda _mail, _held: None,
+    "moved": moved,
+}
+
+
+@pytest.mark.parametrize("way", BEGUN)
+def test_an_attempt_that_began_ends_the_time_for_which_its_job_was_unknown(mail, clock, way):
+    assert unknown_again(mail, clock, [BEGUN[way]]) == 0
+
+
+@pytest.mark.parametrize(
+    "ways", [[], [lambda mail, held: mail.release(held)], [lambda mail, held: mail.fail(held, fate="unbegun")] * 2]
+)
+def test_what_did_not_begin_leaves_that_time_as_it_is(mail, clock, ways):
+    assert unknown_again(mail, clock, ways) == 60_000 + 1000 * len(ways)

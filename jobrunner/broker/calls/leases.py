@@ -167,9 +167,9 @@ def fail(
     keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = "",
     groups: "Sequence[ErrorGroup] | None" = None, is_noted: Callable[[str], bool] = lambda _: True,
 ) -> Call[list[str]]:  # fmt: skip
-    """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them. `groups`: the
-    group of each error; without them that of its text. Each group is sent once; `is_noted` says by its id whether the
-    server notes the time when it was last seen."""
+    """Reports: id, token, delay_ms, 'retry', 'dead' or 'unbegun', error. `worker`: id of the worker that ran them.
+    `groups`: the group of each error; without them that of its text. Each group is sent once; `is_noted` says by its id
+    whether the server notes the time when it was last seen."""
     made = list(reports)
     numbers: dict[str, int] = {}
     defined: list[Arg] = []

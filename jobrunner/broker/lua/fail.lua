@@ -7,8 +7,8 @@ local now_ms, tasks, queue, finished, worker, groups = unpack(ARGV, 1, 6)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
 --       that tell waiters · worker: id of the reporting worker, or '' · groups: how many groups of errors follow ·
 --       then for each of these: its id, definition (lines: job, class, message, place, release), '1' to note time
---       and task; and for each report: id, number of its lease, delay_ms (0: it waits behind what is there), 'retry' or
---       'dead', error (text), number of its group
+--       and task; and for each report: id, number of its lease, delay_ms (0: it waits behind what is there), 'retry',
+--       'dead' or 'unbegun' (retry; no worker knew its job), error (text), number of its group
 -- reply a list, for each report: 'scheduled' (to be tried again, also at once), 'dead', or 'gone', 'not_reserved',
 --       'lost' (nothing changed)
 -- Works on a server that is full.
@@ -32,6 +32,7 @@ local function fail_one(id, at, task)
   local attempts = (number(task[2]) or 0) + 1
   count_one(task[6], 'failed')
   if task[7] then redis.call('HDEL', key, 'suspect') end
+  if task[9] and ARGV[at + 3] ~= 'unbegun' then redis.call('HDEL', key, 'unknown_since') end
   note_failure(key, task[5], now, attempts, 'failed', worker, error_text)
   local group = count_in_group(ARGV[group_at], ARGV[group_at + 1], failed[ARGV[at + 5]], id, now,
     ARGV[group_at + 2] ~= '')
@@ -50,7 +51,7 @@ end
 
 for _, n in ipairs(live) do
   local task = redis.pcall('HMGET', tasks .. ids[n], 'id', 'retry_count', 'max_attempts', 'priority', 'failures',
-    'type', 'suspect', 'cancel_requested')
+    'type', 'suspect', 'cancel_requested', 'unknown_since')
   if task.err or not task[1] then
     drop_damaged(ids[n])
     verdicts[n] = 'gone'

@@ -23,7 +23,7 @@ local capacity = over == '1' and math.huge or capacity_left(to_settings, to_wait
 local most_hops = tonumber(max_hops) > 0 and tonumber(max_hops) or math.huge
 local last = tonumber(redis.call('GET', to_arrival)) or 0
 local words, ENDING = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'place', 0, 'priority', 0,
-  'hops', 0, 'total_attempts', 0}, {'error', 'expiries', 'expires_in_ms'}
+  'hops', 0, 'total_attempts', 0}, {'error', 'expiries', 'expires_in_ms', 'unknown_since'}
 if to_queue == queue then words[17], words[18] = 'expires_in_ms', 'never' end  -- it has begun here
 local fixed, moved, ready = #words, {}, {}
 
@@ -48,7 +48,7 @@ local function move_one(id, at)
     words[10] = place_of(priority, last)
     ready[#ready + 1], ready[#ready + 2] = words[10], id
   end
-  if task[6] or task[7] or task[8] then redis.call('HDEL', key, 'suspect', unpack(ENDING)) end
+  if task[6] or task[7] or task[8] or task[9] then redis.call('HDEL', key, 'suspect', unpack(ENDING)) end
   redis.call(unpack(words, 1, fixed + own))
   return 'ok'
 end

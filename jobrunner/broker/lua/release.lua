@@ -20,17 +20,18 @@ if #live > 0 then write_even_when_full() end
 -- No time to start by holds any more for a task that had begun.
 local function release_one(id, delay)
   local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'place', 'priority', 'cancel_requested')
+  local task = redis.pcall('HMGET', key, 'id', 'place', 'priority', 'cancel_requested', 'unknown_since')
   if task.err or not task[1] then
     drop_damaged(id)
     return 'gone'
   end
+  local unbegun_delay = string.match(delay, '^~(.+)')
+  if task[5] and delay ~= '' and not unbegun_delay then redis.call('HDEL', key, 'unknown_since') end
   if delay == '' or delay == '!' or task[4] then  -- the next reserve cancels what is to be cancelled
     if delay == '!' then redis.call('HSET', key, 'expires_in_ms', 'never', 'more', 1) end
     add_waiting(waiting, {number(task[2]) or now, id})
     return 'waiting'
   end
-  local unbegun_delay = string.match(delay, '^~(.+)')
   local set, score, place = position_for(waiting, scheduled, arrival, task[3], now + (unbegun_delay or delay), now)
   if unbegun_delay then
     redis.call('HSETNX', key, 'unknown_since', exact(now))

@@ -185,7 +185,7 @@ def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Arg]:
 
 def _fields_of(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Failed):
-        fate = "retry" if outcome.retry else "dead"
+        fate = "unbegun" if outcome.is_unbegun else "retry" if outcome.retry else "dead"
         return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
     if isinstance(outcome, Snoozed):
         return attempt.id, attempt.token, round(outcome.delay_s * 1000)

@@ -53,7 +53,7 @@ class UnknownJobs:
         now_ms = attempt.deadline_ms - attempt.keepalive_ms
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:
-            return Failed(outcome.error)
+            return Failed(outcome.error, is_unbegun=True)
         self._log_task(attempt, outcome)
         delay_s = min(max(age_s * _SHARE, _SHORTEST_S), _LONGEST_S) * random.uniform(0.5, 1.0)
         due_s = math.ceil((now_ms / 1000 + delay_s) / _GRID_S) * _GRID_S

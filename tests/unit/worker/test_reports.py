@@ -35,3 +35,9 @@ def test_a_group_of_errors_is_noted_once_a_second():
     by = Reporter("w", "v1")
 
     assert [by.notes("a"), by.notes("a"), by.notes("b")] == [True, False, True]
+
+
+def test_a_failure_of_a_job_that_no_worker_knew_says_that_it_did_not_begin():
+    (made,) = report_calls(Keys("p"), [(attempt_at("t"), Failed("x", is_unbegun=True)), (attempt_at("t"), Failed("y"))])
+
+    assert [word for word in made.call.words if word in ("unbegun", "retry")] == ["unbegun", "retry"]

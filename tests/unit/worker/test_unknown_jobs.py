@@ -26,8 +26,8 @@ def test_the_delay_grows_with_the_age_up_to_half_a_minute() -> None:
 
 
 def test_behind_the_grace_it_fails_with_the_reason_and_is_tried_as_usual() -> None:
-    assert after(86_401) == Failed("UnknownJob: no")
-    assert after(-1, grace_s=0) == Failed("UnknownJob: no")
+    assert after(86_401) == Failed("UnknownJob: no", is_unbegun=True)
+    assert after(-1, grace_s=0) == Failed("UnknownJob: no", is_unbegun=True)
     last = after(86_399.9)
     assert isinstance(last, Deferred)
     assert last.delay_s <= 0.1 + 1e-6, "the last hand-back ends with the grace"

@@ -42,7 +42,7 @@ end
 -- A member stays the same item in its next queue: attempts and failures start anew, total_attempts and hops go on.
 -- Fields that have the right value are not written: each write into a small hash moves what is stored after it.
 local MOVED_FIELDS = {'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'encoding', 'more', 'error',
-  'expiries', 'cancel_requested', 'expires_in_ms'}
+  'expiries', 'cancel_requested', 'expires_in_ms', 'unknown_since'}
 local moving = {'HSET', '', 'queue', '', 'place', 0, 'payload', '', 'hops', 0, 'total_attempts', 0}
 local moving_fixed = #moving
 
@@ -64,7 +64,9 @@ local function move_member(one, task, target, payload, options, hops, attempts, 
     local headers = merge_headers(redis.call('HGET', key, 'headers'), options.headers)
     moving[width + 1], moving[width + 2], width = 'headers', headers, width + 2
   end
-  if task[8] or task[9] or task[11] then redis.call('HDEL', key, 'error', 'expiries', 'suspect', 'expires_in_ms') end
+  if task[8] or task[9] or task[11] or task[12] then
+    redis.call('HDEL', key, 'error', 'expiries', 'suspect', 'expires_in_ms', 'unknown_since')
+  end
   if target.name == queue then  -- it has begun here
     moving[width + 1], moving[width + 2], width = 'expires_in_ms', 'never', width + 2
   end

@@ -10,7 +10,7 @@ local INNOCENT_EXPIRIES = 2
 local function recover_task(now, id, lease, config, crash, is_suspect)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_stalled', 'expiries',
-    'failures', 'type', 'suspect')
+    'failures', 'type', 'suspect', 'unknown_since')
   if task.err or not task[1] then
     drop_damaged(id)
     return 'gone'
@@ -23,6 +23,7 @@ local function recover_task(now, id, lease, config, crash, is_suspect)
   elseif task[9] and crash then
     redis.call('HDEL', key, 'suspect')
   end
+  if task[10] then redis.call('HDEL', key, 'unknown_since') end
   note_failure(key, task[7], now, attempts, crash and 'crashed' or 'expired', worker_of_lease(lease),
     crash or 'its lease' .. UNREPORTED)
   count_one(task[8], 'recovered')
