@@ -98,7 +98,7 @@ class Queue:
     def reserve(
         self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0, committing: Iterable[Lease] = ()
     ) -> list[Lease]:
-        """Up to `n` items, first in line, each under a lease; [] when empty or paused.
+        """Up to `n` items, at most 10 000, first in line, each under a lease; [] when empty or paused.
 
         With `wait` it waits so long for the first item, without asking the server again and again. The leases in
         `committing` are committed in the same round trip; when one of them is refused it raises ReportsRefused, as

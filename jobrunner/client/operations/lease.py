@@ -32,6 +32,9 @@ from jobrunner.settings import Duration, check_whole
 from jobrunner.task import check_priority
 
 _RECHECK_S = 2.0
+RESERVED_AT_ONCE = 10_000
+"""Items that one script hands out, in some 100 ms. With many more the client stops waiting for the reply, and the items
+are under leases that nobody has."""
 MOVED_AT_ONCE = 250
 """Moves in one script: each writes a hash and two sets, and more would keep the server from others for too long."""
 
@@ -40,7 +43,7 @@ def reserve(
     ref: QueueRef, n: int, keepalive: Duration | None, wait: Duration, committing: Iterable[ReservedItem]
 ) -> Operation[list[Attempt]]:
     """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused."""
-    check_whole(n, "n", minimum=1)
+    check_whole(n, "n", minimum=1, maximum=RESERVED_AT_ONCE)
     keepalive_ms = milliseconds(keepalive, "keepalive")
     ends = monotonic() + seconds(wait, option="wait")
     held = reports.own(ref, committing)

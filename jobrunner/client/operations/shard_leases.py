@@ -50,7 +50,7 @@ def reserve(
     every = yield from _shards(ref)
     if len(every) == 1:
         return (yield from one.reserve(ref, n, keepalive, wait, committing))
-    check_whole(n, "n", minimum=1)
+    check_whole(n, "n", minimum=1, maximum=one.RESERVED_AT_ONCE)
     keepalive_ms = milliseconds(keepalive, "keepalive")
     ends = monotonic() + seconds(wait, option="wait")
     held = list(committing)

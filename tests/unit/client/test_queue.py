@@ -76,7 +76,7 @@ def test_options_nobody_knows_are_refused(queue: Any) -> None:
         queue.push(1, prioritty=2)
     with pytest.raises(UnknownOption, match="did you mean 'keepalive'"):
         queue.configure(keepalife=2)
-    for wrong in ({"n": 0}, {"keepalive": 0}, {"wait": -1}):
+    for wrong in ({"n": 0}, {"n": 10_001}, {"keepalive": 0}, {"wait": -1}):
         with pytest.raises(InvalidOption):
             queue.reserve(**wrong)
 

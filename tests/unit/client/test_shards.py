@@ -434,6 +434,11 @@ def test_the_dead_of_all_shards_come_back_at_one_rate(mail: Queue, clock: Any, c
     assert mail.counts()["scheduled"] == 0
 
 
+def test_a_reserve_of_more_than_one_script_hands_out_is_refused(mail: Queue) -> None:
+    with pytest.raises(InvalidOption, match=r"n=10001: give a whole number from 1 to 10000"):
+        mail.reserve(10_001)
+
+
 @pytest.mark.parametrize("wrong", ["result", "lease"])
 def test_a_batch_of_leases_with_a_wrong_one_is_refused_before_any_is_committed(mail: Queue, wrong: str) -> None:
     mail.push_many(range(64))
