@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jobrunner.task_record import TaskRecord
 
 _RECHECK_S = 2.0
+_QUEUES_TRIED = 5
 KEEP_CANCELLED_MS = 60_000
 """How long a cancelled task stays readable."""
 
@@ -117,13 +118,21 @@ def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
 
 
 def cancel(at: TaskRef) -> Operation[bool]:
-    """Returns False when the task is finished or gone."""
+    """Returns False when the task is finished or gone. An item that moves while it is looked for is looked for again in
+    its next queue: it may pass several on its way through a pipeline."""
     queue = yield from _own_queue(at)
-    word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS))
-    if word == "posted":
-        yield from relaying(at.keys, tags=[queue.tag])
-    check_known(word, at.id)
-    return word != "gone"
+    for _ in range(_QUEUES_TRIED):
+        word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS))
+        if word == "posted":
+            yield from relaying(at.keys, tags=[queue.tag])
+        check_known(word, at.id)
+        if word != "gone":
+            return True
+        record = yield from find(at)
+        if record is None or record.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+            return False
+        queue = at.keys.queue(record.queue)
+    return False
 
 
 def requeue(at: TaskRef) -> Operation[bool]:

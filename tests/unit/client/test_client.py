@@ -9,6 +9,9 @@ import pytest
 
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
+from jobrunner.client.operations import task as task_operations
+from jobrunner.client.operations.operation import Operation, run_operation
+from jobrunner.client.operations.task import TaskRef
 from jobrunner.errors import (
     ClientClosed,
     InvalidName,
@@ -21,6 +24,7 @@ from jobrunner.errors import (
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
 from jobrunner.task import Task, TaskState, new_id
+from jobrunner.task_record import TaskRecord
 
 
 @job(name="client-test-add", queue="sums")
@@ -94,6 +98,31 @@ def test_a_handle_tells_state_and_times_and_changes_its_fate(current: Client) ->
     assert not later.cancel()
     with pytest.raises(TaskCancelled):
         later.result(timeout=0)
+
+
+@pytest.mark.parametrize("moves", [1, 3])
+def test_an_item_that_moves_while_it_is_cancelled_is_cancelled_in_its_next_queue(client: Client, moves: int) -> None:
+    stations = [client.queue(f"line/{name}") for name in "abcd"]
+    task_id = stations[0].push(1)
+    on_its_way = iter(range(moves))
+
+    def moving() -> Operation[bool]:
+        """The cancellation, with a move behind each time that it reads the task."""
+        steps = task_operations.cancel(TaskRef(keys_of(client), None, task_id, "line/a"))
+        step = next(steps)
+        while True:
+            answer = yield step
+            at = next(on_its_way, None) if isinstance(answer[0], TaskRecord) else None
+            if at is not None:
+                stations[at].reserve()[0].move("bcd"[at])
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return bool(end.value)
+
+    assert run_operation(broker_of(client), moving())
+    assert [station.counts()["waiting"] for station in stations] == [0] * 4
+    assert client.task(task_id).state is TaskState.CANCELLED
 
 
 def test_the_same_id_again_leaves_the_first_task_untouched(current: Client) -> None:
