@@ -167,6 +167,8 @@ class KeeperClient:
                     break
         keeper.kill()
         keeper.wait()
+        with suppress(OSError):  # as above
+            keeper.stdout.close()  # left to the collector, it is a ResourceWarning in the tests of a user
         return was_ready
 
     def _take_lines(self, keeper: subprocess.Popen[bytes], lines: list[bytes]) -> bool:

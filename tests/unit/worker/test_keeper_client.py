@@ -120,8 +120,11 @@ def test_telling_a_dead_keeper_is_no_error(
 
 
 def test_close_ends_the_process_and_starts_no_other(held: KeeperClient) -> None:
-    pid = pid_of(held)
+    pid, keeper = pid_of(held), held._keeper
     held.close()
+    assert keeper is not None
+    pipes = [keeper.stdin, keeper.stdout]  # the warning of the collector would fail a run of `pytest -W error`
+    assert [pipe is not None and pipe.closed for pipe in pipes] == [True, True]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not held._watcher.is_alive()
