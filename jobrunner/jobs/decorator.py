@@ -29,9 +29,8 @@ R = TypeVar("R")
 
 def values_of(function: Callable[..., Any]) -> type[Job]:
     """A Job whose parameters are those of the function, and whose `run` calls it."""
-    name = getattr(function, "__name__", "job")
+    name, parameters = _name_and_parameters(function)
     _refuse_generator(name, function)
-    parameters = inspect.signature(function).parameters
     if next(iter(parameters), "") in ("self", "cls"):
         raise UsageError(
             f"job {name!r} is a method, and a task has no object to call it on; declare a function that makes the "
@@ -48,9 +47,21 @@ def values_of(function: Callable[..., Any]) -> type[Job]:
     return types.new_class(name, (Job,), {"kw_only": True}, lambda namespace: namespace.update(body))
 
 
+def _name_and_parameters(function: Callable[..., Any]) -> tuple[str, Mapping[str, inspect.Parameter]]:
+    """Raises UsageError for what can be called but is no function: it has no name, no signature, or no annotations."""
+    name = getattr(function, "__name__", None)
+    with suppress(ValueError):  # a function in C has no signature at times
+        if name is not None and not isinstance(function, partial):
+            return name, inspect.signature(function).parameters
+    raise UsageError(
+        f"@job is for a function, and {describe(function, 80)} is none: write one that calls it, with a type for each "
+        "parameter, as in def name(x: int): …"
+    )
+
+
 def _hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     """The types of the parameters. That of the result may be imported for type checkers alone: nothing reads it."""
-    with suppress(NameError):
+    with suppress(Exception):  # below it is known whether a parameter is to blame
         return get_type_hints(function, include_extras=True)
     parameters = types.FunctionType((lambda: None).__code__, getattr(inspect.unwrap(function), "__globals__", {}))
     try:
@@ -59,6 +70,8 @@ def _hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(parameters, include_extras=True)
     except NameError as error:
         raise UsageError(f"job {name!r}: the type of a parameter is not there: {error}; {IMPORT_IT}") from error
+    except Exception as error:  # an annotation in quotes is code, which may do anything
+        raise UsageError(f"job {name!r}: the type of a parameter cannot be read: {error}") from error
 
 
 def _refuse_generator(name: str, function: object) -> None:

@@ -114,7 +114,7 @@ class JobParameters(Generic[P]):
         """Whether code of the program may run when they are read: a `__post_init__`, or one of a parameter's type."""
         try:
             hints = get_type_hints(self._struct)
-        except (NameError, TypeError):
+        except Exception:  # as in `_compile`
             return True
         types = [hints.get(name) for name in self._struct.__struct_fields__]
         return hasattr(self._struct, "__post_init__") or not all(map(_is_plain, types))
@@ -159,20 +159,22 @@ class JobParameters(Generic[P]):
             raise ParameterError(
                 f"job {self._job!r}: the type of a parameter is not there: {error}; {IMPORT_IT}"
             ) from error
-        except TypeError as error:
+        except Exception as error:  # an annotation in quotes is code, which may do anything
+            why = "JSON decoding does not know" if isinstance(error, TypeError) else "cannot be read"
             raise ParameterError(
-                f"job {self._job!r} has a parameter whose type JSON decoding does not know{self._unknown()}: {error}"
+                f"job {self._job!r} has a parameter whose type {why}{self._unknown()}: {error}"
             ) from error
         return self._decode
 
     def _unknown(self) -> str:
         """The first parameter whose type cannot be decoded by itself, for an error."""
-        hints = get_type_hints(self._struct, include_extras=True)
-        for name in self._struct.__struct_fields__:
-            try:
-                msgspec.json.Decoder(hints.get(name, Any))
-            except TypeError:
-                return f", {name}"
+        with suppress(Exception):  # those of all cannot be read when that of one cannot
+            hints = get_type_hints(self._struct, include_extras=True)
+            for name in self._struct.__struct_fields__:
+                try:
+                    msgspec.json.Decoder(hints.get(name, Any))
+                except TypeError:
+                    return f", {name}"
         return ""
 
     def _write_slowly(self, values: P) -> tuple[bytes, P]:

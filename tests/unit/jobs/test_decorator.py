@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import functools
 import inspect
 import pickle
 import sys
@@ -326,6 +327,43 @@ def test_a_parameter_whose_type_is_not_there_is_named_with_the_remedy() -> None:
 
     with pytest.raises(ParameterError, match=f"job 'PayLater': the type of a parameter is not there: name {remedy}"):
         PayLater.definition.parameters.write_and_read(PayLater(amount=1))
+
+
+@pytest.mark.parametrize("annotation", ["functools.absent", "List[", "1 / 0", "int[str]"])
+def test_a_type_that_cannot_be_read_is_an_error_that_names_the_job(annotation: str) -> None:
+    def pay(amount): ...  # type: ignore[no-untyped-def]
+
+    pay.__annotations__ = {"amount": annotation}
+    with pytest.raises(UsageError, match=r"job 'pay': the type of a parameter \S+ .*: \S+"):
+        job(pay)
+
+    @job(name="decorator.unreadable")
+    class Pay(Job):
+        amount: annotation  # type: ignore[valid-type]
+
+        def run(self) -> None: ...
+
+    try:
+        with pytest.raises(ParameterError, match=r"job 'decorator\.unreadable'.* the type of|whose type"):
+            Pay.definition.parameters.write_and_read(Pay(amount=1))
+        assert Pay.definition.parameters.may_run_code
+    finally:
+        registry.forget("decorator.unreadable")
+
+
+def test_what_can_be_called_but_is_no_function_is_refused_with_the_remedy() -> None:
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    class Adder:
+        def __call__(self, x: int) -> int:
+            return x
+
+    wrapped = functools.update_wrapper(functools.partial(add, 1), add)
+    for target in (functools.partial(add, 1), wrapped, Adder(), max):
+        with pytest.raises(UsageError, match=r"@job is for a function, and .* is none: write one that calls it"):
+            job(name="decorator.odd")(target)
+    assert registry.find("decorator.odd") is None
 
 
 def test_a_generator_is_refused_as_a_worker_would_run_nothing_of_it() -> None:
