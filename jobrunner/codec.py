@@ -1,7 +1,7 @@
 """Values to bytes and back: JSON by msgspec. Never pickle: a payload is data and names no code."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -19,6 +19,8 @@ value has no JSON form; `encode` says what is wrong with it."""
 def _refuse(value: object) -> Any:
     if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have one
         raise TypeError(f"{value!r} of type {type(value).__name__} cannot be the key of a JSON object")
+    if isinstance(value, Coroutine):  # of a plain decorator above `async def`, say: not a line of it has run
+        raise TypeError(f"{value!r} is a coroutine, which nothing awaited: what returns it has to be async def, too")
     raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form")
 
 

@@ -31,6 +31,17 @@ def test_a_value_that_cannot_be_a_key_is_told_as_one(key: object) -> None:
         encode({"found": [{key: 1}]}, what="the result")
 
 
+def test_a_coroutine_that_nothing_awaited_is_told_as_one() -> None:
+    """A decorator that is no coroutine function returns it when it is put above `async def`."""
+
+    async def work() -> None: ...
+
+    made = work()
+    with pytest.raises(UsageError, match=r"is a coroutine, which nothing awaited: what returns it has to be async def"):
+        encode(made, what="the result of job 'work'")
+    made.close()
+
+
 def test_a_commit_with_a_result_that_is_too_large_changes_nothing(small: Client) -> None:
     queue = small.queue("q")
     queue.configure(history=60)
