@@ -73,7 +73,8 @@ def reserve(
             return []
         events = [(probes[shard.name].next_event_ms, probes[shard.name].now_ms) for shard in there]
         foretold = [(event_ms - now_ms) / 1000 for event_ms, now_ms in events if event_ms is not None]
-        balances_in_s = max(ref.balancer.due_at - monotonic(), 0.0) if ref.balancer else _RECHECK_S
+        balances = ref.balancer is not None and every[0].name not in refused
+        balances_in_s = max(ref.balancer.due_at - monotonic(), 0.0) if balances else _RECHECK_S
         yield WorkHint([shard.keys for shard in there], min(left, _RECHECK_S, balances_in_s, *foretold))
 
 
