@@ -266,7 +266,7 @@ def _together(
     answers = yield from _side_by_side(operations)
     errors = [answer for answer in answers if isinstance(answer, JobrunnerError)]
     if len(errors) == len(answers):
-        raise errors[0]
+        raise _why_unanswered(errors)
     for some, answer in zip(places.values(), answers, strict=True):
         verdicts = (
             [_unanswered(held[place], answer) for place in some] if isinstance(answer, JobrunnerError) else answer
@@ -317,7 +317,7 @@ def _side_by_side(
 
 
 def _why_unanswered(errors: Sequence[JobrunnerError]) -> JobrunnerError:
-    """The error of a shard whose node is away; OutcomeUnknown when that may have taken a part. Raises any other."""
+    """The error of shards whose nodes are away; OutcomeUnknown when one may have taken a part. Raises any other."""
     for error in errors:
         if not isinstance(error, BROKEN_OFF):
             raise error

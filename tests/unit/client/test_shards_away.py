@@ -1,18 +1,18 @@
-"""A queue with `partitions` of which shards do not answer."""
+"""A queue with `partitions` of which shards do not answer: how waits go on, and what is told of reports."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from jobrunner import Client
+from jobrunner import Client, Item
 from jobrunner.broker.call import key_of
 from jobrunner.broker.shards import shard_name
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations import shard_leases
 from jobrunner.client.operations.operation import WorkHint
 from jobrunner.client.queue import Queue
-from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 SHARDS = [shard_name("mail", number) for number in range(4)]
 Break = Callable[[dict[str, JobrunnerError]], None]
@@ -60,3 +60,14 @@ def test_a_reserve_that_waits_rests_while_the_first_shard_does_not_answer(
 
     assert [queue.name for queue in step.queues] == SHARDS[1:]
     assert step.at_most_s == pytest.approx(2.0)
+
+
+def test_reports_that_no_shard_answered_may_have_been_taken_where_one_may(mail: Queue, break_shards: Break) -> None:
+    """The error of the first shard said that nothing had been sent."""
+    mail.push_many(Item(number, partition=str(number)) for number in range(40))
+    taken = mail.reserve(40)
+    errors: list[JobrunnerError] = [ServerUnavailable("no server"), OutcomeUnknown("it broke")]
+    break_shards(dict(zip(dict.fromkeys(one.queue for one in taken), [*errors, *errors], strict=True)))
+
+    with pytest.raises(OutcomeUnknown):
+        mail.commit_many(taken)
