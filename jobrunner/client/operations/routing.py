@@ -16,7 +16,6 @@ from zlib import crc32
 
 from msgspec.structs import force_setattr
 
-from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import UNKNOWN, WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
 from jobrunner.broker.connect import Endpoint
@@ -225,7 +224,9 @@ class Routes:
         """Gives a task its shard when that needs nothing of the server; returns whether it did."""
         queue = task.queue
         router = self.routers.get(queue)
-        if router is None or router.is_due or self._known_until.get(queue, 0.0) < monotonic():
+        if router is None or router.is_due or queue not in self.registered:
+            return False
+        if self._known_until.get(queue, 0.0) < monotonic():
             return False
         router.place_one(task)
         return True
@@ -245,8 +246,10 @@ class Routes:
             self.registered.update(new)
             for name, calls in zip(stale, asked, strict=True):
                 self._note(name, *islice(replies, len(calls)))
-            if making := self._making(names):
-                yield making
+            if shards := self._unmade(names):
+                self.registered -= names  # so that the next call makes them if this one fails
+                yield making_shards(self._keys, shards)
+                self.registered.update(names, shards)
         for name in names & self.routers.keys():
             router = self.routers[name]
             if router.is_due:
@@ -302,13 +305,11 @@ class Routes:
             if "/" not in queue:
                 self.registered.update(shards)  # when they were made
 
-    def _making(self, names: Iterable[str]) -> list[Call[Any]]:
-        """Registers the shards of queues of pipelines: a queue that is newer than the partitions of its pipeline has
+    def _unmade(self, names: Iterable[str]) -> list[str]:
+        """The shards of queues of pipelines to register: a queue that is newer than the partitions of its pipeline has
         none yet."""
         of_pipelines = [self.routers[name].shards for name in names if "/" in name and name in self.routers]
-        shards = [name for shards in of_pipelines for name in shards if name not in self.registered]
-        self.registered.update(shards)
-        return making_shards(self._keys, shards)
+        return [name for shards in of_pipelines for name in shards if name not in self.registered]
 
     def _node_of(self, key: bytes) -> object:
         cluster = self._endpoint.cluster

@@ -21,6 +21,7 @@ from jobrunner.errors import (
     LeaseError,
     PipelineError,
     ReportsRefused,
+    ServerUnavailable,
     TargetFull,
     UsageError,
 )
@@ -96,6 +97,31 @@ def test_all_queues_of_a_pipeline_have_its_partitions_also_later_ones(client: Cl
     assert client.queues() == ["orders/late", "orders/raw"]
     assert client.stats()["orders/late"].waiting == len(late.ids("waiting")) == 100
     assert late.purge("waiting") == 100
+
+
+@pytest.mark.parametrize("before", ["broken off", "reserve"])
+def test_a_later_queue_has_all_its_shards_whatever_came_before_its_first_item(
+    client: Client, raw: redis.Redis, before: str
+) -> None:
+    """Those that had no item yet were never registered: neither the leader nor the counts knew them."""
+    client.queue("orders/raw").configure(partitions=N)
+    later, routes = client.queue("orders/clean"), client.queue("orders/clean")._ref.routes
+    assert routes is not None
+    if before == "reserve":
+        assert later.reserve() == []
+    else:
+        steps = routes.placing([later._ref.task(Item(0))])
+        asked = next(steps)
+        assert steps.send(broker_of(client).run_each(asked.calls))  # type: ignore[union-attr]
+        with pytest.raises(ServerUnavailable):
+            steps.throw(ServerUnavailable("no server"))
+
+    later.push(1)
+
+    shards = {shard_name("orders/clean", number) for number in range(N)}
+    assert shards <= {name.decode() for name in raw.smembers(keys_of(client).queues)}
+    assert later.push(2)
+    assert routes.placed_at_once(later._ref.task(Item(3))), "what is known is asked for once"
 
 
 def test_a_lease_is_reported_and_refused_as_in_any_queue(way: Any, raw_queue: Any) -> None:
