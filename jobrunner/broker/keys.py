@@ -136,6 +136,11 @@ def check_id(value: object) -> str:
     return check_name(value, "task id")
 
 
+def is_id(value: str) -> bool:
+    """Whether this is a task id."""
+    return bool(_MADE_ID.fullmatch(value) or _NAME.fullmatch(value))
+
+
 def tag_of_id(task_id: str) -> str | None:
     """The hash tag inside an id that jobrunner made; None for an id of the user's own."""
     made = _MADE_ID.fullmatch(task_id)

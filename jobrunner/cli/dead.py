@@ -1,14 +1,14 @@
 """`jobrunner dead`: list dead tasks and groups of errors, requeue and purge."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 import msgspec
 
-from jobrunner.broker.keys import check_id
+from jobrunner.broker.keys import check_id, is_id
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, not_empty, with_shared_options, with_wide
@@ -180,10 +180,12 @@ def requeue(
     with connected(shared, starts=True) as client:
         check_queue(client, queue)
         asked = _group(client, queue, group) if group is not None else None
-        if asked is not None:
-            chosen = [place.id for found in _of_group(client, asked) for place in found]
+        if ids:
+            chosen = [check_id(one) for one in ids]
+        elif asked is not None:
+            chosen = _without_damage(place.id for found in _of_group(client, asked) for place in found)
         else:
-            chosen = [check_id(one) for one in ids] or _dead_like(client, queue, conditions)
+            chosen = _without_damage(_dead_like(client, queue, conditions))
         if not chosen:
             raise Refusal(nothing_found(queue, "dead", conditions))
         if not ids and sys.stdin.isatty():
@@ -229,6 +231,11 @@ def purge(
     if not done:
         raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "deleted", done, len(ids), group)
+
+
+def _without_damage(listed: Iterable[str]) -> list[str]:
+    """Listed ids without those that are none: members of the set that another program or damage left there."""
+    return [one for one in listed if is_id(one)]
 
 
 def _subject(queue: str, ids: tuple[str, ...], group: str | None) -> str:

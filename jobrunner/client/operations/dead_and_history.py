@@ -36,10 +36,10 @@ def requeue_dead(
     reply was lost, and which is not dead any more, counts as put back."""
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
-    rest = iter(chosen) if chosen is not None else iter((yield from dead_ids(ref.keys)))
+    rest = map(check_id, chosen) if chosen is not None else iter((yield from dead_ids(ref.keys)))
     done = 0
     at_once = _at_once(ref, payload)
-    while batch := [check_id(one) for one in itertools.islice(rest, at_once)]:
+    while batch := list(itertools.islice(rest, at_once)):
         fields = yield from _fields(ref, payload, batch[0])
         call = tasks.requeue(ref.keys, batch, start_ms=start_ms + done * step_ms, step_ms=step_ms, fields=fields)
         said = yield from ask(call)

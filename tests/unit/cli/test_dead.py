@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import TaskHandle
@@ -201,6 +201,15 @@ def test_misuse_changes_nothing(cli: Says, client: Client, words: tuple[str, ...
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert told in result.err
     assert client.queue("mail").counts()["dead"] == 2
+
+
+def test_what_is_no_id_among_the_dead_keeps_no_other_from_being_requeued(
+    cli: Says, client: Client, raw: Any
+) -> None:
+    dead, (one, _) = keys_of(client).queue("mail").dead, kill(client, 1, 2)
+    raw.zadd(dead, {"no id": raw.zscore(dead, one) - 1})
+    assert cli("dead", "requeue", "mail", "--all").out == "requeued 2 dead tasks of queue mail\n"
+    assert client.queue("mail").counts()["waiting"] == 2
 
 
 def test_a_purge_whose_reply_was_lost_does_not_say_that_there_was_nothing(

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Item, RateLimit
-from jobrunner.errors import InvalidOption, QueueFull, TaskGone, UnknownOption
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.errors import InvalidName, InvalidOption, QueueFull, TaskGone, UnknownOption
 
 
 @pytest.fixture
@@ -155,6 +156,15 @@ def test_a_dead_item_comes_back_mended(queue: Any) -> None:
     assert queue.requeue_dead([one], payload={"to": "ada"}) == 1
     (lease,) = queue.reserve()
     assert (lease.id, lease.payload, lease.attempts) == (one, {"to": "ada"}, 1)
+
+
+def test_what_is_no_id_among_the_dead_keeps_no_other_from_coming_back(queue: Any, raw: Any, mail: QueueKeys) -> None:
+    died_at = raw.zscore(mail.dead, kill(queue, 1, 2)[0])
+    raw.zadd(mail.dead, {"no id": died_at - 1, b"\xff": died_at})
+    assert queue.requeue_dead() == 2
+    assert queue.counts()["waiting"] == 2
+    with pytest.raises(InvalidName):
+        queue.requeue_dead(["no id"])
 
 
 @pytest.mark.parametrize("options", [{"rate": 0}, {"rate": True}, {"rate": "fast"}, {"ids": "abc"}], ids=str)
