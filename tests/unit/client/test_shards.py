@@ -26,6 +26,7 @@ from jobrunner.broker.shards import is_shard, shard_name, whole_queue
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations import routing
+from jobrunner.client.operations import whole_queue as whole_queue_operations
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.routing import Router
 from jobrunner.client.operations.slice_balancer import SliceBalancer
@@ -437,6 +438,25 @@ def test_the_dead_of_all_shards_come_back_at_one_rate(mail: Queue, clock: Any, c
 def test_a_reserve_of_more_than_one_script_hands_out_is_refused(mail: Queue) -> None:
     with pytest.raises(InvalidOption, match=r"n=10001: give a whole number from 1 to 10000"):
         mail.reserve(10_001)
+
+
+def test_dead_items_with_ids_of_the_users_own_are_looked_for_together(
+    mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in two round trips for each id."""
+    ids = [f"order-{number}" for number in range(60)]
+    mail.push_many([Item(1, id=one, max_attempts=1) for one in ids])
+    while held := mail.reserve(60):
+        mail.rollback_many(held, delay=0)
+    monkeypatch.setattr(whole_queue_operations, "_LOOKED_FOR_AT_ONCE", 100)  # pairs with 4 shards: 25 ids at a time
+    asked = []
+    run_many = broker_of(mail).run_many
+    monkeypatch.setattr(broker_of(mail), "run_many", lambda calls: asked.append(len(calls)) or run_many(calls))
+
+    assert mail.requeue_dead([*ids, "nowhere"]) == 60
+    assert [count for count in asked if count > 1] == [100, 100, 44]
+    assert len(asked) < 20
+    assert mail.counts()["waiting"] == 60
 
 
 @pytest.mark.parametrize("wrong", ["result", "lease"])
