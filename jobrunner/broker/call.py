@@ -37,8 +37,9 @@ NOTED_S = 9.0
 UNKNOWN = b"unknown"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_FULL_IN_A_SCRIPT = "-OOM command not allowed"
-"""Redis 6.2 puts words of its own before the error of a command in a script."""
+_FULL = "OOM command not allowed"
+"""Within a script other words come before it, and Redis 6.2 puts more of its own there. OOM alone may be a part of the
+name of a user or of a key."""
 _DENIED_IN_A_SCRIPT = ("ACL failure in script", "user executing the script can't")
 """The second is of Redis 6.2."""
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
@@ -274,7 +275,7 @@ def server_error(error: Exception, script: Script | None = None, *, server: obje
     reply = str(error).split("\n")[0]
     text = reply.removesuffix(".") if script is None else readable_error(script, reply)
     who = "the server" if server is None else f"the server at {server}"
-    if isinstance(error, OutOfMemoryError) or "OOM" in reply[:80] or _FULL_IN_A_SCRIPT in reply:
+    if isinstance(error, OutOfMemoryError) or _FULL in reply:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
     if isinstance(error, BusyLoadingError):
         return ServerUnavailable(f"{who} does not answer yet: {text}; wait until it has ended that")

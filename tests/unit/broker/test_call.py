@@ -112,6 +112,8 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
         (ResponseError("user_script:1: OOM command not allowed"), ServerFull, "took nothing"),
         (AuthenticationError("WRONGPASS"), ServerRefused, "check user, password and ACL"),
         (NoPermissionError("NOPERM"), ServerRefused, "check user, password and ACL"),
+        (NoPermissionError("User BLOOM has no permissions to run the 'get' command"), ServerRefused, "check user"),
+        (ResponseError("ERR no such key OOM"), ServerRefused, "no such key OOM$"),
         (ResponseError("ACL failure in script: User u has no permissions to run the 'zadd' command script: x"),
          ServerRefused, "refused this user: .*'zadd' command.*check user, password and ACL"),
         (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: "
