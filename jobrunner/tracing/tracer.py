@@ -103,8 +103,10 @@ class OpenTelemetryTracer:
     @contextmanager
     def processing(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Iterator[Span]:
         """A consumer span for an item that a program reserved itself."""
-        way = begin_from(read_origin(headers), self._as_child)
-        span = self._consumer(queue, way, spans.of_item(queue, task_id, attempt))
+        span = self._begun_item(queue, task_id, headers, attempt)
+        if span is None:
+            yield trace.INVALID_SPAN
+            return
         with _ended(span):
             yield span
 
@@ -139,6 +141,14 @@ class OpenTelemetryTracer:
             return self._consumer(attempt.queue, way, spans.of_attempt(attempt))
         except Exception as error:
             _log.warning("run without a trace", task=attempt.id, error=str(error))
+            return None
+
+    def _begun_item(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Span | None:
+        try:
+            way = begin_from(read_origin(headers), self._as_child)
+            return self._consumer(queue, way, spans.of_item(queue, task_id, attempt))
+        except Exception as error:
+            _log.warning("item without a trace", task=task_id, error=str(error))
             return None
 
     def _consumer(self, queue: str, way: tuple[Context, tuple[Link, ...]], attributes: dict[str, Any]) -> Span:

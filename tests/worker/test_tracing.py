@@ -363,6 +363,12 @@ def test_a_tracer_that_fails_changes_nothing(current: Client, run: Any, flaky: A
     instrument(Broken())  # type: ignore[arg-type]
     try:
         task = flaky.enqueue("hello")
+        current.queue("bare").push(1)
+        (lease,) = current.queue("bare").reserve()
+        with processing(lease, queue="bare") as span:
+            span.set_attribute("orders.id", 1)
+        with pytest.raises(ZeroDivisionError), processing(lease, queue="bare"):
+            raise ZeroDivisionError
         run(queues=["mail"], drain=True)
     finally:
         uninstrument()
