@@ -159,7 +159,8 @@ class Sentinels:
         newest = max((int(state["config-epoch"]) for state in found), default=0)
         for state in found:
             if int(state["config-epoch"]) == newest and _is_up(state["flags"].split(",")):
-                self._named, self._asked_at = (state["ip"], int(state["port"])), monotonic()
+                # Lower case, as a connection has the host of its URL: else none would seem to lead to the primary.
+                self._named, self._asked_at = (state["ip"].lower(), int(state["port"])), monotonic()
                 return self._named
         raise RedisConnectionError(self._unknown(known))
 

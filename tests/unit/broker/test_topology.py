@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.calls import queues
-from jobrunner.broker.topology import topology_of
+from jobrunner.broker.connection import ConnectionOptions
+from jobrunner.broker.open_connection import open_connection
+from jobrunner.broker.topology import Sentinels, topology_of
 from jobrunner.errors import ServerRefused
 
 
@@ -25,6 +27,22 @@ def test_sentinels_are_asked_without_a_password_unless_they_have_one() -> None:
     assert found is not None
     assert found.url_of_sentinel(found.hosts[0]) == "rediss://a:26379"
     assert found.url_of(("b", 6379)) == "rediss://:secret@b:6379"
+
+
+def test_a_name_with_capitals_of_the_primary_is_that_of_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sentinels name it with `announce-hostnames`; an idle connection would be closed instead of used."""
+    found = topology_of("redis+sentinel://a/m")
+    options = ConnectionOptions(client_name="t", timeout_s=1.0, connect_timeout_s=1.0)
+    assert found is not None
+    said = {"name": "m", "config-epoch": "1", "flags": "master", "ip": "Redis-1.Example", "port": "6379"}
+    monkeypatch.setattr(Sentinels, "_ask_all", lambda _self, _hosts: ([said], None))
+    sentinels = Sentinels(found, options)
+
+    connection = open_connection(found.url_of(sentinels.primary()), options)
+    assert not sentinels.name_another(connection)
+    said["ip"] = "redis-2.example"
+    sentinels.primary()
+    assert sentinels.name_another(connection)
 
 
 def test_a_server_in_the_place_of_a_sentinel_is_told(connect: Any, fault_proxy: Any, mail: Any) -> None:
