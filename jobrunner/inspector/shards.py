@@ -10,13 +10,20 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 
+_QUEUES_AT_ONCE = 500
+"""Queues whose settings are read in one round trip: others wait for a few milliseconds at most."""
+
 
 def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
     """All queues, or these, each with its shards behind it."""
     if names is None:
         return run_operation(broker_of(client), queue_names(keys_of(client)))
-    counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in names])
-    return [shard for name, of_queue in zip(names, counts, strict=True) for shard in of_queue.names(name)]
+    every: list[str] = []
+    for at in range(0, len(names), _QUEUES_AT_ONCE):
+        some = names[at : at + _QUEUES_AT_ONCE]
+        counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in some])
+        every += [shard for name, of_queue in zip(some, counts, strict=True) for shard in of_queue.names(name)]
+    return every
 
 
 def queue_of(shard: str) -> str:

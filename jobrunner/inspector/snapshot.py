@@ -140,7 +140,7 @@ def views_and_shards(
     client: Client, workers: list[WorkerRecord], names: list[str] | None = None
 ) -> tuple[list[QueueView], Mapping[str, Shards]]:
     """The same, and the shards of each queue, itself among them."""
-    every = with_shards(client, names)
+    every, asked = with_shards(client, names), frozenset(names or ())
     shards: dict[str, dict[str, QueueSummary | str]] = {}
     serving = Counter(queue for worker in workers for queue in set(worker.queues))
     summaries: dict[str, tuple[QueueSummary | str, float]] = {}
@@ -150,7 +150,7 @@ def views_and_shards(
         now_ms, *slices = broker_of(client).run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
         for found in chain.from_iterable(slices):
             name = next(left)
-            whole = name if names is not None and name in names else whole_queue(name)
+            whole = name if name in asked else whole_queue(name)
             shards.setdefault(whole, {})[name] = found
             known = summaries.get(whole)
             summaries[whole] = (found if known is None else merged(known[0], found), now_ms)

@@ -52,7 +52,7 @@ class MetricsReading:
 
 
 def take(client: Client) -> MetricsReading:
-    """Reads it: a handful of round trips, and three for each 500 queues. Raises ServerError."""
+    """Reads it: a handful of round trips, and four for each 500 queues. Raises ServerError."""
     names = client.queues()
     workers = client.workers()
     served = {queue for worker in workers for queue in worker.queues}

@@ -103,3 +103,11 @@ def test_many_queues_are_read_in_portions_in_order(client: Client, raw: Any) -> 
     assert [view.name for view in found if view.dead] == ["q0777"]
     assert {view.name: view.workers for view in found if view.workers} == {"q0000": 1, "q1200": 1}
     assert [view.name for view in queue_views(client, [], ["q0777"])] == ["q0777"]
+
+    class Names(list[str]):
+        def __contains__(self, _: object) -> bool:
+            raise AssertionError("a search of all names for each of them")
+
+    portions.clear()
+    assert queue_views(client, client.workers(), Names(view.name for view in found)) == found
+    assert max(portions) <= 500
