@@ -22,6 +22,7 @@ from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile, Storage
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_merge import replace_rows
+from jobrunner.spark.lake.iceberg_nulls import keep_nulls
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
@@ -34,6 +35,8 @@ _MARKS_BEYOND_A_DAY = 2_000
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 _OWN = ("jobrunner.", "schema.")
 _SMALL = 64 * 2**20
+
+keep_nulls()
 
 
 class IcebergLake:

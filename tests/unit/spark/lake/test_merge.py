@@ -1,12 +1,17 @@
 """Upserts by key, each batch once."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.spark.lake import commit as lake_commit
-from jobrunner.spark.lake.commit import commit_merge
+from jobrunner.spark.lake.commit import commit_merge, open_table
+from jobrunner.spark.lake.files import local_path
+from jobrunner.spark.lake.services import compact_table
 from tests.unit.spark.lake.conftest import part
 
 KEY = {"merge_on": ["n"]}
@@ -160,3 +165,47 @@ def test_keys_of_several_columns_and_partitions(lake, numbers):
         lake.write(part(batch), numbers(1, 1, **days), **key)
     assert sorted(lake.read().column("v").to_pylist()) == ["new", "new"]
     assert lake_commit.RETRIES_S > 1
+
+
+_STRUCT = pa.struct([("x", pa.int64()), ("y", pa.string())])
+_ONE = {"x": 1, "y": None}
+_MAP = pa.map_(pa.string(), _STRUCT)
+_LISTS = [None, [], [None], [_ONE, None], None]
+_MAPS = [None, [], [("k", None)], [("k", _ONE)], None]
+NESTED = {
+    "list": (pa.list_(_STRUCT), _LISTS),
+    "map": (_MAP, _MAPS),
+    "struct": (
+        pa.struct([("l", pa.list_(_STRUCT)), ("m", _MAP)]),
+        [None, *({"l": a, "m": b} for a, b in zip(_LISTS[:-1], _MAPS[:-1], strict=True))],
+    ),
+    "lists": (pa.list_(pa.list_(_STRUCT)), [None, [None], [[], None, [None]], [[_ONE]], []]),
+    "structs": (
+        pa.list_(pa.struct([("l", pa.list_(_STRUCT))])),
+        [None, [{"l": None}, {"l": []}, None], [], [{"l": [None]}], None],
+    ),
+    "numbers": (pa.list_(pa.int64()), [None, [], [None], [1, None], None]),
+}
+
+
+def test_rows_that_are_copied_keep_nulls_and_empty_lists_apart(lake, numbers):
+    """`pyiceberg` reads and writes each null list and map of structs as an empty one."""
+    others = {name: pa.array(values, kind) for name, (kind, values) in NESTED.items()}
+    rows = numbers(*range(5), **others)
+    lake.write(part("a"), rows)
+    lake.write(part("b"), rows.slice(3, 1), **KEY)
+    assert raw(lake) == rows.to_pylist()
+    lake.write(part("c"), rows.take([0, 1, 4]), **KEY)
+    assert raw(lake) == rows.to_pylist()
+    lake.write(part("d"), rows.slice(0, 3))
+    assert compact_table(lake.table) > 1
+    assert raw(lake) == sorted([*rows.to_pylist(), *rows.slice(0, 3).to_pylist()], key=lambda row: row["n"])
+
+
+def raw(lake):
+    """The rows as they are in the data files, whatever a library makes of them."""
+    table = open_table(lake.address)
+    assert table.load()
+    root = Path(local_path(table.storage.root))
+    found = [row for name in lake.named_files() for row in pq.ParquetFile(root / name).read().to_pylist()]
+    return sorted(found, key=lambda row: row["n"])

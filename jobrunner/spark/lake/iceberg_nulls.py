@@ -1,0 +1,38 @@
+"""Nulls that `pyiceberg` loses: each null list of structs, and null map to structs, that it reads or writes is an empty
+one behind it, also in rows that a merge or a compaction only copies.
+
+It builds such an array anew from offsets and values alone. Reading and writing come to it by a name of its module, and
+have no argument for another one, so the name is given to a class that restores the nulls.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import pyarrow as library
+from pyiceberg.types import ListType, MapType
+
+
+class _WithNulls(library.ArrowProjectionVisitor):
+    def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
+        made = super().list(list_type, list_array, value_array)
+        if made is None or made.null_count == list_array.null_count:
+            return made
+        return type(made).from_arrays(_unsliced(made), made.values, type=made.type, mask=list_array.is_null())
+
+    def map(self, map_type: MapType, map_array: Any, key_result: Any, value_result: Any) -> Any:
+        made = super().map(map_type, map_array, key_result, value_result)
+        if made is None or made.null_count == map_array.null_count:
+            return made
+        mask = map_array.is_null()
+        return pa.MapArray.from_arrays(_unsliced(made), made.keys, made.items, type=made.type, mask=mask)
+
+
+def _unsliced(made: Any) -> Any:
+    """The offsets in a buffer of their own: Arrow takes no mask for a part of one."""
+    return pc.add(made.offsets, pa.scalar(0, made.offsets.type))
+
+
+def keep_nulls() -> None:
+    """From now on in this process."""
+    library.ArrowProjectionVisitor = _WithNulls  # type: ignore[misc]
