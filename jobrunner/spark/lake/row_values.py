@@ -13,6 +13,7 @@ from jobrunner.errors import PipelineError, TableError
 
 _LONGEST_PARTITION = 255
 """Bytes of `column=value`, quoted: compactions and merges have a folder of this name."""
+_NAME_OF_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 _DAYS = -719_162, 2_932_896
 _MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -72,7 +73,8 @@ def check_partitions_of(table: str, columns: Sequence[str], rows: pa.Table, *, i
 def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> str | None:
     """The text of a value that partitions rows. Raises PipelineError for one that no path can have.
 
-    `in_files`: files have the column (Iceberg). Without (Delta), the library reads no fraction below 0 out of a path.
+    `in_files`: files have the column (Iceberg). Without (Delta), the library reads no fraction below 0 out of a path,
+    and rewrites rows of null and rows of the text that is its name there as one partition.
     """
     if value is None or isinstance(value, bool):
         return None if value is None else str(value).lower()
@@ -83,6 +85,8 @@ def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> st
         reason = f"is longer than a name of {_LONGEST_PARTITION} bytes"
     elif isinstance(value, Decimal) and value < 0 and not in_files:
         reason = "is a decimal below 0, which deltalake cannot read"
+    elif text == _NAME_OF_NULL and not in_files:
+        reason = "is the name of null"
     else:
         return text
     raise PipelineError(f"a value of column {column!r}, by which table {table} is partitioned, {reason}: {text[:40]}")

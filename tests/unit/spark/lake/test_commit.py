@@ -266,6 +266,24 @@ def test_a_decimal_below_zero_that_nobody_could_read_does_not_partition_a_delta_
         assert lake.column() == [1, 2]
 
 
+@pytest.mark.parametrize("key", [(), ("n",)])
+def test_the_name_of_null_as_a_text_does_not_partition_a_delta_table(lake, numbers, key):
+    """deltalake took rows of null for rows of this text, or the text for null, once files were rewritten."""
+    of = {"partition_by": ["day"], "merge_on": key}
+    lake.write(part("a"), numbers(1, 2, day=["mon", None]), **of)
+    name = "__HIVE_DEFAULT_PARTITION__"
+    if lake.address.format == "delta":
+        with pytest.raises(PipelineError, match=f"column 'day', by which .* is the name of null: {name}") as error:
+            lake.write(part("b"), numbers(3, 4, day=["tue", name]), **of)
+        assert not isinstance(error.value, TableError)
+        assert lake.column() == [1, 2]
+    else:
+        lake.write(part("b"), numbers(3, 4, day=[name, name]), **of)
+        compact_table(lake.table)
+        days = {row["n"]: row["day"] for row in lake.read().to_pylist()}
+        assert days == {1: "mon", 2: None, 3: name, 4: name}
+
+
 def test_a_batch_that_the_server_lost_is_in_the_table_or_will_never_be(lake, numbers):
     zombie = lake.prepare(part("lost"), numbers(1))
     files = lake.files(zombie, numbers(1))
