@@ -29,7 +29,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing
 from jobrunner.formatting import install_command
 from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges
-from jobrunner.spark.station.sink_folders import LocalFolders, folder_of
+from jobrunner.spark.station.sink_folders import LocalFolders, as_id, folder_of
 
 if TYPE_CHECKING:
     from jobrunner.spark.compaction.parquet_files import UnreadableFile
@@ -266,7 +266,7 @@ class _Compaction:
         since = f"{max(unix_ms() - _BATCHES_KEPT_MS, 0) << 16:016x}"
         found: list[str] = []
         for source in group:
-            batch_id = source.name.removeprefix("batch=").replace("%3A", ":")
+            batch_id = as_id(source.name.removeprefix("batch="))
             found += [batch_id, *earlier.get(source.name, ())]
         return tuple(one for one in found if not _MADE_ID.fullmatch(one) or one > since)
 

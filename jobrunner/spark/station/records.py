@@ -35,7 +35,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.station.batch_members import BatchMembers
-from jobrunner.spark.station.sink_folders import Folders, as_name
+from jobrunner.spark.station.sink_folders import Folders, as_id, as_name
 
 NOTES = "_jobrunner/batches"
 """The folder of the notes below the root of a sink."""
@@ -151,7 +151,7 @@ class SinkRecords:
                 if unix_ms() - int(match["ms"]) > _NOTED_MS:  # of a process that died in its write
                     self._folders.remove(f"{NOTES}/{name}")
                 continue
-            batch_id = match["id"].replace("%3A", ":")
+            batch_id = as_id(match["id"])
             found[match["stem"]] = BatchNote(
                 match["stem"], batch_id, int(match["size"]), int(match["ms"]), match["state"]
             )
@@ -219,7 +219,7 @@ class SinkRecords:
         paths = {state: f"{NOTES}/{stem}.{state}" for state in (NOTED, SUSPECT, FENCED, KEPT)}
         if not self._folders.exists(paths[KEPT]):
             any(self._folders.move(paths[state], paths[FENCED]) for state in (SUSPECT, NOTED))
-        if not self._settle(match["id"].replace("%3A", ":")):
+        if not self._settle(as_id(match["id"])):
             self._folders.remove(paths[FENCED])
             self._folders.remove(paths[KEPT])
             return False

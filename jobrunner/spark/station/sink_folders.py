@@ -6,6 +6,7 @@ as S3, copies instead: there a table format is the better sink.)
 
 import errno
 import fcntl
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -25,9 +26,18 @@ FOLDER_COLUMN = "batch"
 """The column of which the name of a batch's folder is the value, for readers of partitioned folders."""
 
 
+_QUOTED = re.compile("%(?=25|3A|2F)")
+"""A sign that is quoted itself, so that ids which differ have names which do."""
+
+
 def as_name(batch_id: str) -> str:
-    """The id as part of a name: Hadoop reads a colon as the end of a scheme."""
-    return batch_id.replace(":", "%3A")
+    """The id as part of a name: Hadoop reads a colon as the end of a scheme, and a slash would begin a folder."""
+    return _QUOTED.sub("%25", batch_id).replace(":", "%3A").replace("/", "%2F")
+
+
+def as_id(name: str) -> str:
+    """The id of which this is the name."""
+    return re.sub(f"{_QUOTED.pattern}(25|3A|2F)", lambda found: unquote(found[0]), name)
 
 
 def folder_of(batch_id: str) -> str:
@@ -77,7 +87,7 @@ def folders_in(root: str, spark: "SparkSession", options: Mapping[str, str]) -> 
         found = HadoopFolders(root, spark, options)
         return LocalFolders(found.local) if found.local is not None else found
     local = local_path(root)
-    return None if local is None else LocalFolders(local)
+    return None if local is None else LocalFolders(local, by_connect=True)
 
 
 def local_path(root: str) -> Path | None:
@@ -159,10 +169,11 @@ class HadoopFolders:
 
 
 class LocalFolders:
-    """On this machine, without a JVM."""
+    """On this machine, without a JVM. `by_connect`: a server of Spark Connect writes files there, maybe on another."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, by_connect: bool = False) -> None:
         self._root = root
+        self._by_connect = by_connect
 
     def names(self, folder: str = "") -> list[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -181,10 +192,11 @@ class LocalFolders:
         try:
             (self._root / name).rename(self._root / to)
         except FileNotFoundError as error:
-            raise PipelineError(
-                f"{self._root / name} was written by the Spark Connect server and is not on this machine: "
-                "give write_batch a folder that both share, or the URL with its scheme (hdfs://..., s3a://...)"
-            ) from error
+            why = "is gone: a newer attempt at its batch removed it, or another program"
+            if self._by_connect:
+                why = ("was written by the Spark Connect server and is not on this machine: give write_batch a folder "
+                       "that both share, or the URL with its scheme (hdfs://..., s3a://...)")  # fmt: skip
+            raise PipelineError(f"{self._root / name} {why}") from error
 
     def place(self, name: str, to: str) -> bool:
         try:

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.errors import InvalidOption, PipelineError, UsageError
 from jobrunner.spark.compaction import batch_folders, compact
 from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
 from jobrunner.spark.lake.write import micro_batch
@@ -178,17 +178,28 @@ def test_a_batch_that_comes_again_after_it_was_merged_is_not_written_twice(batch
     assert read(files_in(root)) == ids
 
 
-def test_a_micro_batch_that_comes_again_after_it_was_merged_is_not_written_twice(batches):
-    """Its number of attempts is not known: each is the first."""
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [("q", "q"), ("orders/to-lake", "orders%2Fto-lake"), ("a:b/c", "a%3Ab%2Fc"), ("a%2Fb%20", "a%252Fb%20")],
+)
+def test_a_micro_batch_that_comes_again_after_it_was_merged_is_not_written_twice(batches, query, name):
+    """Its number of attempts is not known: each is the first. No sign of its name makes folders below each other."""
     root, ids = batches
-    write(root, "q-1", ["q.1"], of=micro_batch("q", 1))
-    (root / "_attempt-q-1@1.dead").mkdir()  # of a driver that was killed
-    write(root, "q-2", ["q.2"], of=micro_batch("q", 2))
-    write(root, "q-1", ["q.1"], of=micro_batch("q", 1))
-    assert not list(root.glob("_attempt-q-1*"))
+    write(root, "q-1", ["q.1"], of=micro_batch(query, 1))
+    (root / f"_attempt-{name}-1@1.dead").mkdir()  # of a driver that was killed
+    write(root, "q-2", ["q.2"], of=micro_batch(query, 2))
+    write(root, "q-1", ["q.1"], of=micro_batch(query, 1))
+    assert not list(root.glob("_attempt-*"))
+    assert (root / f"batch={name}-1").is_dir()
     run(root)
-    write(root, "q-2", ["q.2"], of=micro_batch("q", 2))
+    write(root, "q-2", ["q.2"], of=micro_batch(query, 2))
     assert read(files_in(root)) == ids + Counter(["q.1", "q.2"])
+
+
+@pytest.mark.parametrize(("by_connect", "words"), [(True, "by the Spark Connect server"), (False, "is gone: a newer")])
+def test_a_folder_that_is_not_there_is_explained_by_what_may_have_happened(tmp_path, by_connect, words):
+    with pytest.raises(PipelineError, match=f"{tmp_path}/_attempt-b@1.x .*{words}"):
+        LocalFolders(tmp_path, by_connect=by_connect).rename("_attempt-b@1.x", "batch=b")
 
 
 @pytest.mark.parametrize(("query", "number"), [("", 1), (None, 1), ("q", None), ("q", -1), ("q", True), (1, "q")])
