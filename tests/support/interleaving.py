@@ -142,7 +142,8 @@ class Driver:
 
     def _set_back(self, queue: str, lease: BatchLease, error: Exception) -> None:
         self.world.told.append(f"{self.name}: {lease.id}: {error}")
-        self.failures[queue].set_back(None, lease, error, 0.0)  # type: ignore[arg-type]
+        cause = self.failures[queue].cause_of(None, lease, error)  # type: ignore[arg-type]
+        self.failures[queue].set_back(None, lease, error, cause, 0.0)  # type: ignore[arg-type]
 
     def _run(self, queue: str, lease: BatchLease) -> None:
         """As `BatchRun` does: rows of items that do not fit are staged while members are read, the others follow."""

@@ -184,17 +184,24 @@ class BatchFailures:
                 if monotonic() >= ends or self._over.wait(_AGAIN_S):
                     raise
 
+    def cause_of(self, spark: SparkSession, lease: BatchLease, error: BaseException) -> Cause:
+        """Which side caused the error of an attempt. It may ask Spark by a job, which waits for those of other batches:
+        the lease must be renewed meanwhile."""
+        if isinstance(error, (Snooze, Retry)) and error.delay_s is not None:
+            return Cause.ITEMS  # the function said what to do
+        title = f"{title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)}: check that Spark is alive"
+        return cause_of(error, spark, title, group_of_batch(lease.id, lease.epoch))
+
     def set_back(
-        self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float, ended: Ended = _unnoted
-    ) -> None:
-        """Reports a batch whose attempt raised `error` after `run_s` seconds: handed back, or counted as failed.
-        `ended` is called with the outcome and the cause. `wait_out_pause` comes before the next batch."""
+        self, spark: SparkSession, lease: BatchLease, error: BaseException, cause: Cause, run_s: float,
+        ended: Ended = _unnoted,
+    ) -> None:  # fmt: skip
+        """Reports a batch whose attempt raised `error` after `run_s` seconds, for this `cause`: handed back, or counted
+        as failed. `ended` is called with the outcome and the cause. `wait_out_pause` comes before the next batch."""
         if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
             self.report(partial(lease.release, delay_s=delay_s))
             ended("released", error_line(error))
             return
-        title = f"{title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)}: check that Spark is alive"
-        cause = cause_of(error, spark, title, group_of_batch(lease.id, lease.epoch))
         if cause is Cause.ENGINE:
             error = engine_gone(spark, error)
         line = error_line(error)

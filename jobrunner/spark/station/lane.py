@@ -103,13 +103,16 @@ class Lane:
             run = BatchRun(spark, plan, lease)
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
                 made = self._attempt(run, jobs)
-            self._jobs = None
+                self._jobs = None
+                run_s = monotonic() - note.filled_s
+                if isinstance(made, BaseException):
+                    cause = self._failures.cause_of(spark, lease, made)
             if isinstance(made, BaseException):
                 ended = partial(self._failed, note)
                 if keeping.lost:
                     ended("lost", error_line(made))
                 else:
-                    self._failures.set_back(spark, lease, made, monotonic() - note.filled_s, ended)
+                    self._failures.set_back(spark, lease, made, cause, run_s, ended)
                 return
             note.rows, note.commit_s, note.decided_s = made, run.commit_s, monotonic()
             run_s = note.decided_s - note.filled_s

@@ -71,7 +71,7 @@ class Station:
         members = lease.members(0, lease.size)
         self.runs.append(len(members))
         if (error := errors(members)) is not None:
-            self.failures.set_back(None, lease, error, 0.0)
+            self.failures.set_back(None, lease, error, self.failures.cause_of(None, lease, error), 0.0)
             self.failures.wait_out_pause()
             return True
         lease.stage_all("n", [word for one in members for word in (one, "late", b"1", "")], after=0)
@@ -270,7 +270,8 @@ def test_batches_that_fail_beside_each_other_make_one_pause(station, client):
     held = [served.batches.take(1, lease_s=LEASE_S) for _ in range(40)]
     served.stopping.wait = served.stopping.paused.append
     for n, lease in enumerate(held):
-        served.failures.set_back(None, lease, ConnectionError(f"down {n}"), served.clock.ms / 1000)
+        error = ConnectionError(f"down {n}")
+        served.failures.set_back(None, lease, error, Cause.ITEMS, served.clock.ms / 1000)
     assert served.stopping.paused == [], "a lane that pauses holds no batch that it handed back"
     served.failures.wait_out_pause()
     assert 0 < served.stopping.paused[0] <= 1

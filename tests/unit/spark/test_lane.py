@@ -1,0 +1,94 @@
+"""The lane of a driver around one batch; needs no Spark."""
+
+import threading
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from jobrunner.client.batches import Batches
+from jobrunner.client.client import Client
+from jobrunner.errors import BatchLost, StationError
+from jobrunner.etl import Pipeline
+from jobrunner.spark import failures
+from jobrunner.spark.station import lane as lane_module
+from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_log import BatchLog
+from jobrunner.spark.station.batch_run import BatchRun
+from jobrunner.spark.station.gathering import BatchSizes
+from jobrunner.spark.station.lane import Lane
+from jobrunner.spark.ui_names import SparkUsage
+
+QUEUE = "orders/raw"
+
+
+class Jobs(nullcontext[None]):
+    """Of a session that is not there."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+
+    def usage(self) -> SparkUsage:
+        return SparkUsage()
+
+    def cancel_until(self, over: threading.Event) -> None:
+        over.wait(60)
+
+
+@pytest.fixture
+def failing(client: Client, broker: Any, keys: Any, monkeypatch: pytest.MonkeyPatch) -> Lane:
+    """A lane with a batch of three items, for which the function raises."""
+
+    def run(_: BatchRun) -> int:
+        raise StationError("a column is misspelt")
+
+    monkeypatch.setattr(BatchRun, "run", run)
+    monkeypatch.setattr(lane_module, "SparkJobs", Jobs)
+    client.queue(QUEUE).push_many(range(3))
+    pipeline = Pipeline("orders", client)
+    pipeline.spark_sink("raw", max_wait=0, lease=0.3)(lambda df, spark, batch: None)
+    station = pipeline.spark_stations[QUEUE]
+    seen: list[object] = []
+    judged = BatchFailures(
+        station, broker, keys.queue(QUEUE), seen.append, stopping=threading.Event(), over=threading.Event()
+    )
+    lane = Lane(station, client, judged, BatchLog(station, client, seen.append), BatchSizes(station), seen.append)
+    lane.lease = Batches(broker, keys.queue(QUEUE)).take(3, lease_s=60)
+    return lane
+
+
+def test_the_lease_is_renewed_while_spark_is_asked_whether_it_is_alive(
+    failing: Lane, broker: Any, keys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job that asks waits behind those of other batches, for longer than a lease."""
+    renewed = threading.Event()
+    asked: list[bool] = []
+
+    def is_alive(*_: object) -> bool:
+        monkeypatch.setattr(failing.lease, "renew", renewed.set)
+        asked.append(renewed.wait(30))
+        return True
+
+    monkeypatch.setattr(failures, "is_alive", is_alive)
+    failing.run(None, None)  # type: ignore[arg-type]
+    assert asked == [True]
+    assert str(failing._failures.reason).startswith("StationError: a column is misspelt")
+    again = Batches(broker, keys.queue(QUEUE)).take(0, lease_s=60)
+    assert again is None, "it was handed back, for later"
+
+
+def test_a_batch_whose_lease_is_lost_meanwhile_is_not_reported(failing: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = threading.Event()
+
+    def renew() -> None:
+        lost.set()
+        raise BatchLost("another attempt may have begun")
+
+    def is_alive(*_: object) -> bool:
+        monkeypatch.setattr(failing.lease, "renew", renew)
+        return lost.wait(30)
+
+    monkeypatch.setattr(failures, "is_alive", is_alive)
+    monkeypatch.setattr(failing._failures, "set_back", lambda *_: pytest.fail("reported"))
+    failing.run(None, None)  # type: ignore[arg-type]
+    assert lost.is_set()
