@@ -5,7 +5,9 @@ database has the epoch under which each batch was written into each table. Invar
 
 1. rows and record are committed together; an attempt whose epoch is below the recorded one changes nothing;
 2. a later attempt replaces the rows of an earlier one, and a part of a failed batch removes the rows of the whole and
-   records it as superseded, so that a late attempt at the whole is refused, too.
+   records it as superseded, so that a late attempt at the whole is refused, too;
+3. only the call of the sink's function with all rows writes, see `LeftOut`: after a failover another writer may ask for
+   a call without some members, whose rows are in its folder and not in this database.
 
 The record is locked from its update to the commit, so of two attempts at once the second waits for the first.
 """
@@ -60,6 +62,8 @@ def write_sql(
     transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in its memory, let Spark write
     them into a staging table, and insert from that.
     """
+    if not _has_all_rows(batch, (table,)):
+        return
     found = rows if isinstance(rows, pa.Table) else batch.quarantine(rows).toArrow()
     names = [*found.column_names, batch_column]
     if batch_column in found.column_names:
@@ -82,6 +86,9 @@ def sql_transaction(
     the end it renews the lease of the batch and commits. The table jobrunner_batches is created when it is missing.
     Raises BatchLost when a later attempt has written, InvalidOption, StationError for a table that this attempt wrote
     before, and the errors of the database; then nothing was changed.
+
+    When the function is called again after a failover, as another writer needs fewer rows, it rolls back instead: the
+    tables have all rows.
     """
     with _transaction(connect, batch, tables, batch_column) as (cursor, _):
         yield cursor
@@ -96,6 +103,7 @@ def _transaction(
             raise InvalidOption(f"{describe(name)} is no name of a table or column: give one like late, or sales.late")
     if not tables:
         raise InvalidOption("sql_transaction without a table: name each one that it writes to")
+    has_all_rows = _has_all_rows(batch, tables)
     with closing(connect()) as connection:
         statements = _Statements(connection)
         if _is_in_autocommit(connection):
@@ -108,6 +116,9 @@ def _transaction(
                 _begin(connection, cursor, statements, batch, tables, column)
                 yield cursor, statements
                 batch.renew()
+            if not has_all_rows:
+                _roll_back(connection)
+                return
             connection.commit()
             for table in tables:
                 batch.note_written(_place(table))
@@ -123,6 +134,12 @@ def _transaction(
         except BaseException:
             _roll_back(connection)
             raise
+
+
+def _has_all_rows(batch: "SinkBatch", tables: tuple[str, ...]) -> bool:
+    """Whether this call of the sink's function has the rows for these tables; else an earlier or a later one has."""
+    found = [batch.left_out.fits(batch.named(_place(table)), frozenset()) for table in tables]
+    return all(found)
 
 
 def _names_column(reason: str, column: str) -> bool:

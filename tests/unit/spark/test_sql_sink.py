@@ -164,6 +164,29 @@ def test_several_tables_in_one_transaction(database):
     assert database.rows() == database.rows("select * from sums") == [(3, "a")]
 
 
+@pytest.mark.parametrize("by_cursor", [False, True])
+def test_a_second_call_of_the_sink_for_another_writer_takes_no_rows_away(database, by_cursor):
+    """After a failover `write_batch` finds rows of a member in its folder, and asks for a call without that member."""
+    marker = "?" if database.is_sqlite else "%s"
+    attempt = SinkBatch(id="b1", epoch=1, supersedes=(), size=2)
+
+    def sink(rows):
+        attempt.left_out.fits("/path", frozenset({"m1"}))
+        if not by_cursor:
+            write_sql(rows, attempt, database.connect, "late")
+            return
+        with sql_transaction(database.connect, attempt, "late") as cursor:
+            for n in rows["n"].to_pylist():
+                cursor.execute(f"insert into late values ({marker}, {marker})", (n, "b1"))
+
+    sink(numbers(1, 2))
+    assert attempt.left_out.next_run()
+    sink(numbers(2))
+    assert not attempt.left_out.next_run()
+    assert database.rows() == [(1, "b1"), (2, "b1")]
+    assert sum(attempt.written) == (0 if by_cursor else 2)
+
+
 def test_of_two_attempts_at_once_the_later_epoch_counts(database):
     """The zombie has written and not committed when the next attempt begins; then the other way round."""
     for name, first, second in (("a", 1, 2), ("b", 2, 1)):
