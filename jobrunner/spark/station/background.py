@@ -54,8 +54,8 @@ class SparkJobs:
         self._named.close()
         with suppress(Exception):  # the engine is gone, and its tags with it
             self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
-        if is_of_spark(error) and self._watch.error is not None:
-            raise SparkTaskError(self._watch.error) from error
+        if error is not None and is_of_spark(error) and (text := self._watch.error_of(error)) is not None:
+            raise SparkTaskError(text) from error
 
     def cancel_until(self, over: threading.Event, timeout_s: float | None = None) -> None:
         """Cancels the jobs, also those that start later, until `over` is set; the thread that waits for them gets an

@@ -5,27 +5,35 @@ repeats an error of a row. The error of a task can be read only in the JVM of th
 tried as often as Spark is set to.
 """
 
+import re
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from jobrunner.spark.failures import comes_again
+from jobrunner.spark.running import text_of
 
 _FIRST_S = 0.2
 _LONGEST_S = 1.0
 _GROWTH = 1.3
 """A failure of a long job may be seen a little later: each look is some calls into the JVM."""
 _FAILURES_READ = 3
+_OVER = ("SUCCEEDED", "FAILED")
+_CANCELLED_JOB = re.compile(r"\bJob (\d+) cancelled\b")
+_DEEPEST = 20
+"""Causes of an error of Java that are read: one may be its own."""
 
 
 class TaskWatch:
-    """Polls the jobs with a tag from a thread while its `with` block runs, and cancels one whose task failed for good.
-    `error` is what the task failed with, then."""
+    """Polls the jobs with a tag from a thread, and cancels each whose task failed for good."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
-        self.error: str | None = None
+        self.errors: dict[int, str] = {}
+        """By the jobs that were cancelled, what a task of each failed with."""
+        self._judged: set[tuple[int, int]] = set()
         self._tag = tag
         self._over = threading.Event()
         self._context: Any = getattr(spark, "_jsparkSession", None) and spark.sparkContext
@@ -40,27 +48,40 @@ class TaskWatch:
         """Ends the polls; returns at once."""
         self._over.set()
 
+    def error_of(self, error: BaseException) -> str | None:
+        """What a task failed with, if `error` says that its job was cancelled here. A function may have caught that of
+        an earlier job, and raise another one."""
+        jobs = (int(one) for text in _texts(error) for one in _CANCELLED_JOB.findall(text))
+        return next((self.errors[job] for job in jobs if job in self.errors), None)
+
     def _run(self) -> None:
         wait_s = _FIRST_S
         while not self._over.wait(wait_s):
             with suppress(Exception):  # a job that ended meanwhile, a JVM that is gone: the caller meets that itself
-                if self._found():
-                    return
+                self._look()
             wait_s = min(_GROWTH * wait_s, _LONGEST_S)
 
-    def _found(self) -> bool:
+    def _look(self) -> None:
         scala = self._context._jsc.sc()  # noqa: SLF001 - Python's tracker knows no tags
         tracker = scala.statusTracker()
         for job in tracker.getJobIdsForTag(self._tag):
             info = tracker.getJobInfo(job)
-            for stage in info.get().stageIds() if info.isDefined() else ():
+            if not info.isDefined() or job in self.errors or info.get().status().name() in _OVER:
+                continue
+            for stage in info.get().stageIds():
                 found = tracker.getStageInfo(stage)
                 if found.isDefined() and found.get().numFailedTasks():
-                    self.error = self._error_of(scala, stage, found.get().currentAttemptId())
-                    if self.error is not None:
-                        scala.cancelJob(job)
-                        return True
-        return False
+                    self._judge(scala, job, stage, found.get().currentAttemptId())
+
+    def _judge(self, scala: Any, job: int, stage: int, attempt: int) -> None:
+        """A later job may reuse a stage of one that was cancelled: that attempt of the stage says nothing about it."""
+        if (stage, attempt) in self._judged:
+            return
+        error = self._error_of(scala, stage, attempt)
+        if error is not None:
+            self._judged.add((stage, attempt))
+            self.errors[job] = error
+            scala.cancelJob(job)
 
     def _error_of(self, scala: Any, stage: int, attempt: int) -> str | None:
         api = self._context._jvm.org.apache.spark.status.api.v1  # noqa: SLF001
@@ -72,3 +93,15 @@ class TaskWatch:
             if text.isDefined() and comes_again(text.get()):
                 return str(text.get())
         return None
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """The messages of an error of Spark and of its causes, which PySpark leaves out."""
+    yield text_of(error)
+    with suppress(Exception):  # Java has ended
+        java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+        for _ in range(_DEEPEST):
+            if java is None:
+                return
+            yield str(java.getMessage())
+            java = java.getCause()

@@ -11,7 +11,6 @@ import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
-from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
@@ -20,7 +19,6 @@ from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
 from jobrunner.spark.station import batch_failures
-from jobrunner.spark.station.background import SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures, CircuitBreaker
 from jobrunner.spark.station.exactly_once import write_folder
 from jobrunner.spark.station.sink_batch import SinkBatch
@@ -529,16 +527,6 @@ def test_when_everything_fails_the_driver_pauses_longer_and_longer():
     assert max(pauses) == 60
     breaker.succeeded()
     assert breaker.failed() == 0
-
-
-@pytest.mark.parametrize("kind", [Py4JError, PythonException])
-def test_a_job_that_the_watch_cancelled_fails_with_the_error_of_its_task(kind):
-    jobs = SparkJobs(SparkSession.__new__(SparkSession), "tag")
-    jobs._watch.error = "Traceback (most recent call last):\n  File x\nValueError: bad\n"
-    with pytest.raises(SparkTaskError, match="ValueError: bad"):
-        jobs.__exit__(kind, kind("[SPARK_JOB_CANCELLED] Job 4 cancelled"))
-    jobs.__exit__(KeyError, KeyError("of the user"))
-    jobs.__exit__(None, None)
 
 
 REFUSED = ServerRefused("no rights to one queue")
