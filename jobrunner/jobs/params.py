@@ -52,6 +52,11 @@ class ParametersMeta(msgspec.StructMeta):
         def __getattr__(cls, name):  # noqa: N805
             raise no_attribute(cls, f"job class {cls.__name__}", name)
 
+        def __setattr__(cls, name, value):  # noqa: N805
+            if name == "__dataclass_params__":  # the first attribute that @dataclass sets; the next is read-only
+                raise UsageError(f"job class {cls.__name__} needs no @dataclass: a Job is one by itself; remove it")
+            super().__setattr__(name, value)
+
         def __call__(cls, *args, **kwargs):  # noqa: N805
             try:
                 return super().__call__(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import inspect
 import pickle
@@ -443,6 +444,17 @@ def test_run_may_be_inherited_and_have_defaults() -> None:
     class Derived(Base): ...
 
     assert Derived(x=1).run() is False
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen": True}, {"slots": True}])
+def test_a_dataclass_over_a_job_is_refused(options: dict[str, bool]) -> None:
+    class Send(Job):
+        to: str
+
+        def run(self) -> None: ...
+
+    with pytest.raises(UsageError, match=r"job class Send needs no @dataclass: .* remove it"):
+        dataclasses.dataclass(**options)(Send)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("method", ["__init__", "__new__"])
