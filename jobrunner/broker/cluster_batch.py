@@ -24,7 +24,7 @@ from jobrunner.broker.redis_errors import (
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import Address
 from jobrunner.clock import since_boot
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 
 _MOST_HOPS = 8
 _AWAY = "non local key"
@@ -113,6 +113,8 @@ class ClusterBatch:
         self._cluster.failed(group.address, error.__cause__ or error)
         was_sent = isinstance(error, OutcomeUnknown)
         may_go_again = isinstance(error, ServerUnavailable) or (was_sent and may_repeat(group.calls))
+        if isinstance(error, ServerRefused):  # until it knows the user, it is away: others wait for it as for such one
+            error = ServerUnavailable(str(error))
         for part in group.parts:
             if may_go_again and not part.call.everywhere:
                 self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error

@@ -296,4 +296,4 @@ def test_of_what_was_sent_and_is_refused_then_the_outcome_is_unknown(cluster: Cl
     assert not parts.open
     unknown, refused = parts.replies()
     assert isinstance(unknown, OutcomeUnknown)
-    assert isinstance(refused, ServerRefused)
+    assert isinstance(refused, ServerUnavailable)

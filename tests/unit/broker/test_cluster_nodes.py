@@ -113,7 +113,7 @@ def test_a_node_that_failed_and_answers_is_asked_at_once_and_one_that_is_down_is
 def test_a_node_that_refuses_the_user_keeps_nobody_from_the_others(is_async: bool) -> None:
     """Users are known to each node by itself. The replies of all others were lost: reserves became leases that nobody
     knew, and what was enqueued was called refused."""
-    cluster, refused = renewable(Nodes({LEFT: MAP, RIGHT: MAP})), ServerRefused("invalid username-password pair")
+    cluster = renewable(Nodes({LEFT: MAP, RIGHT: MAP}))
 
     class Node:
         def __init__(self, endpoint: Endpoint) -> None:
@@ -121,7 +121,7 @@ def test_a_node_that_refuses_the_user_keeps_nobody_from_the_others(is_async: boo
 
         def replies(self, calls: Any) -> list[Any]:
             if self.refuses:
-                raise refused
+                raise ServerRefused("the server refused this user")
             return [b"y"] * len(calls)
 
         def close(self) -> None: ...
@@ -146,7 +146,10 @@ def test_a_node_that_refuses_the_user_keeps_nobody_from_the_others(is_async: boo
 
     found = asyncio.run(ask())
 
-    assert found == [refused if slot_of(line.waiting) < 8192 else b"y" for line in LINES]
+    of_left = [slot_of(line.waiting) < 8192 for line in LINES]
+    assert [isinstance(one, ServerUnavailable) for one in found] == of_left, "as of a node that is away"
+    assert [str(one) == "the server refused this user" for one in found] == of_left
+    assert [one == b"y" for one in found] == [not one for one in of_left]
     assert cluster.has_failed(LEFT), "the map may have changed"
 
 
