@@ -125,7 +125,7 @@ class ClusterBatch:
 
     def give_up(self, error: JobrunnerError) -> None:
         """Ends the batch when the time is up: open calls have failed, and of one that was sent and must be answered the
-        outcome is unknown. Raises the first error when no call was answered."""
+        outcome is unknown. Raises the first error when no call was answered, nor lost its answer."""
         failed, self._open = self._open, []
         errors = [_given_up(part, error) for part in failed]
         if not self._answered:
@@ -190,7 +190,7 @@ class ClusterBatch:
         return True
 
     def _settle(self, part: _CallPart, reply: Any) -> None:
-        self._answered += not isinstance(reply, JobrunnerError)
+        self._answered += not isinstance(reply, JobrunnerError) or isinstance(reply, OutcomeUnknown)
         reply = reply if part.sent_at is None else told_again(part.call, reply)
         index = part.index
         if part.places:

@@ -164,6 +164,18 @@ def test_when_nothing_was_answered_the_error_is_raised(cluster: Cluster) -> None
         parts.give_up(ServerUnavailable("the time is up"))
 
 
+def test_what_was_sent_to_one_node_is_not_called_unsent_for_that_the_others_are_away(cluster: Cluster) -> None:
+    """A worker did not look for the leases of a lost reserve then, so that their tasks waited for the lease to end."""
+    parts = ClusterBatch([leases.reserve(line, 1, token="a") for line in LINES], cluster, None)
+    for group in parts.groups():
+        parts.failed(group, OutcomeUnknown("broke") if group.address == LEFT else ServerUnavailable("gone"))
+
+    parts.give_up(ServerUnavailable("the time is up"))
+
+    kinds = [OutcomeUnknown if slot_of(line.waiting) < 8192 else ServerUnavailable for line in LINES]
+    assert [type(one) for one in parts.replies()] == kinds
+
+
 def test_a_connection_that_broke_during_what_may_not_be_repeated_ends_it(cluster: Cluster) -> None:
     parts = ClusterBatch([leases.reserve(LINES[0], 1, token="a")], cluster, None)
     (group,) = parts.groups()
