@@ -46,7 +46,7 @@ class Coordinator:
 
     def __init__(
         self, broker: Broker, keys: Keys, worker_id: str, times: LeaderTimes, *, served: Collection[str],
-        cron: PeriodicTicks,
+        cron: PeriodicTicks, reserves: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -61,7 +61,7 @@ class Coordinator:
         self._death_events = DeathEvents(broker, keys)
         budget, unused_ms = ScanBudget(), round(times.forget_queues_s * 1000)
         flows, batches = FlowRecovery(broker, keys), BatchRecovery(broker, keys)
-        maintenance = QueueMaintenance(broker, keys, times.sweep_s, served, self._server_now_ms)
+        maintenance = QueueMaintenance(broker, keys, times.sweep_s, served, self._server_now_ms, reserves)
         sampler = StatsSampler(broker, keys, budget)
         unused = self._unused_queues = UnusedQueues(
             broker, keys, budget, unused_ms, self._server_now_ms,

@@ -26,17 +26,19 @@ class QueueMaintenance:
     """A maintenance task of the leader: maintains each queue when it is due, as the leader's scan or the maintenance
     before predicted. Instants are the server's, by `now_ms`.
 
-    The queues that its own worker serves are left out: each of its reserves maintains them.
+    The queues that its own worker serves are left out while that `reserves`: each of its reserves maintains them.
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, every_s: float, served: Collection[str], now_ms: Callable[[], float]
-    ) -> None:
+        self, broker: Broker, keys: Keys, every_s: float, served: Collection[str], now_ms: Callable[[], float],
+        reserves: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._every_s = every_s
         self._served = frozenset(served)
         self._now_ms = now_ms
+        self._reserves = reserves
         self._due: dict[str, float] = {}
         self._line: list[tuple[float, str]] = []
         """A heap; an entry that differs from `_due` is stale."""
@@ -44,9 +46,10 @@ class QueueMaintenance:
     def take(self, found: ScanReply) -> None:
         """Takes in the result of a scan. Queues that were due already keep their place in the heap."""
         now_ms = self._now_ms()
+        left_out = self._served if self._reserves() else frozenset()
         for name, at_ms in found.due.items():
             known = self._due.get(name)
-            if name not in self._served and (known is None or (known > now_ms and known != at_ms)):
+            if name not in left_out and (known is None or (known > now_ms and known != at_ms)):
                 self._expect(name, max(at_ms, now_ms))
 
     def step(self) -> float:

@@ -20,6 +20,7 @@ from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.coordinator.scan import Interval, ScanBudget
+from jobrunner.errors import JobrunnerError
 
 _AT_ONCE = 100
 _OF_A_TURN = 1000
@@ -169,9 +170,19 @@ class DeathEvents:
     def _tell_dead(self, dead: Mapping[str, int]) -> None:
         if self._told is None:
             self._told = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
+        refused = None
         for name, total in dead.items():
-            if total != self._told.get(name, 0):
-                self._told[name] = self._tell_of(self._keys.queue(name), total, total - self._told.get(name, 0))
+            told = self._told.get(name, 0)
+            if total == told:
+                continue
+            try:
+                self._told[name] = self._tell_of(self._keys.queue(name), total, total - told)
+            except JobrunnerError as error:
+                if self._broker.is_away(error):
+                    raise
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def _tell_of(self, queue: QueueKeys, total: int, grown: int) -> int:
         """Writes events of deaths; returns how many deaths of the queue are reported then."""

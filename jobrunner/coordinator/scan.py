@@ -100,9 +100,12 @@ class LeaderScan:
         with self._thrift.spending():
             for _ in range(_SLICES_OF_A_TURN):
                 self._cursor, names = self._broker.run(registered(self._keys, self._cursor))
-                self._look(names, with_workers=False)
+                try:
+                    self._look(names, with_workers=False)
+                finally:
+                    if not self._cursor:
+                        self._totals, self._totals_of_round = self._totals_of_round, {}
                 if not self._cursor:
-                    self._totals, self._totals_of_round = self._totals_of_round, {}
                     return self._rounds.every_s
         return self._thrift.pause
 

@@ -180,6 +180,7 @@ class Assembly:
             self._broker, self._keys, self._worker_id,
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
             served=tasks.rotation.queues,
+            reserves=lambda: fetcher.reserves,
             cron=PeriodicTicks(self._broker, self._keys, self._inline, self._stats.late_ticks.append),
         )  # fmt: skip
         identity = self._identity(queues)

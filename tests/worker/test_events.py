@@ -20,7 +20,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.records import DeathEvents
 from jobrunner.coordinator.scan import LeaderScan
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, ServerRefused
 from jobrunner.events import KINDS
 from tests.support.waiting import wait_for
 
@@ -140,6 +140,21 @@ def test_each_death_is_told_once_whoever_leads(current: Client, watch: Callable[
 
     died = events_of(current, "task_died", "tasks_died")
     assert died == [("task_died", "q", "boom", "1", "kept")] * 4
+
+
+def test_a_queue_whose_deaths_cannot_be_read_keeps_no_others_untold(
+    current: Client, watch: Callable[[], None], raw: Any, keys: Keys
+) -> None:
+    for queue in ("q", "shop/raw", "shop/odd"):
+        kill(current, 1, queue)
+    raw.delete(keys.queue("q").deaths)
+    raw.set(keys.queue("q").deaths, "no list")
+
+    for _ in range(2):
+        with pytest.raises(ServerRefused, match="WRONGTYPE"):
+            watch()
+
+    assert sorted(queue for _, queue, *_ in events_of(current, "task_died")) == ["shop/odd", "shop/raw"]
 
 
 def test_many_deaths_at_once_are_counted(current: Client, watch: Callable[[], None], raw: Any, keys: Keys) -> None:

@@ -431,6 +431,27 @@ def test_a_queue_that_refuses_its_tasks_keeps_no_others_from_going_back(
         gate.set()
 
 
+@pytest.mark.parametrize("is_stuck", [True, False], ids=["stuck", "stopped"])
+def test_an_attempt_that_ended_is_never_handed_back_as_if_it_had_not(
+    start: Start, current: Client, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
+) -> None:
+    """It ends behind the last turn of the fetch loop, which may not have stopped in time."""
+    worker = start(queues=["w"], concurrency=1)
+    gated.enqueue("last")
+    wait_for(lambda: order == ["last"])
+    loop, finished = worker._parts.fetcher.loop, worker._parts.tasks.finished
+    assert loop.stop()
+    gates["last"].set()
+    wait_for(lambda: finished)
+    monkeypatch.setattr(loop, "stop", lambda *_: not is_stuck)
+
+    worker.stop(grace=0)
+
+    counts = current.queue("w").counts()
+    assert (counts["waiting"], counts["pending"]) == (0, 1 if is_stuck else 0)
+    assert current.queue("w").totals().get("succeeded", 0) == (0 if is_stuck else 1)
+
+
 def test_a_module_that_cannot_be_loaded_starts_nothing(current: Client) -> None:
     before = set(threading.enumerate())
     with pytest.raises(ModuleNotLoadable, match="no_such_module"):

@@ -266,6 +266,11 @@ class Fetcher:
         return is_plain and self._may_reserve and self._prefetch.runs_soon(count)
 
     @property
+    def reserves(self) -> bool:
+        """Whether it takes tasks when there are any: not while it rests or every slot has its task."""
+        return self._wanted(self._executor.backlog) > 0
+
+    @property
     def _may_reserve(self) -> bool:
         return self.reserving and not self.resting
 

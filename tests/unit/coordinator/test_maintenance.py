@@ -9,11 +9,13 @@ import structlog
 
 from jobrunner import Client, Item
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.server import eviction_policy
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
+from jobrunner.errors import ServerRefused
 from tests.support.clock import Clock
 from tests.support.server import Server
 
@@ -22,7 +24,10 @@ class Swept:
     """Runs the maintenance task after a scan."""
 
     def __init__(self, broker: Broker, keys: Keys, clock: Clock) -> None:
-        self._sweep = QueueMaintenance(broker, keys, every_s=5.0, served=["served"], now_ms=lambda: clock.ms or 0)
+        self.reserves = True
+        self._sweep = QueueMaintenance(
+            broker, keys, every_s=5.0, served=["served"], now_ms=lambda: clock.ms or 0, reserves=lambda: self.reserves
+        )
         self._look = LeaderScan(broker, keys, 0.0, [self._sweep.take], ScanBudget(1000.0))
 
     def step(self) -> float:
@@ -42,6 +47,41 @@ def test_due_tasks_of_a_queue_nobody_serves_become_waiting(sweep: Swept, client:
     clock.advance(10_000)
     sweep.step()
     assert client.queue("lonely").ids("waiting")
+
+
+def test_a_queue_of_its_own_worker_is_looked_after_while_that_takes_no_tasks(
+    sweep: Swept, client: Client, clock: Clock
+) -> None:
+    client.queue("served").push("x", in_=10)
+    clock.advance(10_000)
+    sweep.step()
+    assert client.queue("served").ids("scheduled"), "the next reserve does it"
+
+    sweep.reserves = False
+    sweep.step()
+    assert client.queue("served").ids("waiting")
+
+
+def test_a_scan_that_fails_keeps_no_deleted_queue_in_its_list(
+    broker: Broker, keys: Keys, client: Client, raw: redis.Redis
+) -> None:
+    def refused(_: ScanReply) -> None:
+        raise ServerRefused("a damaged key")
+
+    scan = LeaderScan(broker, keys, 0.0, [refused], ScanBudget(1000.0))
+    scan._looks.every_s = 3600.0  # of busy queues: it would end each turn in front of the round
+    for queue in ("gone", "good"):
+        client.queue(queue).push("x")
+    for _ in range(2):
+        with pytest.raises(ServerRefused):
+            scan.step()
+    assert set(scan.queues) == {"gone", "good"}
+
+    raw.srem(keys.queues, "gone")
+    for _ in range(2):
+        with pytest.raises(ServerRefused):
+            scan.step()
+    assert set(scan.queues) == {"good"}
 
 
 def test_ended_leases_of_a_queue_nobody_serves_go_back(sweep: Swept, client: Client, clock: Clock) -> None:
