@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import tasks
-from jobrunner.broker.keys import Keys, check_id, check_tag
+from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_tag
 from jobrunner.clock import unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.errors import InvalidName, InvalidOption, ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.payload_store.reference import ObjectOwner, owner_of, refers_to
 from jobrunner.payload_store.store import PayloadStore
@@ -68,21 +68,29 @@ def sweep(
 
 
 def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[str]:
-    """Those of these objects that their tasks do not refer to. Raises ServerError."""
+    """Those of these objects that their tasks do not refer to. Where the server does not say, as for a damaged task or
+    with a node that is away, they count as used. Raises ServerError when it is away as a whole."""
     by_tag: dict[str, list[tuple[str, str]]] = {}
     for key in objects:
         if (owner := owned(key)) is not None:
             by_tag.setdefault(owner.tag, []).append((key, owner.task_id))
     unused: list[str] = []
     for tag, some in by_tag.items():
-        queue = keys.queue(tag)
-        if broker.run(tasks.how_many_exist(queue, [task_id for _, task_id in some])):  # usually none: one command then
-            found = broker.run_many([tasks.stored_payload(queue, task_id) for _, task_id in some])
-            pairs = zip(some, found, strict=True)
-            unused += [key for (key, _), (raw, encoding) in pairs if not refers_to(raw, encoding, key)]
-        else:
-            unused += [key for key, _ in some]
+        try:
+            unused += _unused_of(broker, keys.queue(tag), some)
+        except ServerError as error:
+            if broker.is_away(error):
+                raise
+            _log.warning("it is not known whether objects are used", tag=tag, objects=len(some), error=str(error))
     return unused
+
+
+def _unused_of(broker: Broker, queue: QueueKeys, some: Sequence[tuple[str, str]]) -> list[str]:
+    if not broker.run(tasks.how_many_exist(queue, [task_id for _, task_id in some])):  # as usual: one command then
+        return [key for key, _ in some]
+    found = broker.run_many([tasks.stored_payload(queue, task_id) for _, task_id in some])
+    pairs = zip(some, found, strict=True)
+    return [key for (key, _), (raw, encoding) in pairs if not refers_to(raw, encoding, key)]
 
 
 def owned(key: str) -> ObjectOwner | None:

@@ -555,6 +555,19 @@ def test_objects_of_all_partitions_are_deleted_when_their_tasks_are_gone(
     assert objects(folder) == []
 
 
+def test_a_damaged_task_keeps_no_objects_of_other_queues(connect: Connect, folder: Path, raw: redis.Redis) -> None:
+    client = connect()
+    damaged, other = brief.enqueue(text=LARGE), brief.using(queue="others").enqueue(text=LARGE)
+    raw.rename(key := keys_of(client).queue("stored").task(damaged.id), "aside")
+    raw.set(key, "no hash")
+    client.queue("others").purge("waiting")
+    task_gone(client, other.id)
+
+    assert sweep_now(client) == SweepResult(objects=2, young=0, used=1, unused=1)
+
+    assert [path.parent.name for path in objects(folder)] == ["tag=stored"]
+
+
 def test_the_object_of_a_task_that_is_kept_for_a_waiting_client_is_deleted_a_little_later(
     connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
