@@ -127,6 +127,8 @@ def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> st
 
 
 def _next_of(job: PeriodicRecord) -> str:
+    if job.problem:
+        return "unknown: its queue cannot be read"
     if not job.enabled:
         return "disabled"
     return when(job.next) if job.served else "no worker knows it"

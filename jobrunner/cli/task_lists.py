@@ -109,24 +109,28 @@ def _instant(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class FoundTasks:
-    """The tasks of a list; `are_cut` says that more match."""
+    """The tasks of a list; `are_cut` says that more match. `problems`: queues that were not searched, and why."""
 
     records: list[TaskRecord]
     are_cut: bool
+    problems: dict[str, str]
 
 
 def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> FoundTasks:
     """The first `limit` tasks that match, read to the end of all states; a terminal sees how far the search is."""
+    problems: dict[str, str] = {}
     with searching(client, wanted) as tell:
         if wanted.state in LATEST_FIRST:
-            found = _latest(client, wanted, hides, tell)
+            found = _latest(client, wanted, hides, tell, problems)
         else:
-            found = _in_line(client, wanted, limit + 1, hides, tell)
+            found = _in_line(client, wanted, limit + 1, hides, tell, problems)
         rows = list(islice(found, limit + 1))
-    return FoundTasks(_records(client, rows[:limit]), are_cut=len(rows) > limit)
+    return FoundTasks(_records(client, rows[:limit]), are_cut=len(rows) > limit, problems=problems)
 
 
-def _latest(client: Client, wanted: Filter, hides: Redaction, tell: Callable[[int], None]) -> Iterator[TaskRow]:
+def _latest(
+    client: Client, wanted: Filter, hides: Redaction, tell: Callable[[int], None], problems: dict[str, str]
+) -> Iterator[TaskRow]:
     searched = 0
 
     def examined(count: int) -> None:
@@ -134,17 +138,19 @@ def _latest(client: Client, wanted: Filter, hides: Redaction, tell: Callable[[in
         searched += count
         tell(searched)
 
-    return latest(client, wanted, redaction=hides, examined=examined)
+    return latest(client, wanted, redaction=hides, examined=examined, unread=problems.update)
 
 
 def _in_line(
-    client: Client, wanted: Filter, limit: int, hides: Redaction, tell: Callable[[int], None]
-) -> Iterator[TaskRow]:
+    client: Client, wanted: Filter, limit: int, hides: Redaction, tell: Callable[[int], None],
+    problems: dict[str, str],
+) -> Iterator[TaskRow]:  # fmt: skip
     found, onward = 0, ""
     while found < limit:
         count = min(limit - found, _ROWS_AT_ONCE)
         page = search(client, wanted, after=onward, limit=count, budget_s=_BUDGET_S, redaction=hides)
         found += len(page.tasks)
+        problems.update(page.problems)
         yield from page.tasks
         onward = page.onward
         tell(page.searched)
@@ -190,6 +196,8 @@ def show_list(
 ) -> None:
     """Answers with tasks, a row each, or says that there are none."""
     records = found.records
+    for name, problem in found.problems.items():
+        talk(f"queue {name} cannot be read: {problem}")
     if shared.as_json:
         answer_json([task_value(record, hides) for record in records])
     elif records:

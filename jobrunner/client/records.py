@@ -15,7 +15,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import list_workers
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import is_shard, whole_queue
-from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.operation import EachReply, Operation, ask
 from jobrunner.clock import from_ms
 from jobrunner.errors import UnknownJob
 from jobrunner.formatting import describe, listed
@@ -130,6 +130,9 @@ class PeriodicRecord:
     """Whether its ticks fire; someone may have switched it off."""
     recent: tuple[PeriodicTick, ...] = ()
     """The last 20 ticks, the latest first; a leader of 0.1.0 does not write its ticks down."""
+    problem: str = ""
+    """Why its ticks cannot be read, as of a queue on a node of a cluster that is away: they are as those of a job that
+    never fired."""
 
 
 def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
@@ -158,7 +161,7 @@ def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:
         server_time(),
     ]
     readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
-    states = yield [leader_calls.periodic_state(keys.queue(one.queue), one.name) for one in readable]
+    states = yield EachReply([leader_calls.periodic_state(keys.queue(one.queue), one.name) for one in readable])
     return [
         _periodic(one, state, from_ms(now_ms), served=now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS)
         for one, state in zip(readable, states, strict=True)
@@ -219,9 +222,10 @@ def _types(said: str | None) -> tuple[str, ...] | None:
 
 
 def _periodic(
-    definition: PeriodicDefinition, state: Mapping[str, bytes], now: datetime, *, served: bool
+    definition: PeriodicDefinition, found: Mapping[str, bytes] | Exception, now: datetime, *, served: bool
 ) -> PeriodicRecord:
     schedule = definition.parsed()
+    state: Mapping[str, bytes] = {} if isinstance(found, Exception) else found
     last_ms, fired, skipped = (whole(state.get(name)) for name in ("last", "fired", "skipped"))
     counted_from = from_ms(last_ms) if last_ms else None
     return PeriodicRecord(
@@ -238,6 +242,7 @@ def _periodic(
         served=served,
         enabled="disabled" not in state,
         recent=_ticks(state.get("recent", b"")),
+        problem=str(found) if isinstance(found, Exception) else "",
     )
 
 

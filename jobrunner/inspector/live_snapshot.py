@@ -33,7 +33,7 @@ from jobrunner.inspector.snapshot import (
     shown_url,
     views_and_shards,
 )
-from jobrunner.inspector.stats import by_job, by_queue
+from jobrunner.inspector.stats import by_queue, jobs_of, read_window
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.inspector.task_rows import TaskRow, some_lines
 
@@ -220,8 +220,9 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
 
 
 def recent_failures(client: Client) -> dict[tuple[str, str], int]:
-    """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, with a large reply."""
-    return failures_by_job(by_job(client, since=_RECENTLY))
+    """Attempts that failed in the last quarter of an hour, by job and queue; none while the node of a cluster that has
+    the statistics is away. One round trip, with a large reply."""
+    return failures_by_job(jobs_of(read_window(client, _RECENTLY, "minute", may_lack=True)))
 
 
 def failures_by_job(jobs: Iterable[JobStats]) -> dict[tuple[str, str], int]:
@@ -271,7 +272,7 @@ class LiveRates:
 
 def live_rates_of(client: Client) -> LiveRates:
     """Live rates whose courses begin with the last quarter of an hour, minute by minute. Raises ServerError."""
-    found = by_queue(client, since=_RECENTLY + timedelta(minutes=1))
+    found = by_queue(client, since=_RECENTLY + timedelta(minutes=1), may_lack=True)
     return LiveRates({name: [left / _MINUTE_S for left in one.course[:-1]] for name, one in found.items()})
 
 

@@ -14,6 +14,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -22,7 +23,7 @@ from jobrunner.broker.calls.search import SearchChunk, search_state, state_size
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, perf_counter
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.inspector import task_rows
 from jobrunner.inspector.search_filter import Filter, match_of, without_hidden
 from jobrunner.inspector.shards import with_shards
@@ -41,6 +42,9 @@ _MOST_CALLS = 20
 _FEW = 8
 _LONGEST_ID = 300
 
+Problems: TypeAlias = tuple[tuple[str, str], ...]
+"""Queues that were not searched, and why: they cannot be counted, as the node of a cluster that has them is away."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage:
@@ -53,6 +57,7 @@ class SearchPage:
     onward: str
     timed_out: bool
     """Whether the time was up before the page was full: not finished, whatever was found."""
+    problems: Problems = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def search(
     """
     if order not in ("", *ORDERS):
         raise InvalidOption(f"order={order!r}: give one of {', '.join(ORDERS)}, or nothing")
-    lines = _lines(client, wanted)
+    lines, problems = _counted(client, wanted)
     at, here = _position(lines, wanted, after)
     ends = perf_counter() + budget_s  # of the search: to count 2,000 queues takes as long as that
     found: list[TaskRow] = []
@@ -117,8 +122,9 @@ def search(
     total = sum(line.size for line in lines)
     searched = min(sum(line.size for line in lines[:at]) + (here.read if here else 0), total)
     onward = _write_cursor(here or _Cursor(lines[at].state, lines[at].queue)) if at < len(lines) else ""
+    is_late = bool(onward) and len(found) < limit
     return SearchPage(
-        tasks=found, searched=searched, total=total, onward=onward, timed_out=bool(onward) and len(found) < limit
+        tasks=found, searched=searched, total=total, onward=onward, timed_out=is_late, problems=problems
     )
 
 
@@ -137,11 +143,15 @@ def matching(client: Client, wanted: Filter, redaction: Redaction | None = None)
 
 
 def latest(
-    client: Client, wanted: Filter, *, redaction: Redaction | None = None, examined: Callable[[int], None] | None = None
-) -> Iterator[TaskRow]:
+    client: Client, wanted: Filter, *, redaction: Redaction | None = None,
+    examined: Callable[[int], None] | None = None, unread: Callable[[Problems], object] | None = None,
+) -> Iterator[TaskRow]:  # fmt: skip
     """All dead or finished tasks that match, of all queues and shards together the latest first, read when they are
-    asked for, as by `matching`. `examined` is called with how many tasks each call has examined."""
-    lines = _lines(client, wanted)
+    asked for, as by `matching`. `examined` is called with how many tasks each call has examined; `unread` with the
+    `problems` of `search`, which are raised without it."""
+    lines, problems = _counted(client, wanted, is_strict=unread is None)
+    if unread is not None:
+        unread(problems)
     each = max(EXAMINED_AT_ONCE // max(len(lines), 1), _FEW)  # payloads of all lines are in memory at once
 
     def of_line(line: _Stretch) -> Iterator[TaskRow]:
@@ -159,18 +169,29 @@ def total_of(client: Client, wanted: Filter) -> int:
 
 
 def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
-    """The lines to search, in order; empty ones are left out."""
+    """The lines to search, in order; empty ones are left out. Raises for one of a few that cannot be counted."""
+    return _counted(client, wanted, is_strict=True)[0]
+
+
+def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tuple[list[_Stretch], Problems]:
+    """The same, and the queues that cannot be counted. Raises when none can be."""
     names = sorted(with_shards(client, [wanted.queue] if wanted.queue else None))
     states = [wanted.state] if wanted.state else _states(wanted)
-    keys = [keys_of(client).queue(name) for name in names]
-    if len(keys) * len(states) <= _FEW:
-        calls = [state_size(one, state, match_of(wanted)) for state in states for one in keys]
-        sizes = broker_of(client).run_many(calls)
-    else:
-        stands = [stand for some in broker_of(client).run_many(bulk_counts(keys)) for stand in some]
-        sizes = [_size(stand, state) for state in states for stand in stands]
     pairs = [(state, name) for state in states for name in names]
-    return [_Stretch(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
+    keys = {name: keys_of(client).queue(name) for name in names}
+    sizes: list[Any]
+    if len(pairs) <= _FEW:
+        calls = [state_size(keys[name], state, match_of(wanted)) for state, name in pairs]
+        sizes = broker_of(client).run_many(calls) if is_strict else broker_of(client).run_each(calls)
+    else:
+        stands = [stand for some in broker_of(client).run_many(bulk_counts(list(keys.values()))) for stand in some]
+        sizes = [_size(stand, state) for state in states for stand in stands]
+    problems = {name: str(size) for (_, name), size in zip(pairs, sizes, strict=True) if not isinstance(size, int)}
+    if sizes and isinstance(sizes[0], JobrunnerError) and len(problems) == len(names):
+        raise sizes[0]
+    sized = zip(pairs, sizes, strict=True)
+    found = [_Stretch(name, state, size) for (state, name), size in sized if name not in problems and size]
+    return found, tuple(problems.items())
 
 
 def _states(wanted: Filter) -> list[str]:
@@ -179,8 +200,8 @@ def _states(wanted: Filter) -> list[str]:
     return [state for state in states if state in task_rows.STATES]
 
 
-def _size(stand: QueueSummary | str, state: str) -> int:
-    return 0 if isinstance(stand, str) else int(getattr(stand.counts, state))
+def _size(stand: QueueSummary | str, state: str) -> int | str:
+    return stand if isinstance(stand, str) else int(getattr(stand.counts, state))
 
 
 def _position(lines: list[_Stretch], wanted: Filter, after: str) -> tuple[int, _Cursor | None]:

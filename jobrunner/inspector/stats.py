@@ -18,7 +18,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.inspector.stats_types import (
     LEFT,
     Depth,
@@ -64,13 +64,17 @@ class StatsWindow:
     step_ms: int
     hashes: list[dict[str, str]]
     figures: list[list[Figure]]
+    problem: str = ""
+    """Why nothing was read, where that is allowed."""
 
 
 def read_window(
-    client: Client, since: timedelta, unit: Unit, queue: str | None = None, type_: str | None = None
-) -> StatsWindow:
+    client: Client, since: timedelta, unit: Unit, queue: str | None = None, type_: str | None = None, *,
+    may_lack: bool = False,
+) -> StatsWindow:  # fmt: skip
     """The steps up to now by the server's clock, in one round trip; two where this machine's clock differs by more than
-    the margin. Raises InvalidOption, ServerError."""
+    the margin. `may_lack`: without figures while the server does not answer, which on a cluster may be the one node
+    that has them. Raises InvalidOption, ServerError."""
     if unit not in ("minute", "hour") or since <= timedelta(0):
         raise InvalidOption(f"since={since!r}, step={unit!r}: give a time above zero, and minute or hour")
     step_ms, kept = (MINUTE_MS, stats_calls.MINUTES_KEPT) if unit == "minute" else (HOUR_MS, stats_calls.HOURS_KEPT)
@@ -85,13 +89,20 @@ def read_window(
         now_ms, *replies = broker_of(client).run_many(calls)
         return last if given else int(now_ms // step_ms), first, [one for reply in replies for one in reply]
 
-    there, first, found = read(here)
-    if abs(there - here) > _MARGIN:
-        there, first, found = read(there)
+    problem = ""
+    try:
+        there, first, found = read(here)
+        if abs(there - here) > _MARGIN:
+            there, first, found = read(there)
+    except ServerUnavailable as error:
+        if not may_lack:
+            raise
+        there, first, found, problem = here, here - count + 1, [{}] * count, str(error)
     begin, end = there - count + 1 - first, there + 1 - first
     starts = [float((first + place) * step_ms) for place in range(begin, end)]
     found = found[begin:end]
-    return StatsWindow(starts=starts, step_ms=step_ms, hashes=found, figures=[_figures(hash_) for hash_ in found])
+    figures = [_figures(hash_) for hash_ in found]
+    return StatsWindow(starts=starts, step_ms=step_ms, hashes=found, figures=figures, problem=problem)
 
 
 def _key(keys: Keys, unit: Unit, number: int) -> bytes:
@@ -223,9 +234,12 @@ def jobs_of(window: StatsWindow) -> list[JobStats]:
     return sorted(found, key=lambda one: (-one.ended, one.queue, one.type))
 
 
-def by_queue(client: Client, *, since: timedelta = _HOUR, step: Unit = "minute") -> dict[str, QueueStats]:
-    """Statistics of each queue over the last `since`, by name; queues without any are left out."""
-    window = read_window(client, since, step)
+def by_queue(
+    client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", may_lack: bool = False
+) -> dict[str, QueueStats]:
+    """Statistics of each queue over the last `since`, by name; queues without any are left out. `may_lack`: as of
+    `read_window`."""
+    window = read_window(client, since, step, may_lack=may_lack)
     sums: dict[str, StatsTotal] = {}
     for (name, _, what), by in added_up(window.figures).items():
         sums.setdefault(name, StatsTotal()).add(what, by)
@@ -301,6 +315,10 @@ def _counted(sum_: StatsTotal) -> dict[str, Any]:
 
 
 def releases_since(client: Client, since: datetime) -> dict[str, datetime]:
-    """Releases of workers that were first seen since then, with that time, oldest first."""
-    seen = broker_of(client).run(events.releases(keys_of(client), since_ms=since.timestamp() * 1000))
+    """Releases of workers that were first seen since then, with that time, oldest first; none while the node of a
+    cluster that has them is away."""
+    try:
+        seen = broker_of(client).run(events.releases(keys_of(client), since_ms=since.timestamp() * 1000))
+    except ServerUnavailable:
+        return {}
     return {name: from_ms(at_ms) for name, at_ms in seen.items()}

@@ -61,7 +61,8 @@ def _of_tasks(reading: MetricsReading) -> Iterator[Metric]:
     for name, help_ in _QUEUE_TOTALS.items():
         family = CounterMetricFamily(f"jobrunner_{name}", help_, labels=("queue",))
         for queue in reading.queues:
-            family.add_metric((queue.name,), queue.totals.get(name, 0))
+            if not queue.problem:  # zeros of one that cannot be read would be taken for a counter that began anew
+                family.add_metric((queue.name,), queue.totals.get(name, 0))
         yield family
     retries = CounterMetricFamily("jobrunner_retries", "Failed attempts to be tried again.", labels=("queue", "type"))
     stale = CounterMetricFamily("jobrunner_stale_reports", "Reports that came too late.", labels=("queue", "type"))
@@ -146,6 +147,8 @@ def _of_periodics(reading: MetricsReading) -> Iterator[Metric]:
     )
     due = GaugeMetricFamily("jobrunner_periodic_next_timestamp_seconds", "The next tick, Unix time.", labels=labels)
     for one in reading.periodics:
+        if one.problem:
+            continue
         fired.add_metric((one.queue, one.name), one.fired)
         skipped.add_metric((one.queue, one.name), one.skipped)
         due.add_metric((one.queue, one.name), one.next.timestamp())

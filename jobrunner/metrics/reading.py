@@ -8,6 +8,7 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
+from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.lag import StationLag, lags_of
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
 from jobrunner.inspector.stats import StatsTotal, each, whole
@@ -70,7 +71,11 @@ def take(client: Client) -> MetricsReading:
     measured, round_trip = _measured(_totals(client, {one.name for one in others}), known)
     stations = {queue: measured.pop((queue, type_)) for queue, type_ in list(measured) if type_ == "-"}
     begins = sum(map(len, known.values())) <= _MOST_ZEROS
-    ended = [_ended(one, by_type[one.name], known[one.name], begins=begins) for one in queues]
+    ended = [
+        _ended(one, typed, known[one.name], begins=begins)
+        for one in queues
+        if not one.problem and not isinstance(typed := by_type[one.name], JobrunnerError)
+    ]
     return MetricsReading(
         queues=queues,
         others=others,
@@ -93,8 +98,8 @@ def _lags(client: Client, views: list[QueueView], workers: list[WorkerRecord]) -
     return lags_of(client, views, workers)
 
 
-def _typed(client: Client, names: list[str]) -> list[dict[str, str]]:
-    return broker_of(client).run_many([stats_calls.by_type(keys_of(client).queue(name)) for name in names])
+def _typed(client: Client, names: list[str]) -> list[dict[str, str] | JobrunnerError]:
+    return broker_of(client).run_each([stats_calls.by_type(keys_of(client).queue(name)) for name in names])
 
 
 def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:

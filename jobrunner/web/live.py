@@ -22,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.errors import InvalidOption, JobrunnerError, ServerUnavailable
 from jobrunner.etl.graph import Graph, end_queues, published
 from jobrunner.formatting import describe, duration
 from jobrunner.inspector.doctor import Check, warn
-from jobrunner.inspector.doctor.attention import urgent_checks
+from jobrunner.inspector.doctor.attention import unread_checks, urgent_checks
 from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
@@ -212,10 +212,16 @@ class LiveUpdates:
             problem = f"{type(error).__name__}: {error}"
         return f"event: problem\ndata: {' '.join(problem.split())}\n\n".encode()
 
+    def _graphs(self) -> dict[str, Graph]:
+        try:
+            return broker_of(self._client).run(published(keys_of(self._client)))
+        except ServerUnavailable:  # the node of a cluster that has them: the snapshot was just taken
+            return self._last.graphs if self._last else {}
+
     def _take(self) -> DashboardSnapshot:
         seen = look(self._client)
         self._pulse.add(seen)
-        graphs = broker_of(self._client).run(published(keys_of(self._client)))
+        graphs = self._graphs()
         ends = end_queues(graphs.values())
         unserved = tuple(queue for queue in seen.queues if queue.is_unserved and queue.name not in ends)
         return DashboardSnapshot(
@@ -261,7 +267,7 @@ class _Stream(StreamingResponse):
 
 
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
-    found = list(urgent_checks(seen.lost, unserved, seen.queues))
+    found = [*unread_checks(seen.queues), *urgent_checks(seen.lost, unserved, seen.queues)]
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:

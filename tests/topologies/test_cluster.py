@@ -24,8 +24,14 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
+from jobrunner.inspector.doctor.environment import check_server
+from jobrunner.inspector.live_snapshot import recent_failures
+from jobrunner.inspector.search import search
+from jobrunner.inspector.search_filter import Filter
+from jobrunner.inspector.snapshot import overview
 from jobrunner.jobs.registry import forget as forget_job
 from jobrunner.task import Task
+from jobrunner.web.live import LiveUpdates
 from tests.support.waiting import wait_for
 from tests.topologies.servers import Spread
 
@@ -156,7 +162,24 @@ def _declare_tick(queue: str, name: str, ran: Counter[str]) -> None:
         ran[queue] += 1
 
 
-def test_periodic_jobs_on_the_other_nodes_fire_while_one_is_away() -> None:
+def _look_at_the_others(client: Client, alive: set[str]) -> None:
+    """What an operator sees while a node is away: everything on the others, and what cannot be read."""
+    away = set(NAMES) - alive
+    seen, ticks = overview(client), {f"tick_{name}": name for name in NAMES}
+    assert {queue.name for queue in seen.queues if not queue.problem} & set(NAMES) == alive
+    assert {ticks.get(one.name) for one in seen.periodics if one.fired and not one.problem} - {None} == alive
+    assert {ticks.get(one.name) for one in seen.periodics if one.problem} - {None} == away
+    assert dict(search(client, Filter()).problems).keys() & set(NAMES) == away
+    failed = [check for check in check_server(client) if check.verdict == "fail"]
+    assert {check.what for check in failed} == {"statistics", "queue"}
+    assert {check.found.partition(":")[0] for check in failed} & set(NAMES) == away
+    assert recent_failures(client) == {}
+    snapshot = LiveUpdates(client).snapshot()
+    assert {queue.name for queue in snapshot.look.queues if not queue.problem} & set(NAMES) == alive
+    assert "queues" in {check.what for check in snapshot.warnings}
+
+
+def test_the_other_nodes_work_and_can_be_looked_at_while_one_is_away() -> None:
     lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
     ran: Counter[str] = Counter()
     jobs = {name: f"tick_{name}" for name in NAMES}
@@ -175,6 +198,8 @@ def test_periodic_jobs_on_the_other_nodes_fire_while_one_is_away() -> None:
             ran.clear()
             wait_for(lambda: all(ran[queue] >= 2 for queue in alive))
             assert ran.keys() == alive
+            with Client(lenient.url, "t", retry_timeout=0.2) as on_call:
+                _look_at_the_others(on_call, alive)
             worker.stop(grace=0)
     finally:
         for name in jobs.values():

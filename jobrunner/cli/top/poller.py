@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 
+from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.calls import tasks as task_calls
 from jobrunner.cli.events import note
 from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups, settled
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
@@ -40,8 +41,14 @@ def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
 
 
 def ends_of(client: Client) -> frozenset[str]:
-    """The queues of pipelines that need no worker. One round trip. Raises ServerError."""
-    return end_queues(broker_of(client).run(published(keys_of(client))).values())
+    """The queues of pipelines that need no worker; none while the node of a cluster that knows them is away. One round
+    trip. Raises ServerError."""
+    (graphs,) = run_each_or_errors(broker_of(client), [published(keys_of(client))])
+    if isinstance(graphs, ServerUnavailable):
+        return frozenset()
+    if isinstance(graphs, JobrunnerError):
+        raise graphs
+    return end_queues(graphs.values())
 
 
 class ServerPoller:

@@ -12,8 +12,8 @@ from itertools import islice
 from jobrunner.broker.call import Call
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
-from jobrunner.formatting import counted, duration
-from jobrunner.inspector.doctor import Check, warn
+from jobrunner.formatting import counted, duration, listed
+from jobrunner.inspector.doctor import Check, fail, warn
 from jobrunner.inspector.limit_use import LimitUse, inflight_use
 from jobrunner.inspector.shards import queue_of
 from jobrunner.inspector.snapshot import QueueView, Shards, holding
@@ -29,7 +29,7 @@ _WAITS_S = 60.0
 _OFTEN = 2
 """Leases that ended without a report: one may be the fault of the machine or a deploy."""
 _QUEUES, _PENDING, _WAITING, _NAMED = 3, 50, 20, 3
-_UNSERVED_NAMED, _LIMITS_NAMED = 3, 5
+_UNSERVED_NAMED, _LIMITS_NAMED, _UNREAD_NAMED = 3, 5, 5
 _RECENTLY = timedelta(minutes=15)
 _FEWEST = 5
 _DEPLOY = timedelta(minutes=5)
@@ -113,6 +113,20 @@ def urgent_checks(
     yield from lost_checks(lost)
     yield from unserved_checks(unserved)
     yield from islice((check for queue in queues for check in limit_checks(queue)), _LIMITS_NAMED)
+
+
+def unread_checks(queues: Iterable[QueueView]) -> Iterator[Check]:
+    """The queues that cannot be counted, as one check result: a node of a cluster that is away has a third of them."""
+    unread = [queue for queue in queues if queue.problem]
+    if unread:
+        names = listed([queue.name for queue in unread], most=_UNREAD_NAMED)
+        yield fail("queues", f"{counted(len(unread), 'queue')} cannot be read: {names}", unread[0].problem)
+
+
+def statistics_checks(window: StatsWindow) -> Iterator[Check]:
+    """Whether there are statistics: on a cluster they are on one node."""
+    if window.problem:
+        yield fail("statistics", "cannot be read, so failing jobs are not named", window.problem)
 
 
 def failing_checks(

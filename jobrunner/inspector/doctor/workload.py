@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.broker.connect import Endpoint
@@ -24,7 +24,7 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.attention import (
     failing_checks,
@@ -32,6 +32,7 @@ from jobrunner.inspector.doctor.attention import (
     lines_of_lost,
     lost_checks,
     lost_rows,
+    statistics_checks,
     unserved_check,
 )
 from jobrunner.inspector.shards import queue_of, with_shards
@@ -192,7 +193,8 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
     yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))))
-    window = read_window(client, _HOUR, "minute")
+    window = read_window(client, _HOUR, "minute", may_lack=True)
+    yield from statistics_checks(window)
     new = releases_since(client, from_ms(window.starts[0]))
     yield from failing_checks(window, new, share=_FAILED_SHARE, errors=_latest_errors(client, found, shards))
     calls = lines_in_doubt(client, found, workers, shards, most=_QUEUES_SAMPLED)
@@ -220,7 +222,16 @@ def _latest_errors(
 
 
 def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
-    return [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
+    """The rows that these calls find; none of a queue on a node of a cluster that is away, which has a check of its
+    own."""
+    lines: list[TaskRow] = []
+    for found in run_each_or_errors(broker_of(client), calls):
+        if isinstance(found, ServerUnavailable):
+            continue
+        if isinstance(found, JobrunnerError):
+            raise found
+        lines += found
+    return lines
 
 
 def slots_check(worker: WorkerRecord) -> Check:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from jobrunner.clock import from_ms
 from jobrunner.inspector.attempts import at_work
-from jobrunner.inspector.doctor.attention import failing_checks
+from jobrunner.inspector.doctor.attention import failing_checks, statistics_checks
 from jobrunner.inspector.live_snapshot import failures_by_job, most_failing
 from jobrunner.inspector.stats import jobs_of, read_window, releases_since
 from jobrunner.web.live import DashboardSnapshot
@@ -18,14 +18,14 @@ _MOST_ROWS, _MOST_TASKS = 8, 6
 def _overview(context: Context) -> tuple[str, Values]:
     seen, span = context.snapshot(), asked_span(context)
     _, since, unit = SPANS[span]
-    window = read_window(context.client, since, unit)
+    window = read_window(context.client, since, unit, may_lack=True)
     jobs = jobs_of(window)
     errors = {(one.type, one.queue): one.error for one in seen.look.failing}
     new = releases_since(context.client, from_ms(window.starts[0]))
     failing = failing_checks(window, new, share=seen.alerts.failed_share or 1.0, errors=errors)
     return "overview.html", {
         "nav": seen.nav,
-        "warnings": (*failing, *seen.warnings),
+        "warnings": (*statistics_checks(window), *failing, *seen.warnings),
         "sums": {state: seen.look.total(state) for state in _STATES},
         "workers": seen.look.workers,
         "slots": seen.look.slots,

@@ -49,7 +49,7 @@ def _pipeline(context: Context) -> tuple[str, Values]:
     if name not in graphs:
         raise NotThere(f"there is no pipeline {name!r}: none was ever used under this name")
     graph, views = graphs[name], _views(name, seen)
-    figures = by_queue(context.client, since=_WINDOW)
+    figures = by_queue(context.client, since=_WINDOW, may_lack=True)
     nodes = graph.in_order() if graph else [QueueNode(queue=queue, kind="queue") for queue in sorted(views)]
     boxes = [_box(context, node, views.get(node.queue), figures.get(node.queue)) for node in nodes]
     return "pipeline.html", {

@@ -9,7 +9,7 @@ from jobrunner.client.queue import configure_as
 from jobrunner.client.settings_hash import SettingOrigin, read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
-from jobrunner.inspector.doctor.attention import limit_checks, lost_checks
+from jobrunner.inspector.doctor.attention import limit_checks, lost_checks, statistics_checks
 from jobrunner.inspector.limit_use import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search_filter import Filter
@@ -58,7 +58,7 @@ def _queues(context: Context) -> tuple[str, Values]:
         "q": context.query.text("q"),
         "rates": seen.rates,
         "unserved": {queue.name for queue in seen.unserved},
-        "figures": by_queue(context.client, since=timedelta(hours=1)),
+        "figures": by_queue(context.client, since=timedelta(hours=1), may_lack=True),
     }
 
 
@@ -73,7 +73,7 @@ def _queue(context: Context) -> tuple[str, Values]:
     _, since, unit = SPANS[span]
     settings = context.client.queue(name).settings()
     uses = limit_uses(context.client, view)
-    window = read_window(context.client, since, unit, name)
+    window = read_window(context.client, since, unit, name, may_lack=True)
     first = first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST)
     return "queue.html", {
         "nav": seen.nav,
@@ -90,6 +90,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
         "checks": (
+            *statistics_checks(window),
             *limit_checks(view, uses),
             *lost_checks([row for row in seen.look.lost if row.queue == name]),
         ),

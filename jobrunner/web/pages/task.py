@@ -12,7 +12,7 @@ from jobrunner.client.encryption import decrypted_results, whole_results
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.envelope import claimed_encoding
-from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
+from jobrunner.errors import EncryptionError, JobrunnerError, ServerUnavailable, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
 from jobrunner.inspector.shards import pipeline_of, queue_of
@@ -134,6 +134,8 @@ def _found(context: Context, task_id: str, queue: str) -> TaskRecord:
         raise NotThere(f"task {task_id!r} has an id of its own: open it from its queue")
     try:
         record = context.client.task(task_id, queue=queue or None).record()
+    except ServerUnavailable:
+        raise
     except JobrunnerError as error:
         raise NotThere(str(error)) from error
     if record is None:

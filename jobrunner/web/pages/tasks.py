@@ -61,6 +61,8 @@ class SearchView:
     begins: bool
     jobs: list[str]
     queues: list[str]
+    problems: tuple[tuple[str, str], ...]
+    """Queues that were not searched, and why."""
 
 
 def _tasks(context: Context) -> tuple[str, Values]:
@@ -163,6 +165,7 @@ def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[Se
         begins=not after,
         jobs=sorted(known - {""})[:_MOST_JOBS],
         queues=[queue.name for queue in seen.look.queues],
+        problems=found.problems,
     )
     return view, found, wanted
 

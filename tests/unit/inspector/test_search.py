@@ -12,7 +12,7 @@ import redis
 
 from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import Item
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, ServerRefused
 from jobrunner.inspector import search as search_module
 from jobrunner.inspector.search import latest, matching, search
 from jobrunner.inspector.search_filter import Filter
@@ -280,6 +280,24 @@ def test_damage_and_foreign_cursors_are_no_surprise(client: Client, raw: Any, ke
     for cursor in ("x", "1", "99.5", "W10=", *foreign, cursor_of("waiting", "mail", -1, "1", "t0")):
         with pytest.raises(InvalidOption):
             search(client, Filter(), after=cursor)
+
+
+def test_a_queue_that_cannot_be_counted_keeps_nobody_from_the_others(client: Client, raw: Any, keys: Any) -> None:
+    fill(client, 2)
+    fill(client, 1, queue="other", prefix="o")
+    for damaged in (keys.queue("other").waiting, keys.queue("other").dead):
+        raw.delete(damaged)
+        raw.set(damaged, "damage")
+    told: dict[str, str] = {}
+
+    found = search(client, Filter(state="waiting"))
+
+    assert [row.queue for row in found.tasks] == ["mail", "mail"]
+    assert dict(found.problems).keys() == {"other"}
+    assert list(latest(client, Filter(state="dead"), unread=told.update)) == []
+    assert told.keys() == {"other"}
+    with pytest.raises(ServerRefused):
+        search(client, Filter(state="waiting", queue="other"))
 
 
 def test_everything_that_matches_is_walked_also_while_it_leaves(client: Client) -> None:

@@ -58,6 +58,16 @@ def test_ends_are_counted_by_type_and_together_make_the_totals(client: Client) -
     assert found[label("jobrunner_enqueued_total", queue="mail")] == 6
 
 
+def test_a_queue_that_cannot_be_read_has_no_counters_that_begin_anew(client: Client, raw: Any) -> None:
+    end(client, "mail", "send", 3)
+    raw.set(keys_of(client).queue("mail").dead, "damage")
+
+    found = read(render(client))
+
+    assert label("jobrunner_enqueued_total", queue="mail") not in found
+    assert not [labels for name, labels in found if name == "jobrunner_tasks_total" and ("queue", "mail") in labels]
+
+
 def test_depths_age_and_pause_are_those_of_the_queue(client: Client, clock: Any) -> None:
     clock.set()
     client.queue("mail").push_many(range(4))
