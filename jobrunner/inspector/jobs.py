@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobrunner.broker.calls import stats as stats_calls
-from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.inspector.stats import by_job, whole
+from jobrunner.client.client import Client
+from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.inspector.shards import totals_by_type
+from jobrunner.inspector.stats import by_job
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.jobs.registry import JobDefinition
 
@@ -48,7 +49,7 @@ class JobView:
 def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[JobView]:
     """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue.
 
-    One round trip for each 500 queues, and those of the last hour. Raises ServerError.
+    Two round trips for each 500 queues, and those of the last hour. Raises ServerError.
     """
     jobs = {(one.name, one.options.queue): one for one in declared}
     options = {place: one.options for place, one in jobs.items()}
@@ -80,19 +81,22 @@ def _totals(client: Client) -> dict[tuple[str, str], dict[str, int]]:
     names = client.queues()
     for at in range(0, len(names), _QUEUES_AT_ONCE):
         some = names[at : at + _QUEUES_AT_ONCE]
-        typed = broker_of(client).run_many([stats_calls.by_type(keys_of(client).queue(name)) for name in some])
-        for queue, fields in zip(some, typed, strict=True):
+        for queue, fields in zip(some, totals_by_type(client, some), strict=True):
+            if isinstance(fields, ServerUnavailable):  # the node of a cluster that has it: the others are shown
+                continue
+            if isinstance(fields, JobrunnerError):
+                raise fields
             _add(found, queue, fields)
     return found
 
 
-def _add(found: dict[tuple[str, str], dict[str, int]], queue: str, fields: Mapping[str, str]) -> None:
+def _add(found: dict[tuple[str, str], dict[str, int]], queue: str, fields: Mapping[str, int]) -> None:
     for field, count in fields.items():
         name, _, outcome = field.rpartition(" ")
         if name:
             of_job = found.setdefault((name, queue), {})
             if outcome in ("succeeded", "failed", "recovered", "dead"):
-                of_job[outcome] = whole(count)
+                of_job[outcome] = count
 
 
 def _of_last_hour(stats: JobStats | None) -> dict[str, int]:

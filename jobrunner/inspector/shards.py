@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.calls.queues import together
 from jobrunner.broker.calls.shards import shard_counts
-from jobrunner.broker.calls.stats import QueueSummary
+from jobrunner.broker.calls.stats import QueueSummary, by_type
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
+from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.stats import whole
 
 _QUEUES_AT_ONCE = 500
 """Queues whose settings are read in one round trip: others wait for a few milliseconds at most."""
@@ -24,6 +27,25 @@ def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
         counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in some])
         every += [shard for name, of_queue in zip(some, counts, strict=True) for shard in of_queue.names(name)]
     return every
+
+
+def totals_by_type(client: Client, names: Sequence[str]) -> list[dict[str, int] | JobrunnerError]:
+    """The totals of these queues by type, ``<type> <outcome>`` → how many, those of all shards added up; the error of
+    one that cannot be read."""
+    every = with_shards(client, names)
+    replies = run_each_or_errors(broker_of(client), [by_type(keys_of(client).queue(name)) for name in every])
+    found: dict[str, dict[str, int] | JobrunnerError] = {name: {} for name in names}
+    for shard, reply in zip(every, replies, strict=True):
+        whole_name = shard if shard in found else whole_queue(shard)
+        sums = found[whole_name]
+        if isinstance(sums, JobrunnerError):
+            continue
+        if isinstance(reply, JobrunnerError):
+            found[whole_name] = reply
+            continue
+        for field, count in reply.items():
+            sums[field] = sums.get(field, 0) + whole(count)
+    return [found[name] for name in names]
 
 
 def queue_of(shard: str) -> str:

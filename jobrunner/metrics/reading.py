@@ -10,8 +10,9 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.lag import StationLag, lags_of
+from jobrunner.inspector.shards import totals_by_type
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
-from jobrunner.inspector.stats import StatsTotal, each, whole
+from jobrunner.inspector.stats import StatsTotal, each
 from jobrunner.inspector.stats_types import Timings
 from jobrunner.inspector.streams import StreamProgress, read_streams
 
@@ -61,8 +62,8 @@ def take(client: Client) -> MetricsReading:
     # Before the totals they are parts of: what ends in between is then of no type for one scrape, and never negative.
     by_type = {
         name: typed
-        for at in range(0, len(shown), _AT_ONCE)
-        for name, typed in zip(shown[at : at + _AT_ONCE], _typed(client, shown[at : at + _AT_ONCE]), strict=True)
+        for some in (shown[at : at + _AT_ONCE] for at in range(0, len(shown), _AT_ONCE))
+        for name, typed in zip(some, totals_by_type(client, some), strict=True)
     }
     views = queue_views(client, workers, names)
     queues = [one for one in views if one.name in by_type]
@@ -98,10 +99,6 @@ def _lags(client: Client, views: list[QueueView], workers: list[WorkerRecord]) -
     return lags_of(client, views, workers)
 
 
-def _typed(client: Client, names: list[str]) -> list[dict[str, str] | JobrunnerError]:
-    return broker_of(client).run_each([stats_calls.by_type(keys_of(client).queue(name)) for name in names])
-
-
 def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
     """The figures since the prefix exists, but for those of some queues."""
     found: dict[str, str] = {}
@@ -120,7 +117,7 @@ def _known(workers: list[WorkerRecord], queue: str) -> set[str]:
 
 
 def _ended(
-    queue: QueueView, typed: Mapping[str, str], known: AbstractSet[str], *, begins: bool
+    queue: QueueView, typed: Mapping[str, int], known: AbstractSet[str], *, begins: bool
 ) -> dict[tuple[str, str, str], int]:
     found: dict[tuple[str, str, str], int] = {}
     rest = {outcome: queue.totals.get(counter, 0) for counter, outcome in stats_calls.OUTCOMES.items()}
@@ -129,8 +126,8 @@ def _ended(
         type_, _, outcome = field.rpartition(" ")
         if outcome in rest:
             key = (queue.name, type_ if type_ in shown else UNKNOWN, outcome)
-            found[key] = found.get(key, 0) + whole(value)
-            rest[outcome] -= whole(value)
+            found[key] = found.get(key, 0) + value
+            rest[outcome] -= value
     found |= {(queue.name, "", outcome): by for outcome, by in rest.items() if by > 0}
     # With zeros for what has not happened yet: a series that begins with its first death has no increase at it.
     types = {type_ for _, type_, _ in found} | (known if begins else set()) or {""}

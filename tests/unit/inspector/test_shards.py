@@ -5,21 +5,44 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Item
+from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.calls.leader import ScanReply, announce
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.records import DeathEvents, StatsSampler
 from jobrunner.inspector.doctor.workload import types_checks
+from jobrunner.inspector.jobs import job_views
 from jobrunner.inspector.lag import read_lags
 from jobrunner.inspector.live_snapshot import look
 from jobrunner.inspector.search import search
 from jobrunner.inspector.search_filter import Filter
+from jobrunner.inspector.shards import totals_by_type, with_shards
 from jobrunner.inspector.snapshot import overview, queue_views
 from jobrunner.inspector.stats import by_queue
 from jobrunner.inspector.task_rows import first_rows, list_tasks
+from jobrunner.metrics.exposition import render
+from jobrunner.task import Task
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def test_what_ended_of_a_job_is_counted_over_all_shards(client: Client) -> None:
+    client.queue("mail").configure(partitions=4)
+    for name in with_shards(client, ["mail"]):
+        shard = keys_of(client).queue(name)
+        sent = [Task(id=f"t{n}", type="Send", queue=name, payload=b"{}") for n in range(5)]
+        broker_of(client).run(tasks.enqueue(shard, sent))
+        held = broker_of(client).run(leases.reserve(shard, 5, token=name)).attempts
+        reports = [(one.id, one.token, 0, "succeeded", b"", b"", "Send") for one in held]
+        broker_of(client).run(leases.commit(shard, reports))
+
+    assert totals_by_type(client, ["mail"]) == [{"Send succeeded": 20}]
+    (job,) = job_views(client, [])
+    assert (job.name, job.queue, job.succeeded) == ("Send", "mail", 20)
+    shown = [line for line in render(client).decode().splitlines() if line.startswith("jobrunner_tasks_total")]
+    assert 'jobrunner_tasks_total{outcome="succeeded",queue="mail",type="Send"} 20.0' in shown
+    assert not [line for line in shown if 'type=""' in line]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from jobrunner.inspector.snapshot import QueueView
 from jobrunner.metrics.reading import _ended, _measured
 
 
-def ended(typed: dict[str, str], known: set[str], total: int) -> dict[tuple[str, str, str], int]:
+def ended(typed: dict[str, int], known: set[str], total: int) -> dict[tuple[str, str, str], int]:
     queue = QueueView(name="q", totals={"succeeded": total}, workers=1)
     return _ended(queue, typed, known, begins=True)
 
@@ -15,7 +15,7 @@ def test_types_that_workers_know_have_series_before_their_first_task_ended() -> 
 
 
 def test_types_without_end_are_shown_as_one() -> None:
-    typed = {f"type-{n:04} succeeded": "1" for n in range(3000)}
+    typed = {f"type-{n:04} succeeded": 1 for n in range(3000)}
     found = ended(typed, {"type-2999"}, 3000)
     assert len({type_ for _, type_, _ in found}) == 101
     assert found[("q", "type-2999", "succeeded")] == 1
