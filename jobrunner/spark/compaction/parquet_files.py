@@ -1,6 +1,7 @@
 """Many Parquet files become one with the same rows, types and schema. Needs Arrow, no Spark and no JVM."""
 
 import errno
+import math
 import os
 import re
 import shutil
@@ -103,7 +104,7 @@ def _merge_alike(sources: Sequence[Path], target: Path, tell: Callable[[int], No
     with pq.ParquetFile(sources[0], coerce_int96_timestamp_unit="us") as first:
         types, schema = _types_of(first), first.schema_arrow.remove_metadata()
         kept = {key: value for key, value in (first.metadata.metadata or {}).items() if key != b"ARROW:schema"}
-        options = _options_of(first)
+        options = _options_of(first) | {"write_statistics": _with_bounds(first, sources)}
     rows = 0
     try:
         with pq.ParquetWriter(target, schema, store_schema=False, **options) as writer:
@@ -132,6 +133,27 @@ def _options_of(file: Any) -> dict[str, Any]:
         "compression": "none" if codec == "uncompressed" else codec,
         "version": "2.6",
     }
+
+
+def _with_bounds(first: Any, sources: Sequence[Path]) -> bool | list[str]:
+    """Paths of the columns that get bounds, or True for all: none of floats that may have NaN. Arrow leaves it out of
+    bounds, and Spark, which ranks it above all numbers, would pass over its rows. Where a file has NaN, its writer gave
+    no bounds, or NaN as one."""
+    columns = [first.schema.column(at) for at in range(len(first.schema))]
+    floats = [at for at, one in enumerate(columns) if one.physical_type in ("FLOAT", "DOUBLE")]
+    odd: set[int] = set()
+    for source in sources if floats else ():
+        with _naming(source), pq.ParquetFile(source) as file:
+            groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+        odd |= {at for at in floats if any(_may_have_nan(group.column(at)) for group in groups)}
+    return [one.path for at, one in enumerate(columns) if at not in odd] if odd else True
+
+
+def _may_have_nan(column: Any) -> bool:
+    told = column.statistics
+    if told is None or not told.has_min_max:
+        return told is None or told.num_values > 0
+    return math.isnan(told.min) or math.isnan(told.max)
 
 
 def _copy(source: Path, schema: Any, writer: Any) -> int:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -129,8 +129,9 @@ class DeltaLake:
         values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
         # No retry by the library: rows that a commit in between added with the same key would stay.
         merging = self._table.merge(
-            rows, same, source_alias="s", target_alias="t", commit_properties=_properties(attempt, retries=0)
-        )
+            rows, same, source_alias="s", target_alias="t", commit_properties=_properties(attempt, retries=0),
+            writer_properties=self._writing("SNAPPY", rows),
+        )  # fmt: skip
         try:
             merging.when_matched_update(values).when_not_matched_insert(values).execute()
         except CommitFailedError as error:
@@ -147,7 +148,9 @@ class DeltaLake:
 
     def compact(self) -> int:
         try:
-            done = self._table.optimize.compact(partition_filters=self._without_tildes() or None)
+            done = self._table.optimize.compact(
+                partition_filters=self._without_tildes() or None, writer_properties=self._writing("ZSTD")
+            )
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         return int(done["numFilesRemoved"])
@@ -184,6 +187,19 @@ class DeltaLake:
         storage = self.storage
         found = {one.path: one.mtime_ns / 1e9 for one in storage.list("") if one.path in unnamed}
         return Orphans(names=found, storage=storage)
+
+    def _writing(self, codec: Any, rows: pa.Table | None = None) -> WriterProperties | None:
+        """For the library's own files: no statistics of a column of floats that may have NaN, which they leave out. It
+        has NaN in new rows, or a live file has values of it and no bounds. None where the library's defaults do."""
+        floats = [one.name for one in self.columns if pa.types.is_floating(one.type)]
+        if not (names := [name for name in floats if name not in self.partition_by]):
+            return None
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        with_nan = {name for name in names if rows is not None and name in rows.column_names
+                    and pc.any(pc.is_nan(rows.column(name))).as_py()}  # fmt: skip
+        odd = [name for name in names if name in with_nan or _lacks_bounds(actions, name)]
+        none = ColumnProperties(statistics_enabled="NONE")
+        return WriterProperties(compression=codec, column_properties=dict.fromkeys(odd, none)) if odd else None
 
     def _without_tildes(self) -> list[tuple[str, str, list[str]]]:
         """Filters that leave out partitions, and with them those of null, that have a file which the library named
@@ -228,6 +244,15 @@ def _properties(attempt: WriteAttempt, *, retries: int) -> CommitProperties:
 def _statistics(file: DataFile) -> str:
     return json.dumps({"numRecords": file.rows, "minValues": dict(file.lowest), "maxValues": dict(file.highest),
                        "nullCount": dict(file.nulls)})  # fmt: skip
+
+
+def _lacks_bounds(actions: pa.Table, name: str) -> bool:
+    """Whether one of the files has values of this column, and no bounds."""
+    if f"max.{name}" not in actions.column_names:
+        return len(actions) > 0
+    without = actions.filter(pc.is_null(actions.column(f"max.{name}")))
+    nulls, rows = (without.column(one) for one in (f"null_count.{name}", "num_records"))
+    return bool(pc.any(pc.fill_null(pc.less(nulls, rows), True)).as_py())
 
 
 def _quoted(name: str) -> str:

@@ -185,13 +185,16 @@ class _OpenFile:
         self._name = f"{target.prefix}-{token_hex(8)}.parquet"
         self._stream = target.storage.create(self._name)
         self._footer: list[Any] = []
+        self._floats = _Floats(target)
         self._writer = pq.ParquetWriter(
-            self._stream, target.in_files, compression="zstd", store_schema=False, metadata_collector=self._footer
-        )
+            self._stream, target.in_files, compression="zstd", store_schema=False, metadata_collector=self._footer,
+            write_statistics=self._floats.others,
+        )  # fmt: skip
 
     def write(self, rows: pa.RecordBatch) -> None:
         self.rows += rows.num_rows
         self._writer.write_batch(rows)
+        self._floats.add(rows)
 
     def give_up(self) -> None:
         """Leaves a file that is not complete. Without this the writer would complete it when it is collected, and print
@@ -205,8 +208,53 @@ class _OpenFile:
         size = self._stream.tell()
         self._stream.close()
         nulls, lowest, highest = _statistics(self._footer[0], self._target.in_files)
-        return DataFile(name=self._name, size=size, rows=self.rows, partition=self.partition,
-                        nulls=nulls, lowest=lowest, highest=highest)  # fmt: skip
+        by_us = self._floats
+        return DataFile(
+            name=self._name, size=size, rows=self.rows, partition=self.partition, nulls=nulls | by_us.nulls,
+            lowest=lowest | by_us.lowest, highest=highest | by_us.highest,
+        )  # fmt: skip
+
+
+class _Floats:
+    """Statistics of the columns of floats in a file of Delta. Those that Arrow writes leave NaN out, and readers that
+    rank it above all numbers would pass over its rows: so the file has none, and the log has bounds where no NaN is."""
+
+    def __init__(self, target: FileTarget) -> None:
+        self._names = [one.name for one in target.in_files if pa.types.is_floating(one.type)]
+        self.others: bool | list[str] = list(_without_floats(target.in_files))
+        if target.keeps_partitions:  # the library for Iceberg takes statistics from the file
+            self._names, self.others = [], True
+        self.nulls = dict.fromkeys(self._names, 0)
+        self._bounds: dict[str, list[float]] = {name: [] for name in self._names}
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        for name in self._names:
+            column = rows.column(name)
+            self.nulls[name] += column.null_count
+            if pc.any(pc.is_nan(column)).as_py():
+                self._bounds[name].append(float("nan"))
+            elif column.null_count < len(column):
+                self._bounds[name] += pc.min_max(column).as_py().values()
+
+    @property
+    def lowest(self) -> dict[str, float]:
+        return {name: min(found) or -0.0 for name, found in self._finite().items()}
+
+    @property
+    def highest(self) -> dict[str, float]:
+        return {name: max(found) or 0.0 for name, found in self._finite().items()}
+
+    def _finite(self) -> dict[str, list[float]]:
+        return {name: found for name, found in self._bounds.items() if found and np.isfinite(found).all()}
+
+
+def _without_floats(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Paths of the columns that have bounds, at any depth of structs."""
+    for one in fields:
+        if pa.types.is_struct(one.type):
+            yield from _without_floats(one.type, f"{above}{one.name}.")
+        elif not pa.types.is_nested(one.type) and not pa.types.is_floating(one.type):
+            yield f"{above}{one.name}"
 
 
 def _runs(

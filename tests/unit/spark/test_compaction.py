@@ -346,6 +346,25 @@ def test_files_of_other_types_are_not_mixed(tmp_path):
     assert run(root).bytes_merged == 0
 
 
+@pytest.mark.parametrize("has_nan", [True, False])
+def test_no_bound_in_a_merged_file_leaves_nan_out(tmp_path, has_nan):
+    """Spark passes over NaN for x > 5 by a bound below 5. Its own files have NaN as bound, others none."""
+    root, struct = tmp_path / "late", [{"x": 1.0}, {"x": 2.0}]
+    for n, x in enumerate([[1.0, 2.0], [3.0, float("nan") if has_nan else 4.0], [None, None]]):
+        (root / f"batch=b{n}").mkdir(parents=True)
+        rows = pa.table({"_id": [f"{n}.0", f"{n}.1"], "x": pa.array(x, pa.float64()), "y": [0.5, 1.5], "s": struct})
+        kept = ["_id", "y", "s.x"] if has_nan and n == 1 else True
+        pq.write_table(rows, root / f"batch=b{n}" / "part.parquet", write_statistics=kept)
+    assert run(root).files_after == 1
+    (file,) = files_in(root)
+    footer = pq.ParquetFile(file).metadata
+    groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+    columns = [group.column(at) for group in groups for at in range(footer.num_columns)]
+    least = {one.path_in_schema: one.statistics and one.statistics.min for one in columns if one.statistics is None
+             or one.statistics.has_min_max}  # fmt: skip
+    assert least == {"_id": "2.0", "x": None if has_nan else 3.0, "y": 0.5, "s.x": 1.0}
+
+
 def test_what_cannot_be_compacted_is_named(tmp_path):
     with pytest.raises(InvalidOption, match="no folder"):
         run(tmp_path / "nothing")

@@ -279,3 +279,44 @@ def test_the_commands_compact_and_clean(lake, numbers, cli):
     assert lake.column() == [0, 1, 2]
     refused = cli("spark", "clean", "late:/x")
     assert (refused.code, "'late' is no table format" in refused.line) == (2, True)
+
+
+def test_no_bound_of_a_delta_table_leaves_nan_out(tmp_path):
+    """Spark and others rank NaN above all numbers: by a bound below 5 they passed over such rows for x > 5."""
+    lake = Lake(f"delta:{tmp_path}/t")
+    nested = pa.array([{"x": 1.0, "n": 1}] * 3)
+    for turn, x in enumerate([[1.0, 2.0, None], [-0.0, 3.0, float("nan")], [0.0, 4.0, 4.5]]):
+        lake.write(part(f"b{turn}"), pa.table({"n": [turn] * 3, "x": x, "y": [1.5, None, 2.5], "s": nested}))
+    assert bounds(lake, "x") == [(-0.0, 4.5), (1.0, 2.0), None]
+    assert str(bounds(lake, "x")[0][0]) == "-0.0"
+    assert bounds(lake, "y") == [(1.5, 2.5)] * 3
+    assert bounds(lake, "n") == [(0, 0), (1, 1), (2, 2)]
+    assert {column for column in with_statistics(lake) if column[0] in "xys"} == {"s.n"}
+    assert compact_table(lake.table) == 3
+    assert (bounds(lake, "x"), bounds(lake, "y")) == ([None], [(1.5, 2.5)])
+    assert with_statistics(lake) >= {"n", "y"}
+    assert "x" not in with_statistics(lake)
+    rows = pa.table({"n": [0, 7], "x": [0.5, 1.0], "y": [1.0, float("nan")], "s": nested[:2]})
+    lake.write(part("m"), rows, merge_on=["n"])
+    assert (bounds(lake, "x"), bounds(lake, "y")) == ([None], [None])
+    assert not with_statistics(lake) & {"x", "y"}
+
+
+def bounds(lake, column):
+    """Those in the log, of each file."""
+    table = open_table(lake.address)
+    assert table.load()
+    actions = pa.table(table._table.get_add_actions(flatten=True)).to_pylist()
+    pairs = [(one.get(f"min.{column}"), one.get(f"max.{column}")) for one in actions]
+    return sorted((None if None in pair else pair for pair in pairs), key=lambda pair: pair or (10**9,))
+
+
+def with_statistics(lake):
+    """Columns that have some in one of the data files."""
+    root, found = Path(lake.address.where), set()
+    for name in lake.named_files():
+        footer = pq.ParquetFile(root / name).metadata
+        groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+        columns = [group.column(at) for group in groups for at in range(footer.num_columns)]
+        found |= {one.path_in_schema for one in columns if one.statistics is not None}
+    return found
