@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing
 from jobrunner.formatting import install_command
-from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges
+from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges, name_at, time_of
 from jobrunner.spark.station.sink_folders import LocalFolders, as_id, folder_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ _ATTEMPT_S = 86_400
 """Folders of attempts that nothing was written to for so long are those of dead processes."""
 _BATCHES_KEPT_MS = 30 * 86_400_000
 """A batch comes again within the week that the server holds its members."""
-_MADE_ID = re.compile(r"[0-9a-f]{28}-.+")
+_MADE_ID = re.compile(r"(?:.*~)?(?P<time>[0-9a-f]{16})[0-9a-f]{12}-.+")
+"""An id of a batch that the server made, behind the name of the sink where that has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +162,9 @@ class _Compaction:
         for name in self._folders.names(MERGING):
             self._folders.remove(f"{MERGING}/{name}")
         self._folders.remove(IN_THE_WAY)
+        for one in self._merges.all(DONE):
+            if all(map(_is_over, one.merged_ms)):
+                self._folders.remove(one.path(DONE))
         for name in self._folders.names():
             is_over = name.startswith("_attempt-") and _newest(self._path / name) < unix_ms() / 1000 - _ATTEMPT_S
             if is_over or name.startswith("_removed-"):
@@ -211,7 +215,7 @@ class _Compaction:
             group = self._without(group, damaged)
             if damaged and len(group) < 2:
                 return (), 0
-            name = f"{_MERGED.removeprefix('batch=')}{unix_ms() << 16:016x}{secrets.token_hex(6)}"
+            name = name_at(unix_ms())
             self._folders.remove(f"{MERGING}/{name}")
             try:
                 written = self._write(group, name, seen)
@@ -221,7 +225,8 @@ class _Compaction:
             except UnreadableFile as error:
                 self._folders.remove(f"{MERGING}/{name}")
                 damaged = [error]
-        merge = Merge(name, tuple(one.name for one in group), self._batches(group))
+        batches = self._batches(group)
+        merge = Merge(name, tuple(one.name for one in group), tuple(batches), tuple(batches.values()))
         self._merges.propose(merge)
         with self._folders.locked(SWITCH_LOCK):
             is_same = all(self._read(one.name) == one for one in group)
@@ -259,16 +264,19 @@ class _Compaction:
         target = self._path / MERGING / name
         return sum(merge_files(files, target / at, name, tell) for at, files in by_partition.items())
 
-    def _batches(self, group: Sequence[_Source]) -> tuple[str, ...]:
-        """Ids of the batches in these folders, with those that an earlier merge put there. Old ones do not come again.
-        """
-        earlier = {folder_of(one.name): one.batches for one in self._merges.all(DONE)}
-        since = f"{max(unix_ms() - _BATCHES_KEPT_MS, 0) << 16:016x}"
-        found: list[str] = []
+    def _batches(self, group: Sequence[_Source]) -> dict[str, int]:
+        """Ids of the batches in these folders, with those that an earlier merge put there, and when each was merged
+        first. Old ones do not come again."""
+        earlier = {folder_of(one.name): one for one in self._merges.all(DONE)}
+        found: dict[str, int] = {}
         for source in group:
-            batch_id = as_id(source.name.removeprefix("batch="))
-            found += [batch_id, *earlier.get(source.name, ())]
-        return tuple(one for one in found if not _MADE_ID.fullmatch(one) or one > since)
+            before = earlier.get(source.name)
+            if before is not None:
+                found |= zip(before.batches, before.merged_ms, strict=True)
+            else:
+                found[as_id(source.name.removeprefix("batch="))] = unix_ms()
+        of_batches = {one: ms for one, ms in found.items() if time_of(one) is None}  # others are names of merges
+        return {one: ms for one, ms in of_batches.items() if not _is_over(min(ms, _made_ms(one, ms)))}
 
     def _read(self, name: str) -> _Source | None:
         """The folder as it is now; None when it is gone."""
@@ -304,6 +312,16 @@ def _data_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if "=" in name or name[0] not in "_.")
         yield from (Path(parent) / name for name in sorted(names) if name[0] not in "_.")
+
+
+def _is_over(time_ms: int) -> bool:
+    return time_ms < unix_ms() - _BATCHES_KEPT_MS
+
+
+def _made_ms(batch_id: str, default: int) -> int:
+    """When the batch of this id was made, if the id tells."""
+    found = _MADE_ID.fullmatch(batch_id)
+    return int(found["time"], 16) >> 16 if found else default
 
 
 def _ignore(_: int) -> None:

@@ -7,6 +7,8 @@ is decided already, the attempt's rows do not count, because the merged folder h
 """
 
 import json
+import re
+import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
@@ -16,20 +18,34 @@ MERGES = "_jobrunner/merges"
 SWITCH_LOCK = "_jobrunner/switch.lock"
 """Held while a merge is decided and carried out, and while an attempt at a batch that came before is put in place, so
 that no reader sees both. Where a file system has no locks, the second look of the attempt removes what is double."""
+_NAME = re.compile("merged-(?P<time>[0-9a-f]{16})[0-9a-f]{12}")
 PROPOSED, DECIDED, DONE = "proposed", "decided", "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One merge. `sources`: names of the folders that it replaces. `batches`: ids of all batches whose rows it has."""
+    """One merge. `sources`: names of the folders that it replaces. `batches`: ids of the batches whose rows it has and
+    that may come again; `merged_ms`: when each of them was merged first."""
 
     name: str
     sources: tuple[str, ...]
     batches: tuple[str, ...]
+    merged_ms: tuple[int, ...] = ()
 
     def path(self, state: str) -> str:
         """Of its file in this state, from the root on."""
         return f"{MERGES}/{self.name}.{state}"
+
+
+def name_at(time_ms: int) -> str:
+    """The name of a new merge."""
+    return f"merged-{time_ms << 16:016x}{secrets.token_hex(6)}"
+
+
+def time_of(name: str) -> int | None:
+    """When a merge of this name was made, in Unix milliseconds; None for what is no such name."""
+    found = _NAME.fullmatch(name)
+    return int(found["time"], 16) >> 16 if found else None
 
 
 class Merges:
@@ -46,7 +62,10 @@ class Merges:
             content = self._folders.read(f"{MERGES}/{file}") if state in states and not name.startswith(".") else None
             if content is not None:  # else its state changes right now: one that is decided stays readable as such
                 words = json.loads(content)
-                found.append(Merge(words["name"], tuple(words["sources"]), tuple(words["batches"])))
+                batches = tuple(words["batches"])
+                # Older versions noted no times; the name begins with that of the merge itself.
+                times = tuple(words.get("merged_ms") or [time_of(words["name"])] * len(batches))
+                found.append(Merge(words["name"], tuple(words["sources"]), batches, times))
         return found
 
     def propose(self, merge: Merge) -> None:

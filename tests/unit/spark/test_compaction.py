@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption, PipelineError, UsageError
 from jobrunner.spark.compaction import batch_folders, compact
 from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
@@ -200,6 +201,32 @@ def test_a_micro_batch_that_comes_again_after_it_was_merged_is_not_written_twice
 def test_a_folder_that_is_not_there_is_explained_by_what_may_have_happened(tmp_path, by_connect, words):
     with pytest.raises(PipelineError, match=f"{tmp_path}/_attempt-b@1.x .*{words}"):
         LocalFolders(tmp_path, by_connect=by_connect).rename("_attempt-b@1.x", "batch=b")
+
+
+def test_what_was_merged_is_remembered_for_30_days_whatever_its_id(tmp_path, monkeypatch):
+    root, begin, day = tmp_path / "late", unix_ms() + 60_000, 86_400_000
+
+    def write_and_run(days, *names):
+        monkeypatch.setattr(batch_folders, "unix_ms", lambda: begin + days * day)
+        for name in names:
+            write(root, name, [name], of=micro_batch(name[0], int(name[2:])) if name[1] == "-" else None)
+        run(root)
+        records = sorted((root / "_jobrunner/merges").glob("*.done"))
+        return [sorted(json.loads(one.read_text())["batches"]) for one in records]
+
+    made = f"late~{begin << 16:016x}{'0' * 12}-flights"
+    old = f"late~{begin - 31 * day << 16:016x}{'0' * 12}-flights"
+    assert write_and_run(0, "q-1", made, old) == [[made, "q-1"]]
+    (record,) = (root / "_jobrunner/merges").glob("*.done")
+    record.write_text(json.dumps({key: of for key, of in json.loads(record.read_text()).items() if key != "merged_ms"}))
+    assert write_and_run(20, "q-2", "q-3") == [[made, "q-1", "q-2", "q-3"]]  # the record before was of an older version
+    write(root, "q-1", ["q-1"], of=micro_batch("q", 1))
+    assert read(files_in(root)) == dict.fromkeys(["q-1", "q-2", "q-3", made, old], 1)
+    assert write_and_run(31, "q-4") == [["q-2", "q-3", "q-4"]]
+    assert write_and_run(60) == [["q-2", "q-3", "q-4"]]
+    assert write_and_run(62) == []
+    assert write_and_run(63, "q-5") == [["q-5"]]
+    assert len(files_in(root)) == 1
 
 
 @pytest.mark.parametrize(("query", "number"), [("", 1), (None, 1), ("q", None), ("q", -1), ("q", True), (1, "q")])
