@@ -122,7 +122,7 @@ class AsyncBroker:
     async def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""
         self._closed = True
-        self._serve(asyncio.get_running_loop())
+        self._serve(running_loop())
         await self._drop_idle()
         if self._nodes is not None:
             await self._nodes.close()
@@ -137,7 +137,7 @@ class AsyncBroker:
         return node
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        self._serve(asyncio.get_running_loop())
+        self._serve(running_loop())
         return await self._exchanges.replies(calls)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -278,3 +278,14 @@ async def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
                 replies = [await read_reply_async(connection) for _ in step]
     except StopIteration as over:
         return over.value
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs. Raises UsageError outside of asyncio, as under trio, also through anyio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "the asyncio calls (aenqueue, async_client, AsyncClient) need a running event loop of asyncio, and there is"
+            " none here: elsewhere, as under trio, call enqueue() and Client in a thread"
+        ) from None

@@ -33,11 +33,10 @@ _MOST_OF_A_LOOP = 8
 
 def current_async_client() -> "AsyncClient":
     """The asyncio client of the running event loop, with the settings of the current client."""
-    import asyncio
-
+    from jobrunner.broker.async_broker import running_loop
     from jobrunner.client.async_client import client_beside, go_by
 
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     current = current_client()
     if (twin := pinned_twin(current)) is not None:
         return twin

@@ -29,6 +29,14 @@ async def push(number: int = 0) -> str:
     return await current_async_client().queue("mail").push(number)
 
 
+def test_outside_of_asyncio_the_error_names_the_remedy(client: Client) -> None:
+    """As under trio, whose coroutines are driven by no event loop of asyncio."""
+    with pinned(client):
+        for call in (push(), AsyncClient(client.settings.url, client.settings.prefix).queues()):
+            with pytest.raises(UsageError, match=r"need a running event loop of asyncio, .* in a thread"):
+                call.send(None)
+
+
 async def closed(client: AsyncClient) -> None:
     """Returns when the loop has closed the client."""
     async with asyncio.timeout(10):
