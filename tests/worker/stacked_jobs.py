@@ -1,9 +1,13 @@
 """Jobs that children of a worker import, with a middleware that goes to the child."""
 
+import sys
 from contextvars import ContextVar
 from typing import Any
 
-from jobrunner import job
+from jobrunner import configure, current_task, job
+
+if sys.argv[0].endswith("child.py"):  # as the module of an application does, which names the server of its developers
+    configure("unix:///no-server", "another")
 
 tenant: ContextVar[str] = ContextVar("tenant", default="public")
 
@@ -33,3 +37,9 @@ def in_child() -> str:
 async def in_child_awaited() -> str:
     """The tenant, in a coroutine function."""
     return tenant.get()
+
+
+@job(name="stacked.enqueues", queue="children", result_ttl=60)
+def enqueues() -> Any:
+    """Uses the server inside of the job: its number of runs, and the id of a task that it enqueues."""
+    return [current_task().metadata.increment("runs"), in_child.enqueue().id]

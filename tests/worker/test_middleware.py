@@ -162,14 +162,19 @@ def test_what_is_returned_by_around_does_not_replace_the_result(using: Any, decl
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_a_header_of_the_enqueue_is_there_around_the_run(using: Any, executor: str) -> None:
-    using(Tenant())
+    """Jobs in a child use the server and the middleware of the worker, whatever a module configured there."""
+    client = using(Tenant())
     handles = []
     for name in ("ada", "bob"):
         before = tenant.set(name)
         handles += [jobs.in_child.enqueue(), jobs.in_child_awaited.enqueue()]
+        parent = jobs.enqueues.enqueue()
         tenant.reset(before)
     work(queues=["children"], modules=["tests.worker.stacked_jobs"], executor=executor, concurrency=2)
     assert [handle.result(timeout=30) for handle in handles] == ["ada", "ada", "bob", "bob"]
+    runs, child = parent.result(timeout=30)
+    assert runs in (1, 2)  # of two
+    assert client.task(child).result(timeout=30) == "bob"
 
 
 def test_batches_flows_bare_queues_and_the_async_client_pass_it(using: Any, declare: Any, server: Any) -> None:

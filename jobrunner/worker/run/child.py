@@ -25,11 +25,11 @@ from typing import Any
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.client.current import configure
+from jobrunner.client.client import Client, middleware_of
+from jobrunner.client.current import configure, within
 from jobrunner.errors import AttemptCrashed, JobrunnerError, UsageError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
-from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
@@ -142,17 +142,21 @@ def main(descriptor: str, lifeline: str) -> None:
     _die_with_parent()
     own = os.getpid()
     with socket.socket(fileno=int(descriptor)) as channel:
-        runner = _greet(channel, stopped)
-        while runner is not None and (message := _receive(channel)) is not None:
-            attempt, traceparent = read_attempt(message)
-            answer = frame(write_outcome(_run_traced(runner, attempt, traceparent), attempt.token))
-            if os.getpid() != own:  # a job forked in a way that Python does not know of, and this is the copy
-                os._exit(0)
-            channel.sendall(answer)
-            stopped.clear()
+        client = _greet(channel)
+        if client is None:
+            return
+        runner = Runner(client, stopped.__contains__, middleware=middleware_of(client))
+        with within(client):
+            while (message := _receive(channel)) is not None:
+                attempt, traceparent = read_attempt(message)
+                answer = frame(write_outcome(_run_traced(runner, attempt, traceparent), attempt.token))
+                if os.getpid() != own:  # a job forked in a way that Python does not know of, and this is the copy
+                    os._exit(0)
+                channel.sendall(answer)
+                stopped.clear()
 
 
-def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
+def _greet(channel: socket.socket) -> Client | None:
     message = _receive(channel)
     if message is None:
         return None
@@ -160,18 +164,20 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
     if greeting.log_format:
         log_to_stderr(greeting.log_format, greeting.log_level)
         IDENTITY.worker = greeting.worker
-    client = configure(greeting.url, greeting.prefix, **greeting.options)
+    configure(greeting.url, greeting.prefix, **greeting.options)  # for what the modules do as they are imported
     try:
         load_modules(greeting.modules)
         _load_others(greeting.declaring)
-        middleware = MiddlewareStack(pickle.loads(greeting.middleware)) if greeting.middleware else None  # noqa: S301
+        middleware = pickle.loads(greeting.middleware) if greeting.middleware else ()  # noqa: S301
+        # Not the one above: a module that calls `configure` closed it, and may name another server than the worker's.
+        client = Client(greeting.url, greeting.prefix, **greeting.options, middleware=middleware)
     except Exception as error:
         what = str(error) if isinstance(error, JobrunnerError) else f"its middleware: {type(error).__name__}: {error}"
         channel.sendall(frame(what.encode("utf-8", "backslashreplace")))
         return None
     channel.sendall(frame(b""))
     hide_in_errors(Redaction(client.settings.redact))
-    return Runner(client, stopped.__contains__, middleware=middleware)
+    return client
 
 
 def _load_others(modules: Sequence[str]) -> None:
