@@ -6,11 +6,13 @@ from datetime import datetime
 
 import msgspec
 
+from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.calls import flows, tasks
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.flow import STEPS_AT_ONCE
 from jobrunner.clock import read_instant
+from jobrunner.errors import JobrunnerError
 from jobrunner.join import FlowMember, read_onward
 from jobrunner.task_record import TaskRecord
 
@@ -46,6 +48,8 @@ class FlowView:
     callbacks: Sequence[FlowStep] = ()
     is_described: bool = True
     """False when an older version sent it, which did not store its steps."""
+    problem: str = ""
+    """Why it cannot be read, as on a node of a cluster that is away; then nothing but its id is known."""
 
     @property
     def pending(self) -> int:
@@ -69,8 +73,12 @@ def recent_flows(client: Client, *, first: int = 0, count: int = 20) -> list[Flo
     keys = keys_of(client)
     ids = [one for one in broker_of(client).run(flows.recent_flows(keys, first, count)) if tag_of_id(one)]
     calls = [flows.described(keys.queue(tag_of_id(one) or ""), one, _COUNTS) for one in ids]
-    found = broker_of(client).run_many(calls) if calls else []
-    return [_flow(one, fields) for one, fields in zip(ids, found, strict=True) if fields[0] is not None]
+    found = run_each_or_errors(broker_of(client), calls)
+    return [
+        _unread(one, fields) if isinstance(fields, JobrunnerError) else _flow(one, fields)
+        for one, fields in zip(ids, found, strict=True)
+        if isinstance(fields, JobrunnerError) or fields[0] is not None
+    ]
 
 
 def read_flow(client: Client, flow_id: str, *, first: int = 0, count: int = 20) -> FlowView | None:
@@ -107,6 +115,10 @@ def read_flow(client: Client, flow_id: str, *, first: int = 0, count: int = 20) 
         callbacks=[FlowStep(number=-1, member=one, state=states[one.id] or "not begun") for one in called],
         is_described=steps is not None or first > 0,
     )
+
+
+def _unread(flow_id: str, error: JobrunnerError) -> FlowView:
+    return FlowView(id=flow_id, total=0, succeeded=0, dead=0, cancelled=0, sent=None, problem=str(error))
 
 
 def _flow(flow_id: str, counts: Sequence[bytes | None]) -> FlowView:

@@ -77,6 +77,18 @@ def test_the_tasks_of_a_flow_lead_to_it_and_a_dead_one_is_told(browse: Browse, c
     assert [step.state for step in read_flow(client, sent.id).steps] == ["waiting", "succeeded"]  # type: ignore[union-attr]
 
 
+def test_a_flow_that_cannot_be_read_keeps_nobody_from_the_others(browse: Browse, client: Client, raw: Any) -> None:
+    whole, broken = (chain(fetch.bind(n), Total()).enqueue() for n in range(2))
+    tally = keys_of(client).queue("flow-a").join(broken.id)
+    raw.delete(tally)
+    raw.set(tally, "damage")
+
+    assert {one.id: bool(one.problem) for one in recent_flows(client)} == {whole.id: False, broken.id: True}
+    page = browse().get("/flows")
+    assert page.status_code == 200
+    assert "WRONGTYPE" in page.text
+
+
 def test_a_flow_that_is_unknown_or_of_an_older_version_is_said_to_be(browse: Browse, client: Client, raw: Any) -> None:
     sent = chain(fetch.bind(1), Total()).enqueue()
     browser = browse()
