@@ -12,7 +12,7 @@ from datetime import timedelta
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.inspector.shards import totals_by_type
-from jobrunner.inspector.stats import by_job
+from jobrunner.inspector.stats import jobs_of, read_window
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.jobs.registry import JobDefinition
 
@@ -56,7 +56,8 @@ def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[Jo
     schedules = {place: one.periodic.schedule.describe() for place, one in jobs.items() if one.periodic is not None}
     schedules |= {(one.name, one.queue): one.schedule for one in client.periodics()}  # the one in force, where there is
     totals = _totals(client)
-    lately = {(one.type, one.queue): one for one in by_job(client, since=_HOUR) if one.type}
+    window = read_window(client, _HOUR, "minute", may_lack=True)
+    lately = {(one.type, one.queue): one for one in jobs_of(window) if one.type}
     known = Counter(name for worker in client.workers() for name in worker.types or ())
     places: set[tuple[str, str | None]] = {*options, *schedules, *totals, *lately}
     named = {name for name, _ in places}

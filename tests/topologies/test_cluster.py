@@ -25,6 +25,7 @@ from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
 from jobrunner.inspector.doctor.environment import check_server
+from jobrunner.inspector.jobs import job_views
 from jobrunner.inspector.live_snapshot import recent_failures
 from jobrunner.inspector.search import search
 from jobrunner.inspector.search_filter import Filter
@@ -174,6 +175,7 @@ def _look_at_the_others(client: Client, alive: set[str]) -> None:
     assert {check.what for check in failed} == {"statistics", "queue"}
     assert {check.found.partition(":")[0] for check in failed} & set(NAMES) == away
     assert recent_failures(client) == {}
+    assert {one.queue for one in job_views(client) if one.succeeded} & set(NAMES) == alive
     snapshot = LiveUpdates(client).snapshot()
     assert {queue.name for queue in snapshot.look.queues if not queue.problem} & set(NAMES) == alive
     assert "queues" in {check.what for check in snapshot.warnings}
