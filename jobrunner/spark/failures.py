@@ -85,6 +85,10 @@ _OUTAGE = tuple(
 
 _BESIDE_OTHERS = ("SerializationFailure", "DeadlockDetected")
 """What psycopg calls the errors of PostgreSQL that say: repeat the transaction, it met another one."""
+MYSQL_DRIVERS = frozenset({"pymysql", "MySQLdb", "mysql", "mariadb"})
+"""Packages for MySQL and MariaDB, whose dialect is their own."""
+_MYSQL_MET_ANOTHER = (1205, 1213)
+"""A wait for a lock that was too long, and a deadlock."""
 
 
 class Cause(StrEnum):
@@ -169,6 +173,8 @@ def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
 
 def _met_another_transaction(error: BaseException, name: str) -> bool:
     """Whether a SQL database ended the transaction of a sink only because another one ran beside it."""
+    if type(error).__module__.partition(".")[0] in MYSQL_DRIVERS:
+        return (getattr(error, "errno", None) or next(iter(error.args), None)) in _MYSQL_MET_ANOTHER
     return name in _BESIDE_OTHERS or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 

@@ -1,7 +1,7 @@
 """Writing the batch of a sink into tables of a SQL database, each row once, in one transaction that records the batch.
 
-For any driver of the DB-API: PostgreSQL, SQLite, MySQL, Oracle and others. The table `jobrunner_batches` of the same
-database has the epoch under which each batch was written into each table. Invariants:
+For drivers of the DB-API: PostgreSQL, MySQL, MariaDB, SQLite and others with their SQL. The table `jobrunner_batches`
+of the same database has the epoch under which each batch was written into each table. Invariants:
 
 1. rows and record are committed together; an attempt whose epoch is below the recorded one changes nothing;
 2. a later attempt replaces the rows of an earlier one, and a part of a failed batch removes the rows of the whole and
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from jobrunner.errors import BatchLost, InvalidOption, StationError
 from jobrunner.formatting import describe
+from jobrunner.spark.failures import MYSQL_DRIVERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,11 +39,14 @@ _RAISE_EPOCH = (
 )
 _READ_EPOCH = "select epoch from jobrunner_batches where target = ? and batch = ?"
 _FIRST_EPOCH = "insert into jobrunner_batches (target, batch, epoch) values (?, ?, ?)"
+_MYSQL_BEGIN = "set transaction isolation level read committed"
+"""Else a read does not see what others committed since the first one, and a record that is missing locks its
+neighbours, so that two batches end in a deadlock."""
 _SUPERSEDED = 2**62
 """The epoch of a batch whose parts are written: no attempt at it has a later one."""
 _AT_ONCE = 1_000
 _TRIES = 5
-_PART = r'(\w[\w$]*|"[^"?%]+")'
+_PART = r'(\w[\w$]*|"[^"?%]+"|`[^`?%]+`)'
 _NAME = re.compile(rf"{_PART}(\.{_PART}){{0,2}}")
 
 
@@ -145,7 +149,7 @@ def _has_all_rows(batch: "SinkBatch", tables: tuple[str, ...]) -> bool:
 def _names_column(reason: str, column: str) -> bool:
     """Whether a database speaks of this column, and not of a table or an index whose name contains that of the column.
     """
-    name = re.escape(column.strip('"'))
+    name = re.escape(column.strip('"`'))
     return re.search(rf"(?<![\w$]){name}(?![\w$])", reason) is not None
 
 
@@ -155,13 +159,15 @@ def _roll_back(connection: Any) -> None:
 
 
 class _Statements:
-    """Statements in the parameter style of a connection's driver."""
+    """Statements in the parameter style of a connection's driver, and names in the quotes of its database."""
 
     def __init__(self, connection: Any) -> None:
         module = _module_of(connection)
         self.error: type[Exception] = module.Error
         self.clash: type[Exception] = module.IntegrityError
         self._style: str = module.paramstyle
+        self.is_mysql = module.__name__.partition(".")[0] in MYSQL_DRIVERS
+        self._quote = "`" if self.is_mysql else '"'
 
     def insert(self, table: str, names: list[str]) -> str:
         columns = ", ".join(self._quoted(name) for name in names)
@@ -177,10 +183,10 @@ class _Statements:
         return first + "".join(f":{number}{text}" for number, text in enumerate(others, 1))
 
     def _quoted(self, name: str) -> str:
-        if '"' in name or "?" in name:
+        if self._quote in name or "?" in name:
             raise InvalidOption(f"column {name!r} has a quote or a question mark in its name; rename it")
         name = name.replace("%", "%%") if self._style in ("format", "pyformat") else name
-        return f'"{name}"'
+        return f"{self._quote}{name}{self._quote}"
 
 
 def _module_of(connection: Any) -> Any:
@@ -216,9 +222,12 @@ def _create_record(connection: Any, cursor: Any, statements: _Statements) -> Non
         connection.rollback()
         try:
             cursor.execute(_CREATE)
-        except statements.error:
+        except statements.error as refused:
             connection.rollback()
-            cursor.execute(missing)
+            try:
+                cursor.execute(missing)
+            except statements.error:
+                raise refused from None  # this says why there is no table
     connection.commit()
 
 
@@ -227,6 +236,8 @@ def _begin(
 ) -> None:
     for tried in range(1, _TRIES + 1):
         try:
+            if statements.is_mysql:
+                cursor.execute(_MYSQL_BEGIN)
             for table in tables:
                 _check_first(cursor, statements, table, batch)
                 for larger in batch.supersedes:
@@ -257,11 +268,15 @@ def _place(table: str) -> str:
 
 def _replace(cursor: Any, statements: _Statements, table: str, column: str, batch_id: str, epoch: int) -> None:
     cursor.execute(statements.of(_RAISE_EPOCH), (epoch, table, batch_id, epoch))
-    if cursor.rowcount:
+    found = None
+    if not (is_raised := cursor.rowcount > 0):
+        cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
+        found = cursor.fetchone()
+        is_raised = found is not None and found[0] == epoch  # MySQL counts only rows that are changed
+    if is_raised:
         cursor.execute(statements.of(f"delete from {table} where {column} = ?"), (batch_id,))  # noqa: S608  checked
         return
-    cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
-    if found := cursor.fetchone():
+    if found:
         by = "its parts" if found[0] == _SUPERSEDED else f"attempt {found[0]}"
         raise BatchLost(f"batch {batch_id} was written to {table} by {by}; attempt {epoch} changed nothing")
     cursor.execute(statements.of(_FIRST_EPOCH), (table, batch_id, epoch))

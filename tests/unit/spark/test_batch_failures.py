@@ -33,6 +33,13 @@ def of_python(words):
     return SparkTaskError(text)
 
 
+class MySQLError(Exception):
+    """As drivers of MySQL raise it."""
+
+
+MySQLError.__module__ = "pymysql.err"
+
+
 class Stopping:
     """Pauses pass at once."""
 
@@ -302,10 +309,12 @@ CAUSES = {
     Cause.ROWS: [of_python("ValueError: x"), of_python("pkg.BadRow: x"), BRIEF, PipelineError("item a")],
     Cause.CODE: [of_python("ModuleNotFoundError: No module named 'x'"), of_python("NameError: x"), StationError("x")],
     Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
-                  of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed")],
+                  of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed"),
+                  MySQLError(2013, "Lost connection to server during query")],
     Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x"), of_python("jobrunner.errors.ServerRefused: x"),
                    of_python("jobrunner.errors.ServerFull: x"), of_python("jobrunner.errors.UnsafeServer: x"),
-                   of_python("psycopg.errors.DeadlockDetected: x"), SerializationFailure("x")],
+                   of_python("psycopg.errors.DeadlockDetected: x"), SerializationFailure("x"),
+                   MySQLError(1213, "Deadlock found when trying to get lock")],
     Cause.LOST: [of_python("jobrunner.errors.BatchLost: x")],
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import threading
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import psycopg
 import pyarrow as pa
@@ -336,3 +336,94 @@ def test_the_autocommit_mode_of_a_driver_for_mysql_is_asked_for():
             """As that of pymysql, which sets the mode."""
 
     assert [_is_in_autocommit(Connection(mode)) for mode in (True, False)] == [True, False]
+
+
+class MySQL:
+    """A connection like those of pymysql, upon SQLite: parameters and quotes of its own, and only rows that an update
+    changes count."""
+
+    def __init__(self, path, refuses=None):
+        self._inner = sqlite3.connect(path)
+        self.commit, self.rollback, self.close = self._inner.commit, self._inner.rollback, self._inner.close
+        self.get_autocommit = lambda: False
+        self.refuses = refuses
+        self.said = []
+
+    def cursor(self):
+        return MySQLCursor(self, self._inner.cursor())
+
+
+MySQL.__module__ = "pymysql.connections"
+
+
+class MySQLCursor:
+    def __init__(self, connection, inner):
+        self._connection, self._inner = connection, inner
+        self.rowcount = -1
+        self.close, self.fetchone = inner.close, inner.fetchone
+
+    def execute(self, statement, values=()):
+        self._connection.said.append(statement)
+        assert '"' not in statement, "a text, and no name"
+        if self._connection.refuses and statement.startswith(self._connection.refuses):
+            raise sqlite3.OperationalError("CREATE command denied to user")
+        if statement.startswith("set transaction"):
+            return
+        if statement.startswith("update"):
+            epoch, target, batch_id, _ = values
+            self.execute("select epoch from jobrunner_batches where target = %s and batch = %s", (target, batch_id))
+            is_same = self.fetchone() == (epoch,)
+        self._inner.execute(statement.replace("%s", "?").replace("%%", "%"), values)
+        self.rowcount = self._inner.rowcount
+        if statement.startswith("update") and is_same:
+            self.rowcount = 0  # in the same second
+
+    def executemany(self, statement, rows):
+        for row in rows:
+            self.execute(statement, row)
+
+
+@pytest.fixture
+def mysql(tmp_path, monkeypatch):
+    module = ModuleType("pymysql")
+    module.paramstyle, module.Error, module.IntegrityError = "pyformat", sqlite3.Error, sqlite3.IntegrityError
+    monkeypatch.setitem(sys.modules, "pymysql", module)
+    path = tmp_path / "mysql.sqlite"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("create table late (`order` int, `50%` real, batch_id text)")
+    made = []
+
+    def connect(**options):
+        made.append(MySQL(path, **options))
+        return made[-1]
+
+    def rows():
+        with closing(sqlite3.connect(path)) as reading:
+            return reading.execute("select `order`, batch_id from late order by 1").fetchall()
+
+    return SimpleNamespace(connect=connect, rows=rows, made=made)
+
+
+def test_mysql_gets_names_in_its_quotes_and_reads_what_others_committed(mysql):
+    write_sql(pa.table({"order": [1], "50%": [0.5]}), batch("a"), mysql.connect, "`late`")
+    assert mysql.rows() == [(1, "a")]
+    said = mysql.made[0].said
+    assert "insert into `late` (`order`, `50%%`, `batch_id`) values (%s, %s, %s)" in said
+    begun = said.index("set transaction isolation level read committed")
+    assert said[begun + 1].startswith("update jobrunner_batches"), "the first statement of the transaction"
+    with pytest.raises(InvalidOption, match="has a quote"):
+        write_sql(pa.table({"a`b": [1]}), batch("b"), mysql.connect, "late")
+
+
+def test_an_update_of_mysql_that_changes_nothing_found_the_record(mysql):
+    """The second part of a whole within a second, and an attempt that a failover hands out under the same epoch."""
+    for name, n in (("a.1", 1), ("a.2", 2), ("a.2", 3)):
+        write_sql(pa.table({"order": [n]}), batch(name), mysql.connect, "late")
+    assert mysql.rows() == [(1, "a.1"), (3, "a.2")]
+    with pytest.raises(BatchLost, match="by its parts"):
+        write_sql(pa.table({"order": [4]}), batch("a"), mysql.connect, "late")
+
+
+def test_a_table_of_records_that_cannot_be_made_fails_with_the_reason(mysql):
+    with pytest.raises(sqlite3.OperationalError, match="CREATE command denied to user"):
+        write_sql(pa.table({"order": [1]}), batch("a"), lambda: mysql.connect(refuses="create table"), "late")
