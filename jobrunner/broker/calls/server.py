@@ -102,7 +102,21 @@ def fsync_policy() -> Call[str]:
 
 def server_time() -> Call[float]:
     """The server's clock, Unix ms, as scripts compute it."""
-    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
+    return command("TIME", read=_time)
+
+
+def earliest_time() -> Call[float]:
+    """The same; of a cluster the clock of the primary that is furthest behind. All that any of them does later has that
+    instant or a later one."""
+    return command("TIME", read=_earliest_time, everywhere=True)
+
+
+def _time(reply: list[bytes]) -> float:
+    return int(reply[0]) * 1000 + int(reply[1]) / 1000
+
+
+def _earliest_time(reply: list[Any]) -> float:
+    return min(map(_time, reply if isinstance(reply[0], list) else [reply]))
 
 
 def processor_time() -> Call[float]:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import archives as archive_calls
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.server import earliest_time
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
@@ -168,7 +168,7 @@ class _ArchiveRun:
         opened, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         if opened is not None:
             return msgspec.json.decode(opened, type=ArchiveWindow), True
-        until = float(round(self._broker.run(server_time()) - lag_s * 1000))
+        until = float(round(self._broker.run(earliest_time()) - lag_s * 1000))
         begins = {name: done.get(name, 0.0) for name in self._chosen(likes) if done.get(name, 0.0) < until}
         first = min(begins.values(), default=until)
         window = ArchiveWindow(name=f"{first:.0f}-{until:.0f}", until=until, begins=begins)

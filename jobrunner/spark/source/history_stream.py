@@ -1,7 +1,8 @@
 """History as a stream.
 
 An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). A task that
-finishes after the server was asked for its time has that time or a later one, so a range in the past is complete, and
+finishes after the server was asked for its time has that time or a later one (of a cluster the primary counts whose
+clock is furthest behind), so a range in the past is complete, and
 reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were deleted before they
 were read are an error, not a gap.
 """
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.call import command
-from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.server import earliest_time
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
@@ -60,7 +61,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The server's time, or the earlier instant by which `limit` rows finished; `start` when there are none."""
         begins = _instant(start)
         with broker_at(self._options.url) as broker:
-            now = broker.run(server_time())
+            now = broker.run(earliest_time())
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
             count = history.count(end) if end > begins else 0
@@ -107,7 +108,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _now(self) -> float:
         with broker_at(self._options.url) as broker:
-            return broker.run(server_time())
+            return broker.run(earliest_time())
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
