@@ -1,13 +1,14 @@
 """A producer's buffer for short outages: tasks that cannot be sent now wait in this process until the server is back.
 
 Invariants: tasks are sent in the order in which they were enqueued, each under the id that it got then, so that a task
-that had arrived after all is stored once; and every lost task is logged.
+that had arrived after all is stored once; a call that was answered is not sent again; and every lost task is logged.
 """
 
 import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
 
@@ -51,17 +52,18 @@ class Buffer:
         self._settings = settings
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
+        self._together: deque[list[Task]] = deque()
+        """Those that may have arrived: each list was sent together, and the same calls again add nothing then. They go
+        before all others, which were enqueued after these had been sent."""
         self._tasks: deque[Task] = deque()
-        self._size = 0
-        self._in_doubt = 0
-        """How many of the first were sent together and may have arrived; the same call again adds nothing then."""
+        self._count = self._size = 0
         self._thread: threading.Thread | None = None
         from jobrunner.forks import call_in_forks  # most clients buffer nothing
 
         call_in_forks(self._begin_in_fork)
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return self._count
 
     def through(self, tasks: Sequence[Task], send: Callable[[], T]) -> T | None:
         """Returns the result of `send`, or None when the tasks were buffered. Raises BufferFull, and as `send`."""
@@ -98,7 +100,7 @@ class Buffer:
             self._closed = True
             self._changed.notify_all()
             if lost := len(self):
-                first = self._tasks[0]
+                first = self._together[0][0] if self._together else self._tasks[0]
                 _log.error("tasks that waited for the server are lost", tasks=lost, first=first.id, queue=first.queue)
         self._broker.close()
 
@@ -108,19 +110,21 @@ class Buffer:
 
     def _keep(self, tasks: Sequence[Task], error: JobrunnerError | None = None) -> None:
         with self._changed:
-            size = sum(len(task.payload) for task in tasks)
-            limits = self._settings
-            if self._closed or len(self._tasks) + len(tasks) > limits.buffer_tasks or (
+            size, limits = _size_of(tasks), self._settings
+            if self._closed or self._count + len(tasks) > limits.buffer_tasks or (
                 self._size + size > limits.buffer_bytes
             ):
                 raise BufferFull(
-                    f"no server, and {len(self._tasks)} tasks ({self._size} bytes) wait for it already: "
+                    f"no server, and {self._count} tasks ({self._size} bytes) wait for it already: "
                     f"{len(tasks)} were not taken; try again later, or raise buffer_tasks and buffer_bytes"
                 ) from error
-            if not self._tasks:
-                self._in_doubt = len(tasks) if isinstance(error, OutcomeUnknown) else 0
+            if not self._count:
                 _log.warning("the server is away; tasks wait in this process", error=str(error))
-            self._tasks.extend(tasks)
+            if isinstance(error, OutcomeUnknown):
+                self._together.append(list(tasks))
+            else:
+                self._tasks.extend(tasks)
+            self._count += len(tasks)
             self._size += size
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send_all, name="jobrunner-buffer", daemon=True)
@@ -132,47 +136,72 @@ class Buffer:
         known: set[str] = set()
         while True:
             with self._changed:
-                if not self._tasks or self._closed:
+                if not self._count or self._closed:
                     self._thread = None
                     break
-                part = list(islice(self._tasks, self._in_doubt)) or self._next_part()
+                if not self._together:
+                    self._together.append(self._next_part())
+                part = self._together[0]
             try:
-                batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit, known)
-                self._broker.run_many(batch.before)
-                known |= batch.new_queues
-                replies = self._broker.write([call for _, call in batch.written])
-                if not batch.before:
-                    run_operation(self._broker, registering_again([queue for queue, _ in batch.written], replies))
-            except Exception as error:  # whatever it is, no other code would send them
-                if not isinstance(error, _AWAY) and type(error) is not told:
-                    told = type(error)
-                    _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
-                with self._changed:
-                    self._in_doubt = len(part)
-                    self._changed.wait_for(lambda: self._closed, pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
-                known.clear()  # another server may answer now
+                left, error = self._sent(part, known)
+            except Exception as raised:  # whatever it is, no other code would send them
+                left, error = part, raised
+            sent += len(part) - len(left)
+            self._keep_only(left)
+            if error is None:
+                pause = _FIRST_PAUSE_S
                 continue
-            pause, sent = _FIRST_PAUSE_S, sent + len(part)
-            self._forget_first(part)
+            if not isinstance(error, _AWAY) and type(error) is not told:
+                told = type(error)
+                _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            known.clear()  # another server may answer now
         _log.info("the server is back; tasks that waited were sent", tasks=sent)
 
-    def _next_part(self) -> list[Task]:
-        return next(batches(islice(self._tasks, _AT_ONCE), sys.maxsize))  # they were checked when they were kept
+    def _sent(self, part: Sequence[Task], known: set[str]) -> tuple[Sequence[Task], Exception | None]:
+        """Sends tasks together; returns those of calls that were not answered or refused, and an error of these. What
+        was answered is over: the server forgets after a while that it applied a call."""
+        batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit, known)
+        self._broker.run_many(batch.before)
+        known |= batch.new_queues
+        replies = self._broker.run_each([call for _, call in batch.written])
+        if not batch.before:
+            with suppress(JobrunnerError):  # the tasks were added before
+                run_operation(self._broker, registering_again([queue for queue, _ in batch.written], replies))
+        errors = [reply for reply in replies if isinstance(reply, JobrunnerError)]
+        refused = [error for error in errors if not isinstance(error, _AWAY)]
+        parts = zip(batch.parts(), replies, strict=True)
+        left = [task for (_, tasks), reply in parts if isinstance(reply, JobrunnerError) for task in tasks]
+        return left, next(iter(refused or errors), None)
 
-    def _forget_first(self, part: Sequence[Task]) -> None:
+    def _next_part(self) -> list[Task]:
+        """Takes the next tasks out; they were checked when they were kept."""
+        part = next(batches(islice(self._tasks, _AT_ONCE), sys.maxsize))
+        for _ in part:
+            self._tasks.popleft()
+        return part
+
+    def _keep_only(self, left: Sequence[Task]) -> None:
+        """Forgets the tasks of the first part but for those that are left."""
         with self._changed:
-            for task in part:
-                self._tasks.popleft()
-                self._size -= len(task.payload)
-            self._in_doubt = 0
+            part = self._together.popleft()
+            if left:
+                self._together.appendleft(list(left))
+            self._count -= len(part) - len(left)
+            self._size -= _size_of(part) - _size_of(left)
             self._changed.notify_all()
 
     def _begin_in_fork(self) -> None:
         """Empties the buffer in a forked child: the parent sends the tasks in it. A thread of the parent may have held
         the lock."""
-        self._tasks, self._size, self._in_doubt, self._thread = deque(), 0, 0, None
+        self._together, self._tasks, self._count, self._size, self._thread = deque(), deque(), 0, 0, None
         self._changed = threading.Condition(threading.Lock())
+
+
+def _size_of(tasks: Sequence[Task]) -> int:
+    return sum(len(task.payload) for task in tasks)
 
 
 def buffer_of(

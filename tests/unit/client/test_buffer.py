@@ -15,6 +15,7 @@ from jobrunner import Client, Unique, chain, group, job
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
+from jobrunner.client.item import Item
 from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable, TaskGone
 from tests.support.clock import Clock
 from tests.support.server import Server
@@ -156,6 +157,30 @@ def test_what_the_server_refuses_stays_and_so_does_all_behind_it(
     wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
     assert small.ids("waiting")[-1] == pushed
     assert numbers(client) == [2, 3]
+
+
+def test_a_full_queue_does_not_have_tasks_of_other_queues_sent_again(
+    connect: Callable[..., Client], own: Server
+) -> None:
+    """They were, every 2 s, and added once more as soon as the server had forgotten the call, after ten seconds."""
+    client = connect()
+    small, mail = client.queue("small"), client.queue("mail")
+    small.configure(max_size=1)
+    small.push(0)
+    sent = [queue._ref.task(Item(n)) for n, queue in enumerate([mail, small, mail], 1)]
+    own.kill()
+    client.enqueue_many(sent)
+    own.start()
+    wait_for(lambda: _server_is_back(client) and mail.counts()["waiting"], timeout_s=30)
+
+    assert numbers(client) == [1, 3]
+    wait_for(lambda: len(client._buffer or ()) == 1, timeout_s=30)
+    with own.connect() as raw:
+        assert raw.delete(*raw.keys("*:sent:*")), "as time does it"
+    small.configure(max_size=None)
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+    assert small.ids("waiting")[1:] == [sent[1].id]
+    assert numbers(client) == []
 
 
 def test_reading_a_task_that_waits_here_raises_until_it_has_arrived(

@@ -292,6 +292,36 @@ def test_what_a_buffer_sends_again_is_delivered_once(
         assert consumer.taken == ids
 
 
+def test_a_buffer_sends_every_call_in_doubt_again_as_it_was(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
+) -> None:
+    """A connection that breaks leaves several threads in doubt; only the first of their calls was sent as it was."""
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=100) as patient:
+        queue = patient.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose(times=2)
+        buffer, others = patient._buffer, []
+        assert buffer is not None
+        keep = buffer._keep
+
+        def keep_after_another(tasks: Any, error: Any = None) -> None:
+            with buffer._changed:  # nothing is sent before all wait
+                buffer._keep = keep  # type: ignore[method-assign]
+                others.extend(queue.push_many(["c", "d"]))  # as by another thread: it met an empty buffer, too
+                keep(tasks, error)
+                others.append(queue.push("e"))
+
+        buffer._changed = threading.Condition(threading.RLock())  # type: ignore[assignment]
+        buffer._keep = keep_after_another  # type: ignore[method-assign]
+        ids = [*queue.push_many(["a", "b"]), *others]
+        wait_until(lambda: queue.counts()["waiting"] >= 1 and not len(buffer))
+        consumer.take_all()
+        assert consumer.proxy.lost["enqueue"] == 2
+        assert consumer.taken == ids
+
+
 @pytest.fixture(params=["threads", "asyncio"])
 def teller(request: Any, proxy: Proxy, client: Client, clock: Any, on_loop: Any) -> Iterator[Any]:
     """A client through the proxy, for threads or for asyncio, which sends again for long."""
