@@ -23,6 +23,7 @@ from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredRepo
 from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, UNSURE
+from jobrunner.worker.run.error_outcome import refused
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
@@ -190,14 +191,19 @@ class Reporting:
                 for attempt, outcome in reports
             ]
         if self._encryption is not None:
-            reports = [
-                (attempt, encrypted_outcome(self._encryption, self._keys, attempt, outcome))
-                for attempt, outcome in reports
-            ]
+            reports = [(attempt, self._encrypted(attempt, outcome)) for attempt, outcome in reports]
         self.pending += reports
         self._parts.prefetch.gave(count - released, released)
         self.finished_total += count - released
         return True
+
+    def _encrypted(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """An outcome that cannot be encrypted fails its own task, and keeps no report of another from the server."""
+        assert self._encryption is not None
+        try:
+            return encrypted_outcome(self._encryption, self._keys, attempt, outcome)
+        except JobrunnerError as error:
+            return refused(error)
 
     def calls(self) -> list[ReportCall]:
         """The calls of the next exchange, with the reports that are due to be tried again."""
@@ -216,7 +222,7 @@ class Reporting:
     def take_replies(self, calls: list[ReportCall], replies: list[Any]) -> JobrunnerError | None:
         """Takes in the answers to the reports of a turn, the first of the replies: drops what is over, keeps what is
         still to be made. Returns the last error with which the server refused a call."""
-        refused: JobrunnerError | None = None
+        last: JobrunnerError | None = None
         kept: list[Report] = []
         changed: list[Report] = []
         for call, reply in zip(calls, replies, strict=False):
@@ -227,7 +233,7 @@ class Reporting:
                     self.lost_answer(call)
                 self._undelivered.keep(call.reports, reply)
             elif isinstance(reply, JobrunnerError):
-                refused = reply
+                last = reply
                 kept += call.reports
             elif call.targets:
                 changed += self._after_moves(call, reply)
@@ -235,7 +241,7 @@ class Reporting:
                 self.after_report.take(call, reply)
         self._refusals = self._refusals + 1 if kept else 0
         if self._refusals >= _REFUSALS:
-            _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
+            _log.error("reports given up; their leases will end", reports=len(kept), error=str(last))
             self._leases.drop(attempt for attempt, _ in kept)
             kept, self._refusals = [], 0
         self.pending = kept + changed
@@ -243,7 +249,7 @@ class Reporting:
             self.backpressure.after_turn(self.pending)
         if self._undelivered.is_on:
             self._undelivered.after_turn()
-        return refused
+        return last
 
     def pause_s(self, pause_s: float) -> float:
         """The pause of a turn, shortened when a report is to be tried again before its end."""

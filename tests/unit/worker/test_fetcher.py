@@ -1,6 +1,7 @@
 """Turns of the fetch loop, one `step()` at a time, on a real server with an executor that only keeps what it gets."""
 
 import math
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,9 +20,10 @@ from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of
 from jobrunner.clock import monotonic
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.inspector.stats import series
-from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
+from jobrunner.outcome import Acknowledged, Failed, Moved, Released, Succeeded
 from jobrunner.worker.fetch import fetcher, intake, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
@@ -105,7 +107,7 @@ class Bench:
 
     def __init__(
         self, broker: Any, keys: Keys, *, slots: int = 3, queues: Iterable[str] | dict[str, int] = ("q",),
-        max_tasks: int = 0, prefetch_s: float = 0.03, leases_are_short: bool = False,
+        max_tasks: int = 0, prefetch_s: float = 0.03, leases_are_short: bool = False, encryption: Any = None,
     ) -> None:  # fmt: skip
         self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
         self.finished = FinishedAttempts(lambda: None)
@@ -114,7 +116,7 @@ class Bench:
         self.stock = Prefetch(slots, prefetch_s, 500)
         self.figures = StatsRecorder(broker, keys, "w")
         parts = TaskParts(
-            broker, keys, None, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
+            broker, keys, encryption, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
             self.held, self.ear, self.figures, AttemptLog(), leases_are_short=leases_are_short,  # type: ignore[arg-type]
         )  # fmt: skip
         events = AttemptEvents(broker, keys, "w", writes=False)
@@ -257,6 +259,25 @@ def test_what_was_acknowledged_early_is_not_reported_again(bench: Bench, client:
     assert client.queue("q").counts()["pending"] == 1, "no report was sent"
     assert bench.held.tokens == {}
     assert (bench.fetcher.in_hand, bench.fetcher.finished_total) == (0, 1)
+
+
+def test_an_outcome_that_cannot_be_encrypted_fails_its_own_task_alone(
+    broker: Broker, keys: Keys, client: Client
+) -> None:
+    """All reports of that turn were lost: their leases were renewed for ever, and their slots were never free."""
+    bench = Bench(broker, keys, encryption=PayloadEncryption([b64encode(bytes(32)).decode()], prefix=keys.prefix))
+    good, bad = push(client, 2)
+    for attempt in bench.begun():
+        if attempt.id == good:
+            bench.finished.add(attempt, Succeeded())
+        else:
+            attempt.payload, attempt.encoding = b"AAAAAAAAAAAAAAAA 1 x", b"stored/1 json"
+            bench.finished.add(attempt, Moved(queue="q"))
+    bench.step()
+
+    assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+    assert client.queue("q").totals()["succeeded"] == 1
+    assert "DecryptionFailed" in str(client.task(bad).record().error)
 
 
 def test_what_is_handed_back_is_no_finished_task(bench: Bench, client: Client) -> None:
