@@ -75,7 +75,9 @@ class Supervisor:
     2. does not restart a worker that ended well: its work is done, or the dashboard or a signal of its own stopped it;
     3. restarts a worker that crashed, after a pause that doubles. If a worker exits five times in a row before it takes
        a task, or exits with a usage error, the supervisor stops everything, unless that worker took tasks before and
-       others do now. It always retries later crashes: a task may cause them, and its attempts run out;
+       others do now. It always retries later crashes: a task may cause them, and its attempts run out. A start that
+       the system refuses, as it has no memory or no process left, is retried in the same way, and counts only while
+       nothing works or has worked;
     4. replaces them one after the other at SIGHUP, and one that is due for recycling (see RollingRestart);
     5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
@@ -145,6 +147,15 @@ class Supervisor:
         for slot in self._slots:
             if slot.start_at is not None and slot.start_at <= monotonic() and not slot.process:
                 slot.process, slot.start_at, slot.over = self._launch(slot), None, False
+                if slot.process is None:
+                    self._start_refused(slot)
+
+    def _start_refused(self, slot: WorkerSlot) -> None:
+        slot.crashes += 1
+        if slot.crashes >= _FAILED_STARTS and not any(one.process or one.has_worked for one in self._slots):
+            self._events.put(partial(self._give_up, NO))  # nothing else may happen that `run` could wait for
+        else:
+            slot.start_at = monotonic() + _pause_s(slot.crashes, _LONGEST_PAUSE_S)
 
     def _take_event(self) -> None:
         due = [slot.start_at for slot in self._slots if slot.start_at is not None and not slot.process]
@@ -152,12 +163,16 @@ class Supervisor:
         with suppress(queue.Empty):
             self._events.get(timeout=None if self._asked else min(pause_s, threading.TIMEOUT_MAX))()
 
-    def _launch(self, slot: WorkerSlot) -> WorkerProcess:
+    def _launch(self, slot: WorkerSlot) -> WorkerProcess | None:
         def hear(process: WorkerProcess, word: str) -> None:
             self._events.put(lambda: self._heard(slot, process, word))
 
         folder = self._folder if self._folder.is_dir() else None
-        return WorkerProcess(slot.command, f"process-{slot.number}", hear, folder)
+        try:
+            return WorkerProcess(slot.command, f"process-{slot.number}", hear, folder)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread
+            _log.error("a worker process cannot be started", process=slot.number, error=str(error))
+            return None
 
     def _heard(self, slot: WorkerSlot, process: WorkerProcess, word: str) -> None:
         if word == ENDED:
@@ -224,8 +239,7 @@ class Supervisor:
             self._give_up(MISUSE if process.code == MISUSE else NO)
             return
         longest = _LONGEST_PAUSE_AFTER_TASKS_S if process.took else _LONGEST_PAUSE_S
-        doubled = _FIRST_PAUSE_S * 2 ** min(slot.crashes - 1, _MOST_DOUBLINGS)
-        pause = longest if is_hopeless else min(doubled, longest)
+        pause = longest if is_hopeless else _pause_s(slot.crashes, longest)
         say = _log.error if is_hopeless else _log.warning
         say("worker crashed; starting another", process=slot.number, how=how, pause_s=pause)
         slot.start_at = monotonic() + pause
@@ -279,3 +293,8 @@ class Supervisor:
                 slot.start_at = 0.0
                 if slot.process is not None:
                     slot.process.ask()
+
+
+def _pause_s(crashes: int, longest_s: float) -> float:
+    doubled: float = _FIRST_PAUSE_S * 2 ** min(crashes - 1, _MOST_DOUBLINGS)
+    return min(doubled, longest_s)

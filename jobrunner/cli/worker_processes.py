@@ -34,6 +34,8 @@ class WorkerProcess:
        *lifeline*, whose end tells it that the supervisor is no more;
     2. `hear` gets the lines that it writes there, in a thread, and `ended` when it has; then `code` is known;
     3. `close` lets go of what is left.
+
+    Raises OSError or RuntimeError when the system has no memory, process, thread or descriptor left for it.
     """
 
     def __init__(
@@ -45,11 +47,15 @@ class WorkerProcess:
     ) -> None:
         self._hear = hear
         self._lifeline, theirs = socket.socketpair()
-        with theirs:
-            words = [*command, "--lifeline", str(theirs.fileno())]
-            self._process = subprocess.Popen(  # noqa: S603 - ours
-                words, cwd=folder, pass_fds=[theirs.fileno()], process_group=0
-            )
+        words = [*command, "--lifeline", str(theirs.fileno())]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - ours
+                    words, cwd=folder, pass_fds=[theirs.fileno()], process_group=0
+                )
+        except BaseException:
+            self._lifeline.close()
+            raise
         self.began = monotonic()
         self.took = False
         """Whether it came as far as taking tasks."""
@@ -61,8 +67,14 @@ class WorkerProcess:
         self._listening, waiting = (
             threading.Thread(target=act, name=f"jobrunner-{name}", daemon=True) for act in (self._listen, self._wait)
         )
-        self._listening.start()
-        waiting.start()
+        try:
+            self._listening.start()
+            waiting.start()
+        except BaseException:  # nothing would notice its end
+            self._process.kill()
+            self._process.wait()
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -162,8 +174,8 @@ class RollingRestart:
 
     1. starts the successor, and waits until it works;
     2. asks the predecessor to stop, and waits for its end; one that does not end within `leave_s` is killed;
-    3. a successor that does not come up within 120 s, or ends before, is not put in: the predecessor works on, and a
-       roll is stopped there;
+    3. a successor that cannot be started, does not come up within 120 s, or ends before, is not put in: the predecessor
+       works on, and a roll is stopped there;
     4. a roll that is asked for while one is on comes after it, once.
 
     So there are always as many that work as there should be, and at most one more. The supervisor calls `step` after
@@ -171,7 +183,7 @@ class RollingRestart:
     """
 
     def __init__(
-        self, slots: Sequence[WorkerSlot], launch: Callable[[WorkerSlot], WorkerProcess], leave_s: float
+        self, slots: Sequence[WorkerSlot], launch: Callable[[WorkerSlot], WorkerProcess | None], leave_s: float
     ) -> None:
         self._slots = slots
         self._launch = launch
@@ -261,8 +273,11 @@ class RollingRestart:
         if slot.process is None or slot.successor is not None or slot.predecessor is not None:
             return  # it crashed meanwhile, and what is started in its place is new
         _log.info("worker is replaced", process=slot.number, pid=slot.process.pid)
-        self._at_hand, self._deadline = slot, monotonic() + _READY_S
         slot.successor = self._launch(slot)
+        if slot.successor is None:
+            self._stop_roll()
+        else:
+            self._at_hand, self._deadline = slot, monotonic() + _READY_S
 
     def _done(self, slot: WorkerSlot) -> None:
         if slot is self._at_hand:

@@ -1,5 +1,6 @@
 """How worker processes are replaced: one at a time, the new one first. The processes here work at once."""
 
+import errno
 import os
 import signal
 import threading
@@ -144,6 +145,28 @@ def test_a_new_one_that_does_not_come_up_stops_the_roll_and_the_old_ones_work_on
     assert rolled.pids() == before
     assert rolled.stop() == 0
     assert len(rolled.result("start")) == 3, "the second place was not tried"
+
+
+def test_a_new_one_that_the_system_does_not_start_stops_the_roll_and_the_next_roll_has_its_turn(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled = run("work()", processes=2)
+    rolled.wait_said("works", 2)
+    before = rolled.pids()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(worker_processes.subprocess, "Popen", refuse)
+        rolled.signals.send_hup()
+        rolled.wait_logged("roll is stopped")
+    assert rolled.pids() == before
+
+    rolled.signals.send_hup()
+    rolled.wait_logged("roll is complete")
+    assert len(rolled.result("end")) == 2
+    assert rolled.stop() == 0
 
 
 def test_a_new_one_that_never_says_that_it_works_is_killed_in_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,17 @@
 """The supervisor with commands that end at once; with real workers it is tested in tests/acceptance."""
 
+import errno
+import itertools
+import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jobrunner.cli import supervisor
+from jobrunner.cli import supervisor, worker_processes
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.errors import ServerUnavailable
 from tests.support.waiting import wait_for
@@ -117,6 +122,65 @@ def test_it_ends_when_what_it_waits_for_has_come(tmp_path: Path, monkeypatch: py
         return True
 
     assert Supervisor([a_script(tmp_path, endless)], until=is_over).run() == 0
+
+
+def refuse_starts(monkeypatch: pytest.MonkeyPatch, which: Callable[[int], bool]) -> None:
+    """Has the system refuse these starts of processes, counted from 1."""
+    real, begun = subprocess.Popen, itertools.count(1)
+
+    def start(*args: Any, **options: Any) -> Any:
+        if which(next(begun)):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return real(*args, **options)
+
+    monkeypatch.setattr(worker_processes.subprocess, "Popen", start)
+
+
+def test_a_start_that_the_system_refuses_is_tried_again_while_the_others_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_starts(monkeypatch, lambda start: start in (3, 4))
+    once = f"test -e {tmp_path}/crashed && touch {tmp_path}/again && exit; touch {tmp_path}/crashed; kill -9 $$"
+    other = f"until test -e {tmp_path}/again; do sleep 0.01; done"
+
+    assert Supervisor([a_script(tmp_path, once), a_script(tmp_path, other)]).run() == 0
+
+    assert starts(tmp_path) == 3
+
+
+def test_when_the_system_refuses_five_starts_and_nothing_has_worked_it_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_starts(monkeypatch, lambda _: True)
+
+    assert Supervisor([a_script(tmp_path, "exit 0")]).run() == 1
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_process_whose_threads_cannot_be_started_is_ended_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    begun = itertools.count(1)
+    processes: list[subprocess.Popen[bytes]] = []
+
+    class Process(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            if processes:
+                (tmp_path / "second").touch()
+            super().__init__(*args, **options)
+            processes.append(self)
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if self.name == "jobrunner-process-1" and next(begun) == which:
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(worker_processes.subprocess, "Popen", Process)
+    monkeypatch.setattr(worker_processes.threading, "Thread", Thread)
+
+    assert Supervisor([a_script(tmp_path, f"test -e {tmp_path}/second || exec sleep 60")]).run() == 0
+    assert [process.returncode for process in processes] == [-signal.SIGKILL, 0]
 
 
 def test_one_that_ended_well_is_missed_by_nobody(tmp_path: Path) -> None:
