@@ -89,7 +89,7 @@ class Shutdown:
             self._await_drivers(ends)
         except KeyboardInterrupt as error:
             self.interrupted = error
-            self._state.ask_to_stop()
+            self._state.stop_now()
             self._tasks.leases.stop_all()
         self._parts.drivers.stop(monotonic() if self._state.must_stop_now else ends)
         self._broken = self._state.broken or self._parts.lost()  # a stop was requested before the loss was noticed

@@ -100,7 +100,11 @@ class WorkerState:
         """Whether an operator told it to take no new tasks."""
         self.gate = ""
         """Why a gate keeps it from taking tasks; '' while all are open."""
+        self.is_stopping = False
+        """Whether the worker stops or is to: by a request, a command of the dashboard, or itself."""
         self.stops_asked = 0
+        """Requests of the program, a signal among them. A stop that began otherwise is none: the first signal after it
+        takes no time from running tasks."""
         self.refused: NewerFormat | OlderFormat | None = None
         """The server's answer to a version that must leave the prefix."""
         self.broken: WorkerBroken | None = None
@@ -115,17 +119,27 @@ class WorkerState:
     def ask_to_stop(self) -> None:
         """A graceful stop; a second call asks to stop at once. Safe in a signal handler and in any thread."""
         self.stops_asked += 1
+        self.stop_gracefully()
+
+    def stop_gracefully(self) -> None:
+        """The worker is to stop, for a reason of its own or by a command of the dashboard."""
+        self.is_stopping = True
         self._changed.set()
+
+    def stop_now(self) -> None:
+        """Running tasks get no more time."""
+        self.stops_asked = max(self.stops_asked, _STOP_NOW)
+        self.stop_gracefully()
 
     def begin_work(self) -> None:
         """The worker works from now on."""
         self.is_working = self.has_begun = True
 
     def begin_stop(self) -> None:
-        """The worker stops, whether it was asked to or not."""
+        """The worker stops; where nothing has led to that, the program asked for it."""
         self.is_working = False
-        self.stops_asked = max(self.stops_asked, 1)
-        self._changed.set()
+        if not self.is_stopping:
+            self.ask_to_stop()
 
     def refuse(self, error: NewerFormat | OlderFormat) -> None:
         """This version may not go on here."""
@@ -166,7 +180,7 @@ class Commands:
             "finished": self._fetcher.finished_total,
             "quiet": int(self._state.is_quiet),
             "gate": self._state.gate,
-            "stopping": int(self._state.stops_asked > 0),
+            "stopping": int(self._state.is_stopping),
             "memory": resident_bytes(),
             "executing": len(begun),
             "fetched": sum(not attempt.began_s for attempt in held),
@@ -179,12 +193,12 @@ class Commands:
     def obey(self, commands: Mapping[str, bytes]) -> bool:
         """Carries out the commands of the dashboard; returns whether they changed the description."""
         state, changed = self._state, False
-        if commands.get("stop") == b"1" and not state.stops_asked:
+        if commands.get("stop") == b"1" and not state.is_stopping:
             _log.info("worker stops: requested by the dashboard", worker=self._identity["id"])
-            state.ask_to_stop()
+            state.stop_gracefully()
             changed = True
         quiet = commands.get("quiet", b"1" if state.is_quiet else b"0") == b"1"
-        if quiet != state.is_quiet and not state.stops_asked:
+        if quiet != state.is_quiet and not state.is_stopping:
             state.is_quiet = quiet
             event = "worker is quiet: it takes no new tasks" if quiet else "worker resumed"
             _log.info(event, worker=self._identity["id"])

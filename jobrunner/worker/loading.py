@@ -27,7 +27,7 @@ def once_loaded(client: Client, state: WorkerState, step: Callable[[], T]) -> T 
     began = monotonic()
     probe = Broker(endpoint_of(client), retry_timeout_s=0)  # the client may try for long, deaf to a signal to stop
     try:
-        while not state.stops_asked:
+        while not state.is_stopping:
             try:
                 _probe(probe)
                 found = step()

@@ -120,7 +120,7 @@ class Worker:
         self._state.until = RunUntil.DRAINED if drain else RunUntil.EMPTY if burst else RunUntil.STOPPED
         self.start()
         if (parts := self._parts) is None:
-            assert self._state.stops_asked, "start() of this worker was overridden without a call of Worker.start()"
+            assert self._state.is_stopping, "start() of this worker was overridden without a call of Worker.start()"
             _log.info("worker stopped before it began", worker=self.id)
             return WorkerSummary(0, 0, monotonic() - began)
         try:
@@ -132,6 +132,7 @@ class Worker:
             self._stop_broken(error)
             raise
         finally:
+            self._state.stop_gracefully()
             self.stop(self.settings.grace)
         return WorkerSummary(parts.finished_total, self._released, monotonic() - began)
 
@@ -177,7 +178,8 @@ class Worker:
                 return
             grace = self.settings.grace if grace is None else grace
             in_hand = self.in_hand
-            hint = f"waits up to {duration(grace)} for them; asked once more, it hands them back at once"
+            more = "once more" if self._state.stops_asked or not self._state.is_stopping else "twice"
+            hint = f"waits up to {duration(grace)} for them; asked {more}, it hands them back at once"
             hints = {"hint": hint} if in_hand and grace else {}
             _log.info("worker stopping", worker=self.id, in_hand=in_hand, **hints)
             self._state.begin_stop()
@@ -200,7 +202,7 @@ class Worker:
         if waits_for:  # to be restarted would not help it
             return True, {"worker": self.id, "waits": waits_for}
         if parts is None or not self._state.is_working:
-            return False, {"worker": self.id, "problem": "stopped" if self._state.stops_asked else "not started"}
+            return False, {"worker": self.id, "problem": "stopped" if self._state.is_stopping else "not started"}
         described: dict[str, object] = {"worker": self.id, "in_hand": self.in_hand}
         hanging = [loop.name for loop in parts.loops if not loop.is_alive or loop.busy_s > _HANGS_S]
         if hanging:
@@ -284,7 +286,7 @@ class Worker:
 
     def _goes_on(self, parts: WorkerParts) -> bool:
         is_due = self._recycling.is_over(parts.fetcher.finished_total)
-        return not self._state.stops_asked and self.failure is None and not is_due
+        return not self._state.is_stopping and self.failure is None and not is_due
 
     def _stop_broken(self, broken: WorkerBroken) -> None:
         self._state.broken = broken

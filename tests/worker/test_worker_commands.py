@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Client
+from jobrunner import Client, Worker
 from jobrunner.attempt import Attempt
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import broker_of, keys_of
@@ -94,11 +94,11 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
     def stop_meanwhile(event: str, **_: Any) -> None:
         if event == "worker resumed":
             stopping.start()
-            wait_for(lambda: worker._state.stops_asked)
+            wait_for(lambda: worker._state.is_stopping)
 
     monkeypatch.setattr("jobrunner.worker.heartbeat._log.info", stop_meanwhile)
     order(current, worker, "quiet", "0")
-    wait_for(lambda: worker._state.stops_asked)
+    wait_for(lambda: worker._state.is_stopping)
 
     left = [gated.enqueue(name=f"left{number}") for number in range(3)]
     gates["running"].set()
@@ -113,8 +113,37 @@ def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> N
 
     order(current, worker, "stop", "1")
 
-    wait_for(lambda: worker._state.stops_asked == 1)
+    wait_for(lambda: worker._state.is_stopping)
     wait_for(lambda: current.workers()[0].stopping)
+
+
+@pytest.mark.parametrize("how", ["dashboard", "max_memory"])
+def test_the_first_signal_to_a_worker_that_stops_already_leaves_running_tasks_their_grace(
+    current: Client, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    worker = Worker(client=current, queues=["w"], heartbeat=0.05, max_memory=10**13)
+    running = gated.enqueue(name="running")
+    summaries: list[Any] = []
+    working = threading.Thread(target=lambda: summaries.append(worker.run()))
+    working.start()
+    try:
+        wait_for(lambda: "running" in gates)
+        if how == "dashboard":
+            order(current, worker, "stop", "1")
+        else:
+            monkeypatch.setattr("jobrunner.worker.recycling.resident_bytes", lambda: 10**14)
+        wait_for(lambda: worker._state.is_stopping)
+
+        worker.ask_to_stop()
+        assert not worker._state.must_stop_now
+    finally:
+        gates["running"].set()
+        working.join(30)
+    assert running.state == "succeeded"
+    assert [one.released for one in summaries] == [0]
+
+    worker.ask_to_stop()
+    assert worker._state.must_stop_now
 
 
 def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
