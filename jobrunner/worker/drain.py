@@ -143,9 +143,8 @@ class Shutdown:
 
     def _release_rest(self) -> None:
         tasks = self._tasks
-        unreported = self._parts.fetcher.reporting.tokens
-        held = (attempt for attempt in tasks.leases.attempts() if attempt.token not in unreported)
-        rest = [attempt for attempt in held if attempt.run_s < 0]  # one that ended is not to run again
+        unreported = self._parts.fetcher.reporting.tokens | tasks.finished.tokens  # they ended, and must not run again
+        rest = [attempt for attempt in tasks.leases.attempts() if attempt.token not in unreported]
         tasks.leases.drop(rest)
         reports = report_calls(tasks.keys, [(attempt, self._last_outcome(attempt)) for attempt in rest])
         kept, refused = 0, None
@@ -161,6 +160,6 @@ class Shutdown:
     def _last_outcome(self, attempt: Attempt) -> Outcome:
         """The outcome of an attempt that is still held at the end: it is handed back. An attempt that was running when
         this worker broke may have caused that, and would break the next worker, too, so it fails as in a crash."""
-        if self._broken is None or not attempt.began_s:
+        if self._broken is None or not attempt.began_s or attempt.run_s >= 0:
             return Released()
         return Failed(f"AttemptCrashed: {self._broken}", _BROKEN_DELAY_S)

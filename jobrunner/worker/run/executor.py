@@ -75,6 +75,11 @@ class FinishedAttempts:
         except IndexError:
             return reports
 
+    @property
+    def tokens(self) -> set[str]:
+        """The attempts whose outcomes were not drained yet."""
+        return {attempt.token for attempt, _ in self._reports.copy()}
+
     def __len__(self) -> int:
         return len(self._reports)
 
