@@ -184,13 +184,12 @@ class AsyncClient:
         self, tasks: Sequence[Task], wait: Duration, is_new: bool
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """As Client._write."""
-        batch = await self._batch(tasks)
 
         async def send() -> list[Placed]:
-            is_first, sent = is_new, batch
+            is_first = is_new
             if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
                 is_first = await self._placed(tasks)
-                sent = await self._batch(tasks)
+            sent = await self._batch(tasks)
             try:
                 writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(await run_operation_async(self._broker, writing))

@@ -19,7 +19,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.clock import monotonic
+from jobrunner.clock import monotonic, since_boot
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
@@ -30,6 +30,9 @@ T = TypeVar("T")
 _AT_ONCE = 500
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+_MADE_AGAIN_S = 3600.0
+"""Calls are made once, as that writes to the payload store, and again after so long: a sweep deletes what is older than
+its grace, and no task refers to."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
 _log = SafeLogger("jobrunner.buffer")
 
@@ -67,7 +70,7 @@ class Buffer:
 
     def through(self, tasks: Sequence[Task], send: Callable[[], T]) -> T | None:
         """Returns the result of `send`, or None when the tasks were buffered. Raises BufferFull, and as `send`."""
-        if len(self) and self._takes(tasks):
+        if self._has_to_wait(tasks):
             self._keep(tasks)
             return None
         try:
@@ -80,7 +83,7 @@ class Buffer:
 
     async def through_async(self, tasks: Sequence[Task], send: Callable[[], Awaitable[T]]) -> T | None:
         """The same for asyncio."""
-        if len(self) and self._takes(tasks):
+        if self._has_to_wait(tasks):
             self._keep(tasks)
             return None
         try:
@@ -103,6 +106,14 @@ class Buffer:
                 first = self._together[0][0] if self._together else self._tasks[0]
                 _log.error("tasks that waited for the server are lost", tasks=lost, first=first.id, queue=first.queue)
         self._broker.close()
+
+    def _has_to_wait(self, tasks: Sequence[Task]) -> bool:
+        """Whether others wait that these must not overtake. Raises what making their calls does, but for that of a
+        payload store: nothing is written there before it can be sent."""
+        if not len(self) or not self._takes(tasks):
+            return False
+        EnqueueBatch(self._keys, None, tasks, self._settings.payload_limit)
+        return True
 
     def _takes(self, tasks: Sequence[Task]) -> bool:
         """Whether these may wait: the id of a unique task is known only when it was placed."""
@@ -134,6 +145,8 @@ class Buffer:
         pause, sent = _FIRST_PAUSE_S, 0
         told: type[Exception] | None = None
         known: set[str] = set()
+        batch: EnqueueBatch | None = None
+        made_at = 0.0
         while True:
             with self._changed:
                 if not self._count or self._closed:
@@ -143,11 +156,16 @@ class Buffer:
                     self._together.append(self._next_part())
                 part = self._together[0]
             try:
-                left, error = self._sent(part, known)
+                if batch is None or since_boot() - made_at > _MADE_AGAIN_S:
+                    batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit)
+                    made_at = since_boot()
+                left, error = self._sent(batch, known)
             except Exception as raised:  # whatever it is, no other code would send them
                 left, error = part, raised
             sent += len(part) - len(left)
             self._keep_only(left)
+            if len(left) < len(part):
+                batch = None
             if error is None:
                 pause = _FIRST_PAUSE_S
                 continue
@@ -160,14 +178,15 @@ class Buffer:
             known.clear()  # another server may answer now
         _log.info("the server is back; tasks that waited were sent", tasks=sent)
 
-    def _sent(self, part: Sequence[Task], known: set[str]) -> tuple[Sequence[Task], Exception | None]:
+    def _sent(self, batch: EnqueueBatch, known: set[str]) -> tuple[Sequence[Task], Exception | None]:
         """Sends tasks together; returns those of calls that were not answered or refused, and an error of these. What
         was answered is over: the server forgets after a while that it applied a call."""
-        batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit, known)
-        self._broker.run_many(batch.before)
-        known |= batch.new_queues
+        is_new = not batch.new_queues <= known
+        if is_new:
+            self._broker.run_many(batch.before)
+            known |= batch.new_queues
         replies = self._broker.run_each([call for _, call in batch.written])
-        if not batch.before:
+        if not is_new:
             with suppress(JobrunnerError):  # the tasks were added before
                 run_operation(self._broker, registering_again([queue for queue, _ in batch.written], replies))
         errors = [reply for reply in replies if isinstance(reply, JobrunnerError)]

@@ -223,13 +223,11 @@ class Client:
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """Sends a batch. Returns (id, whether it was added) for each task, and the durability that was reached."""
 
-        batch = self._batch(tasks)
-
         def send() -> list[Placed]:
-            is_first, sent = is_new, batch
+            is_first = is_new
             if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
                 is_first = self._placed(tasks)
-                sent = self._batch(tasks)
+            sent = self._batch(tasks)
             try:
                 writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(run_operation(self._broker, writing))

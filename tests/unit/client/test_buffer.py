@@ -7,16 +7,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jobrunner import Client, Unique, chain, group, job
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.client.item import Item
-from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable, TaskGone
+from jobrunner.errors import BufferFull, InvalidName, InvalidOption, ServerUnavailable, TaskGone
 from tests.support.clock import Clock
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -30,6 +32,11 @@ def noop(n: int = 0) -> None:
 @job(name="buffer.once", queue="mail", unique=Unique())
 def once() -> None:
     """There is one of it."""
+
+
+@job(name="buffer.text", queue="mail")
+def large(text: str) -> None:
+    """Its payload is in the payload store."""
 
 
 @pytest.fixture
@@ -181,6 +188,28 @@ def test_a_full_queue_does_not_have_tasks_of_other_queues_sent_again(
     wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
     assert small.ids("waiting")[1:] == [sent[1].id]
     assert numbers(client) == []
+
+
+def test_an_outage_writes_each_payload_to_the_store_once(
+    connect: Callable[..., Client], own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try wrote an object for every task, for as long as the server was away."""
+    client = connect(payload_store=f"file://{tmp_path}", payload_store_above=1000, payload_limit=3000)
+    noop.enqueue()
+    assert client._buffer is not None
+    tries, greeted = [], client._buffer._broker.run_many
+    monkeypatch.setattr(client._buffer._broker, "run_many", lambda calls: tries.append(calls) or greeted(calls))
+    own.kill()
+    tasks = [large.enqueue("x" * 2000), large.enqueue("y" * 2000), asyncio.run(large.aenqueue("z" * 2000))]
+    with pytest.raises(InvalidName):
+        client.enqueue_many([replace(large.bind("x").task(), queue="no queue")])
+    wait_for(lambda: len(tries) > 3, timeout_s=30)
+    own.start()
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 4, "and one as the first was sent at once"
+    read = [client.task(task.id).record().payload for task in tasks]
+    assert read == [b'{"text":"%b"}' % (letter * 2000) for letter in (b"x", b"y", b"z")]
 
 
 def test_reading_a_task_that_waits_here_raises_until_it_has_arrived(
