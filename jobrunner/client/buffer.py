@@ -150,7 +150,7 @@ class Buffer:
         while True:
             with self._changed:
                 if not self._count or self._closed:
-                    self._thread = None
+                    self._thread, lost = None, self._count
                     break
                 if not self._together:
                     self._together.append(self._next_part())
@@ -176,7 +176,8 @@ class Buffer:
                 self._changed.wait_for(lambda: self._closed, pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             known.clear()  # another server may answer now
-        _log.info("the server is back; tasks that waited were sent", tasks=sent)
+        if not lost:
+            _log.info("the server is back; tasks that waited were sent", tasks=sent)
 
     def _sent(self, batch: EnqueueBatch, known: set[str]) -> tuple[Sequence[Task], Exception | None]:
         """Sends tasks together; returns those of calls that were not answered or refused, and an error of these. What

@@ -258,6 +258,23 @@ def test_closing_waits_for_the_server_as_long_as_it_may(connect: Callable[..., C
         assert other.queue("mail").ids("waiting") == [id_]
 
 
+def test_the_log_does_not_call_tasks_sent_that_are_lost(
+    connect: Callable[..., Client], own: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = connect()
+    own.kill()
+    client.queue("mail").push(1)
+    assert client._buffer is not None
+    sending = client._buffer._thread
+    client.close()
+    assert sending is not None
+    sending.join(30)
+
+    said = capsys.readouterr().out
+    assert "are lost" in said
+    assert "were sent" not in said
+
+
 def test_of_many_that_are_too_many_none_or_whole_thousands_wait(connect: Callable[..., Client], own: Server) -> None:
     client = connect(buffer_tasks=1200)
     own.kill()
