@@ -117,7 +117,7 @@ class Fetcher:
         if not self.reporting.collect():
             self._intake.give_back_stuck()
         if self._quarantine.is_on:
-            self._intake.isolate([attempt for attempt, _ in self.reporting.pending])
+            self._intake.isolate(self.reporting.ended)
         turn.reports = self.reporting.calls()
         if turn.may_reserve:
             self._plan(turn)

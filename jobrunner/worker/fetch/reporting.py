@@ -150,6 +150,8 @@ class Reporting:
         self.backpressure = Backpressure(parts.rotation)
         self.pending: list[Report] = []
         """Those of the next exchange."""
+        self.ended: list[Attempt] = []
+        """What ended since the turn before, reported or not."""
         self.finished_total = 0
 
     def __len__(self) -> int:
@@ -164,11 +166,12 @@ class Reporting:
     def collect(self) -> bool:
         """Takes in what the executor finished; returns whether that was anything."""
         reports = self._parts.finished.drain()
+        self.ended = [attempt for attempt, _ in reports]
         if not reports:
             self._parts.prefetch.gave(0)
             return False
         if isinstance(self._parts.rotation, CappedRotation):
-            self._parts.rotation.ended(attempt.queue for attempt, _ in reports)
+            self._parts.rotation.ended(attempt.queue for attempt in self.ended)
         kinds = [type(outcome) for _, outcome in reports]
         released, count = kinds.count(Released) + kinds.count(Unknown), len(kinds)
         if Acknowledged in kinds:

@@ -23,7 +23,7 @@ from jobrunner.clock import monotonic
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.inspector.stats import series
-from jobrunner.outcome import Acknowledged, Failed, Moved, Released, Succeeded
+from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Succeeded
 from jobrunner.worker.fetch import fetcher, intake, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
@@ -491,6 +491,22 @@ def test_suspects_of_one_queue_do_not_starve_another(
     assert held_up <= 5 * 41, "five times five seconds, of 800 turns in 100 s"
     assert begun >= 3, "and they do have their turn"
     assert client.queue("good").totals()["succeeded"] > 8_000, "of 16 000"
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Acknowledged()])
+def test_others_begin_as_soon_as_a_suspect_ends(
+    bench: Bench, broker: Broker, keys: Keys, client: Client, outcome: Outcome
+) -> None:
+    """Also when it was acknowledged early, so that nothing is reported at its end: the worker idled for 5 s."""
+    push(client, 1)
+    own = keys.queue("q")
+    held = broker.run(leases.reserve(own, 1, token="dead", keepalive_ms=60_000)).attempts
+    broker.run(leases.crash(own, [(one.id, one.token, True) for one in held], reason="it died"))
+    (suspect,) = bench.begun(2)
+    assert bench.fetcher._quarantine.is_on
+    bench.finished.add(suspect, outcome)
+    bench.step()
+    assert not bench.fetcher._quarantine.is_on
 
 
 def test_a_damaged_queue_holds_up_no_other(broker: Broker, keys: Keys, client: Client, raw: redis.Redis) -> None:
