@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -16,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from starlette.testclient import TestClient
 
 from jobrunner import Client, Job, Unique, Worker, chain, job
+from jobrunner.attempt import Attempt
 from jobrunner.broker.call import command
 from jobrunner.client import payload_sweep
 from jobrunner.client.client import broker_of, encryption_of, keys_of
@@ -29,7 +31,10 @@ from jobrunner.errors import (
     PayloadObjectMissing,
     PayloadStoreUnavailable,
 )
-from jobrunner.outcome import Succeeded
+from jobrunner.jobs.options import JobOptions
+from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
+from jobrunner.jobs.running_task import JobRun
+from jobrunner.outcome import Moved, Succeeded
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.worker import payload_cleaner
@@ -258,6 +263,32 @@ def test_ciphertext_of_another_task_is_refused_whatever_its_reference_says(
 
     assert one.record().error.startswith(f"PayloadObjectMissing: the payload of task {one.id}, object ")
     assert seen == [len(LARGE) + 1]
+
+
+@pytest.mark.parametrize("keys_of_client", [[NEW], []], ids=["keys", "no keys"])
+def test_a_station_passes_a_stored_payload_on(connect: Connect, keys_of_client: list[str]) -> None:
+    """With keys the item died: "authentication failed; do not trust it"."""
+    client = connect(payload_keys=keys_of_client)
+
+    def build(attempt: Attempt, run: JobRun) -> Any:
+        return SimpleNamespace(run=lambda: Moved(queue="storedline/out"))
+
+    register_station(
+        "storedline/in",
+        StationDefinition(
+            name="storedline/in", origin="test", queue="storedline/in", options=JobOptions(queue="storedline/in"),
+            build=build, is_async=False,
+        ),
+    )  # fmt: skip
+    try:
+        task = Note(text=LARGE).using(queue="storedline/in").enqueue()
+        Worker(client=client, queues=["storedline/in"]).run(burst=True)
+    finally:
+        forget_station("storedline/in")
+
+    record = task.record()
+    assert (record.state, record.queue, record.unread) == ("waiting", "storedline/out", None)
+    assert json.loads(record.payload)["text"] == LARGE
 
 
 def test_a_retry_reads_the_object_again(connect: Connect, folder: Path) -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from jobrunner.attempt import Attempt
 from jobrunner.broker.calls import leases
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
@@ -27,7 +29,8 @@ from jobrunner.jobs.registry import Definition, definition_for, timeout_of
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.middleware import MiddlewareStack
-from jobrunner.outcome import OUTCOMES, Fail, Failed, Outcome, Released, Steer, Succeeded, Unknown
+from jobrunner.outcome import OUTCOMES, Fail, Failed, Moved, Outcome, Released, Steer, Succeeded, Unknown
+from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.worker import process_guard
 from jobrunner.worker.run.error_outcome import (
     OnCancel,
@@ -204,12 +207,22 @@ class Runner:
             if returned is None and not definition.hooks:
                 return _SUCCEEDED
             outcome = _read_returned(definition, returned, self._result_limit)
+            if attempt.encoding and is_stored(attempt.encoding):
+                outcome = self._with_payload(outcome, run)
         except BaseException as error:  # a job's sys.exit() must not end the worker
             process_guard.leave_fork(self._pid, error)
             return self._after_error(attempt, definition, job, error)
         if "after" in definition.hooks:
             _call_hook("after", attempt, job.after)
         return outcome
+
+    def _with_payload(self, outcome: Outcome, run: JobRun) -> Outcome:
+        """A move of a task that keeps its payload takes it from here where it has to be encrypted again: reports do not
+        read the payload store."""
+        if not isinstance(outcome, Moved) or outcome.payload is not None or without_store(self._encryption) is None:
+            return outcome
+        kept = run.attempt
+        return replace(outcome, payload=kept.payload or b"", encoding=(kept.encoding or b"").decode())
 
     def _before_and_run(self, job: Any) -> Any:
         job.before()
@@ -228,6 +241,8 @@ class Runner:
                 returned = await self._middleware.around_async(_described(definition), run.task, work)
             process_guard.leave_fork(self._pid)
             outcome = _read_returned(definition, returned, self._result_limit)
+            if attempt.encoding and is_stored(attempt.encoding):
+                outcome = self._with_payload(outcome, run)
         except BaseException as raised:
             process_guard.leave_fork(self._pid, raised)
             error = cause_of(raised, on_cancel)
