@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from jobrunner.broker.keys import split_queue
+from jobrunner.cli.error_boundary import exit_code
 from jobrunner.cli.options import (
     LOG_LEVEL,
     NOWHERE,
@@ -286,7 +287,7 @@ def work_here(
         ask_at_signals(worker.ask_to_stop, lambda: supervisor.report(DUE))
         supervisor.ask_at_end(worker.ask_to_stop)
     streams = sys.stdout, sys.stderr
-    with metrics.serving(client, worker.health), _ending_if_broken():
+    with metrics.serving(client, worker.health), _ending_after_errors(wanted.grace):
         summary = worker.run(burst=wanted.burst, drain=wanted.drain)
     sys.stdout, sys.stderr = streams  # a job may have put others there, as redirect_stdout on two threads does
     if shared.as_json:
@@ -296,12 +297,14 @@ def work_here(
 
 
 @contextmanager
-def _ending_if_broken() -> Iterator[None]:
-    """Exits hard: a worker that lost its descriptors might wait for one of them in its exit handlers."""
+def _ending_after_errors(grace_s: float) -> Iterator[None]:
+    """Exits hard, some time after an error: the interpreter waits for threads that jobs left behind (see `_leave`), and
+    a worker that lost its descriptors might wait for one of them in its exit handlers."""
     try:
         yield
-    except WorkerBroken:
-        end = threading.Timer(_BROKEN_FAREWELL_S, os._exit, (1,))
+    except Exception as error:
+        farewell_s = _BROKEN_FAREWELL_S if isinstance(error, WorkerBroken) else grace_s
+        end = threading.Timer(farewell_s, os._exit, (exit_code(error),))
         end.daemon = True
         end.start()
         raise
