@@ -111,7 +111,11 @@ class KeeperClient:
                 sleep(_BETWEEN_STARTS_S)
 
     def _open(self) -> subprocess.Popen[bytes] | None:
-        read_end = self._wake_pipe.open()
+        try:
+            read_end = self._wake_pipe.open()
+        except OSError as error:  # jobs have used up the descriptors
+            _log.warning("the lease keeper cannot be started", error=str(error))
+            return None
         inherited = read_end, self.leases.memory.descriptor
         module = "jobrunner.worker.lease_keeper.keeper_process"
         words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid())]

@@ -1,5 +1,6 @@
 """The lease keeper's process as the worker uses it: start, messages in both directions, replacement, end."""
 
+import errno
 import os
 import signal
 import sys
@@ -88,6 +89,26 @@ def test_a_killed_keeper_is_replaced_and_told_everything(
     held.leases.hold(attempts, monotonic())
     os.kill(pid_of(held), signal.SIGKILL)
     wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
+
+
+def test_a_keeper_for_which_no_descriptor_is_left_is_started_later(
+    held: KeeperClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs have used them up."""
+    real, refused = held._wake_pipe.open, list[str]()
+
+    def open_pipe() -> int:
+        if not refused:
+            refused.append("pipe")
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real()
+
+    monkeypatch.setattr(held._wake_pipe, "open", open_pipe)
+    before = pid_of(held)
+    os.kill(before, signal.SIGKILL)
+
+    wait_for(lambda: pid_of(held) != before and held.leases.is_ready)
+    assert refused == ["pipe"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
