@@ -58,7 +58,11 @@ class SourceFiles:
 
 
 def _may_hold_sources(place: str, name: str) -> bool:
-    return not name.startswith((".", "__pycache__")) and not Path(place, name, "pyvenv.cfg").exists()
+    return not name.startswith((".", "__pycache__")) and not _is_environment(place, name)
+
+
+def _is_environment(place: str, name: str) -> bool:
+    return os.path.exists(os.path.join(place, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118 - Path.exists may raise
 
 
 def _written_ns(path: str) -> int:

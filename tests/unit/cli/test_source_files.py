@@ -9,6 +9,8 @@ import pytest
 from jobrunner.cli import supervisor
 from jobrunner.cli.supervisor import SourceFiles
 
+_LONGEST_PATH = os.pathconf("/", "PC_PATH_MAX")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -47,6 +49,17 @@ def test_hidden_folders_environments_and_other_files_do_not_count(folder: Path, 
 
 def test_a_dangling_link_is_no_error(folder: Path) -> None:
     (folder / "link.py").symlink_to(folder / "nowhere.py")
+
+    assert SourceFiles(folder).changed() == []
+
+
+def test_a_folder_that_the_system_does_not_look_into_is_no_error(folder: Path) -> None:
+    """As one of another user; here by a path that is too long with a file name after it."""
+    deep = folder
+    while len(str(deep)) < _LONGEST_PATH - 220:
+        deep /= "x" * 200
+    deep /= "x" * (_LONGEST_PATH - len(str(deep)) - 4)
+    deep.mkdir(parents=True)
 
     assert SourceFiles(folder).changed() == []
 
