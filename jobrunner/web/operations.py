@@ -166,15 +166,18 @@ class _OperationRun:
     def _note(self, state: str) -> None:
         """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many."""
         words = None if self._wanted is None else filter_words(self._wanted)
-        audit.write(
-            self._client,
-            who=self._who,
-            role="",
-            action=f"operation.{self._action}",
-            what=f"{len(self._fixed):,} selected" if words is None else words or "all tasks",
-            outcome=f"{state}: {self._done:,} changed, {self._refused:,} not (operation {self._id})",
-            address="",
-        )
+        try:
+            audit.write(
+                self._client,
+                who=self._who,
+                role="",
+                action=f"operation.{self._action}",
+                what=f"{len(self._fixed):,} selected" if words is None else words or "all tasks",
+                outcome=f"{state}: {self._done:,} changed, {self._refused:,} not (operation {self._id})",
+                address="",
+            )
+        except JobrunnerError as error:  # how the operation ended is another matter
+            _log.warning("the end of operation %s is not in the audit log: %s", self._id, error)
 
     def _go_through(self) -> bool:
         """Returns whether a user cancelled the operation."""

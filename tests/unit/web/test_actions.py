@@ -2,6 +2,7 @@
 
 import html
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -13,13 +14,14 @@ import redis
 from jobrunner import queue
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.errors import ServerRefused
+from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.inspector.audit import entries
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Role
 from jobrunner.web.credentials import Token
+from jobrunner.web.operations import Operations, read_operation
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.routing import ROLE_OF
 from jobrunner.worker.queues import publish_declared
@@ -525,6 +527,20 @@ def test_an_operation_that_fails_is_noted_with_what_it_changed_before(
     (ended,) = wait_for(lambda: [one for one in entries(client) if one.action == "operation.delete"])
 
     assert (ended.what, ended.outcome.partition(" (")[0]) == ("state=dead", "failed: no more: 0 changed, 0 not")
+
+
+def test_an_operation_that_cannot_be_noted_is_shown_as_it_ended(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobrunner.inspector.audit.write", Mock(side_effect=ServerUnavailable("away for a moment")))
+    operation = Operations(client).start("requeue", who="ann", wanted=None, chosen=[("mail", "none")])
+    for thread in threading.enumerate():
+        if thread.name == "jobrunner-operation":
+            thread.join(30)
+
+    ended = read_operation(client, operation)
+    assert ended is not None
+    assert (ended.state, ended.error) == ("done", "")
 
 
 def test_selected_tasks_are_named_in_the_audit_log(admin: Any, client: Client) -> None:
