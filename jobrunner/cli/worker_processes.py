@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -109,7 +110,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """To be called when it has ended."""
-        self._lifeline.shutdown(socket.SHUT_RDWR)  # wakes who listens, even if something it forked holds the other end
+        with suppress(OSError):  # macOS refuses it when the other end is gone
+            self._lifeline.shutdown(socket.SHUT_RDWR)  # wakes who listens, even if something forked holds the other end
         self._lifeline.close()
 
     def _listen(self) -> None:

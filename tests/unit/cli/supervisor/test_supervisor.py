@@ -3,6 +3,7 @@
 import errno
 import itertools
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -181,6 +182,24 @@ def test_a_process_whose_threads_cannot_be_started_is_ended_and_started_again(
 
     assert Supervisor([a_script(tmp_path, f"test -e {tmp_path}/second || exec sleep 60")]).run() == 0
     assert [process.returncode for process in processes] == [-signal.SIGKILL, 0]
+
+
+def test_a_lifeline_whose_other_end_is_gone_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS does not shut down such a socket."""
+
+    class Lifeline(socket.socket):
+        def shutdown(self, how: int) -> None:
+            super().shutdown(how)
+            raise OSError(errno.ENOTCONN, "Socket is not connected")
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = real()
+        return Lifeline(fileno=ours.detach()), theirs
+
+    real = socket.socketpair
+    monkeypatch.setattr(worker_processes.socket, "socketpair", pair)
+
+    assert Supervisor([a_script(tmp_path, "exit 0")]).run() == 0
 
 
 def test_one_that_ended_well_is_missed_by_nobody(tmp_path: Path) -> None:
