@@ -126,13 +126,13 @@ class Worker:
         try:
             self._recycling.begin()
             self._work(parts)
+            self._state.stop_gracefully()  # not after Ctrl-C in a program, which is a request
             if (failure := self.failure) is not None:
                 raise failure
         except WorkerBroken as error:
             self._stop_broken(error)
             raise
         finally:
-            self._state.stop_gracefully()
             self.stop(self.settings.grace)
         return WorkerSummary(parts.finished_total, self._released, monotonic() - began)
 

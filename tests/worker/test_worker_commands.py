@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import structlog.testing
 
 from jobrunner import Client, Worker
 from jobrunner.attempt import Attempt
@@ -144,6 +146,28 @@ def test_the_first_signal_to_a_worker_that_stops_already_leaves_running_tasks_th
 
     worker.ask_to_stop()
     assert worker._state.must_stop_now
+
+
+@pytest.mark.parametrize(("by_ctrl_c", "more"), [(True, "once more"), (False, "twice")])
+def test_the_log_says_how_often_to_ask_for_a_stop_at_once(
+    current: Client, monkeypatch: pytest.MonkeyPatch, by_ctrl_c: bool, more: str
+) -> None:
+    worker = Worker(client=current, queues=["w"], heartbeat=0.05)
+    gated.enqueue(name="running")
+
+    def work(_: object) -> None:
+        wait_for(lambda: "running" in gates)
+        if by_ctrl_c:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_work", work)
+    with structlog.testing.capture_logs() as lines, ExitStack() as ending:
+        monkeypatch.setattr(worker._state, "wait", lambda _: gates["running"].set())
+        if by_ctrl_c:
+            ending.enter_context(pytest.raises(KeyboardInterrupt))
+        worker.run()
+    (stopping,) = (line for line in lines if line["event"] == "worker stopping")
+    assert f"asked {more}, it" in stopping["hint"]
 
 
 def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
