@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.options import SHARED
-from jobrunner.cli.signals import leave_at_signals
+from jobrunner.cli.signals import exit_with, leave_at_signals
 from jobrunner.formatting import DISTRIBUTION
 from jobrunner.logs import IDENTITY
 from jobrunner.option_names import present, retired
@@ -159,4 +159,4 @@ def main(words: Sequence[str] | None = None) -> None:
     """Runs one command and ends the process: 0 done, 1 no, 2 misuse, 130 interrupted, 143 terminated."""
     leave_at_signals()
     given = sys.argv[1:] if words is None else list(words)
-    sys.exit(guarded(jobrunner, given))
+    exit_with(guarded(jobrunner, given))

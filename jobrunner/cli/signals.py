@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote
 
 from jobrunner.broker.embedded.server import EmbeddedServer
@@ -24,6 +25,7 @@ _UNANSWERED = 2
 _SIGNALLED = 128
 """Exit codes of shells: this, and the number of the signal."""
 _log = SafeLogger("jobrunner.worker")
+_farewells: list[float] = []
 _survived: list[int] = []
 """Signals that were to end this process, for `on_signals` to answer. Python drops what a callback of a weak reference
 raises, and a module that tries an import may catch everything."""
@@ -47,6 +49,20 @@ def leave_at_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, leave)
+
+
+def exit_within(seconds: float) -> None:
+    """The end of this process, behind its command, is to take no longer, whatever threads are left."""
+    _farewells.append(seconds)
+
+
+def exit_with(code: int) -> NoReturn:
+    """Ends the process, whose command is over, with this exit code."""
+    if _farewells:
+        end = threading.Timer(min(_farewells), os._exit, (code,))
+        end.daemon = True
+        end.start()
+    sys.exit(code)
 
 
 def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:

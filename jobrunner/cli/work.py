@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.cli.error_boundary import exit_code
 from jobrunner.cli.options import (
     LOG_LEVEL,
     NOWHERE,
@@ -27,7 +26,7 @@ from jobrunner.cli.options import (
     with_shared_options,
 )
 from jobrunner.cli.output import echo
-from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals
+from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals, exit_within
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.client import Client, endpoint_of
@@ -298,15 +297,12 @@ def work_here(
 
 @contextmanager
 def _ending_after_errors(grace_s: float) -> Iterator[None]:
-    """Exits hard, some time after an error: the interpreter waits for threads that jobs left behind (see `_leave`), and
-    a worker that lost its descriptors might wait for one of them in its exit handlers."""
+    """Has the process end some time after an error: the interpreter waits for threads that jobs left behind (see
+    `_leave`), and a worker that lost its descriptors might wait for one of them in its exit handlers."""
     try:
         yield
     except Exception as error:
-        farewell_s = _BROKEN_FAREWELL_S if isinstance(error, WorkerBroken) else grace_s
-        end = threading.Timer(farewell_s, os._exit, (exit_code(error),))
-        end.daemon = True
-        end.start()
+        exit_within(_BROKEN_FAREWELL_S if isinstance(error, WorkerBroken) else grace_s)
         raise
 
 
