@@ -13,6 +13,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance, UnusedQueues
+from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.coordinator.records import DeathEvents, StatsCleanup, StatsSampler
 from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery, OrphanedItems
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
@@ -120,17 +121,14 @@ class Coordinator:
                 self._renewed = (_NOBODY, self._asked_at)
 
     def _run_tasks(self) -> float:
-        until_next, refused = self._ttl_s, None
+        until_next, errors = self._ttl_s, ErrorsPutAside(self._broker)
         for task in self._tasks:
             self._progress()
             try:
                 until_next = min(until_next, task())
             except Exception as error:
-                if self._broker.is_away(error):
-                    raise
-                refused = refused or error
-        if refused is not None:
-            raise refused
+                errors.put(error)
+        errors.raise_first()
         return until_next
 
     def _report_deaths(self) -> float:

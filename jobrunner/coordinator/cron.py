@@ -20,6 +20,7 @@ from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.periodic_state import bring_state
 from jobrunner.clock import from_ms, monotonic
+from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
@@ -89,17 +90,14 @@ class PeriodicTicks:
         ServerUnavailable and OutcomeUnknown, of one node of a cluster after the jobs on the others."""
         if monotonic() - self._read_at >= _READ_EVERY_S:
             self._read_definitions(_ms(now))
-        pause, unanswered = _READ_EVERY_S - (monotonic() - self._read_at), None
+        pause, errors = _READ_EVERY_S - (monotonic() - self._read_at), ErrorsPutAside(self._broker)
         for definition in self._definitions.values():
             try:
                 pause = min(pause, self._look_after(definition, epoch, now))
             except (ServerUnavailable, OutcomeUnknown) as error:
-                if self._broker.is_away(error):
-                    raise
-                unanswered = unanswered or error
+                errors.put(error)
             self.progressed_at = monotonic()
-        if unanswered is not None:
-            raise unanswered
+        errors.raise_first()
         return max(pause, 0.0)
 
     def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:

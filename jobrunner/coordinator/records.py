@@ -19,6 +19,7 @@ from jobrunner.broker.calls.leader import ScanReply, together
 from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
+from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.coordinator.scan import Interval, ScanBudget
 from jobrunner.errors import JobrunnerError
 
@@ -170,7 +171,7 @@ class DeathEvents:
     def _tell_dead(self, dead: Mapping[str, int]) -> None:
         if self._told is None:
             self._told = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
-        refused = None
+        errors = ErrorsPutAside(self._broker)
         for name, total in dead.items():
             told = self._told.get(name, 0)
             if total == told:
@@ -178,11 +179,8 @@ class DeathEvents:
             try:
                 self._told[name] = self._tell_of(self._keys.queue(name), total, total - told)
             except JobrunnerError as error:
-                if self._broker.is_away(error):
-                    raise
-                refused = refused or error
-        if refused is not None:
-            raise refused
+                errors.put(error)
+        errors.raise_first()
 
     def _tell_of(self, queue: QueueKeys, total: int, grown: int) -> int:
         """Writes events of deaths; returns how many deaths of the queue are reported then."""

@@ -15,6 +15,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.batch_recovery import MemberLists, reclaim_items, roll_forward
 from jobrunner.client.batches import Batches
 from jobrunner.client.operations.flow_relay import relay
+from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.coordinator.scan import Interval
 from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
@@ -141,18 +142,15 @@ class BatchRecovery:
     def step(self) -> float:
         """Rolls forward what is left; returns 0.0 when there is more, else infinity. Raises what the server refused
         first, after the others; the next scan finds that queue again."""
-        slices, refused = _SLICES, None
+        slices, errors = _SLICES, ErrorsPutAside(self._broker)
         while self._left and slices > 0:
             name, done = self._left.pop(0), 0
             try:
                 done = roll_forward(Batches(self._broker, self._keys.queue(name)), slices=slices)
             except JobrunnerError as error:
-                if self._broker.is_away(error):
-                    raise
-                refused = refused or error
+                errors.put(error)
             if done == slices:
                 self._left.insert(0, name)
             slices -= max(done, 1)
-        if refused is not None:
-            raise refused
+        errors.raise_first()
         return 0.0 if self._left else math.inf
