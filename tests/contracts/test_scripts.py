@@ -22,9 +22,9 @@ KEYWORDS = frozenset(
     re.findall(r"\w+", "and break do else elseif end false for function if in local nil not or repeat return then true")
 ) | {"until", "while"}
 # Of Lua's own and the server's names only these: the rest is not everywhere.
-GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "table", "unpack", "ipairs", "pairs"}
+GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "table", "unpack", "ipairs", "pairs", "pcall"}
 # cjson damages [] and large numbers: it reads the options of a batch row, and writes headers, which hold strings only.
-READERS_OF_JSON = {"cjson", "pcall"}
+READERS_OF_JSON = {"cjson"}
 
 
 @cache

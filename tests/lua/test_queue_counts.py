@@ -1,6 +1,9 @@
 """queue_counts: how many tasks are in each state, after upkeep."""
 
+import pytest
+
 from jobrunner.broker.calls import queues
+from jobrunner.errors import ServerRefused
 
 
 def counted(mail):
@@ -42,3 +45,31 @@ def test_a_queue_that_was_never_used_is_empty_and_stays_without_keys(mail):
 def test_a_user_who_may_only_read_sees_a_queue_that_needs_no_upkeep(mail, weak_broker):
     mail.enqueue("a")
     assert weak_broker("-@write").run(queues.counts(mail.keys)).waiting == 1
+
+
+def test_a_user_who_may_only_read_sees_what_is_due_and_what_ended_as_waiting(mail, clock, weak_broker):
+    mail.lease("held")
+    mail.enqueue("a")
+    mail.enqueue("later", delay_ms=100)
+    mail.enqueue("much later", delay_ms=90_000_000)
+    clock.advance(30_000)
+    before = mail.snapshot()
+
+    found = weak_broker("-@write").run(queues.counts(mail.keys))
+    assert (found.waiting, found.scheduled, found.pending) == (3, 1, 0)
+    assert mail.snapshot() == before
+
+
+def test_what_is_due_behind_a_slice_of_maintenance_counts_as_waiting(mail, clock):
+    mail.enqueue(*(str(n) for n in range(250)), delay_ms=100)
+    clock.advance(200)
+
+    found = counted(mail)
+    assert (found.waiting, found.scheduled) == (250, 0)
+
+
+def test_a_damaged_set_is_an_error_for_everyone(mail, raw):
+    mail.enqueue("a")
+    raw.set(mail.keys.scheduled, "text")
+    with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        counted(mail)

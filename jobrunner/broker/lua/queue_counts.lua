@@ -11,8 +11,14 @@ local now_ms, tasks = unpack(ARGV)
 -- rarely recover_expired
 -- rarely history_of trim_dead trim_done
 
-local config = maintain(read_clock(now_ms))
-local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),
-  redis.call('ZCARD', dead), redis.call('ZCARD', done), config.paused and '1' or ''}
+local now = read_clock(now_ms)
+-- A slice is bounded, and a user who may only read moves nothing: what is due is counted where it will be.
+pcall(maintain, now)
+local config = read_config(now)
+local due = redis.call('ZCOUNT', scheduled, '-inf', exact(last_slot_at(now)))
+local ended = redis.call('ZCOUNT', pending, '-inf', exact(now))
+local reply = {redis.call('ZCARD', waiting) + due + ended, redis.call('ZCARD', scheduled) - due,
+  redis.call('ZCARD', pending) - ended, redis.call('ZCARD', dead), redis.call('ZCARD', done),
+  config.paused and '1' or ''}
 for _, word in ipairs(redis.call('HGETALL', counters)) do reply[#reply + 1] = word end
 return reply
