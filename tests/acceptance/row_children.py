@@ -74,11 +74,13 @@ def push_priorities(told: Connection, url: str, prefix: str, queue: str, seed: i
 
 
 def take_until_empty(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
-    """Connects, says so, waits for a word, then reserves until nothing is there. Tells the ids."""
+    """Connects, says so, and at a word reserves once; at another, until nothing is there. Tells the ids of both."""
     with Client(url, prefix) as client:
         source = client.queue(queue)
         source.counts()
         told.send("ready")
+        told.recv()
+        told.send([lease.id for lease in source.reserve(n)])
         told.recv()
         told.send([lease.id for batch in _batches(source, n) for lease in batch])
 
