@@ -11,7 +11,7 @@ from urllib.error import URLError
 
 import click
 
-from jobrunner.cli.options import LOG_LEVEL, CommonOptions, announce_start, with_shared_options
+from jobrunner.cli.options import LOG_LEVEL, CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, warn
 from jobrunner.client.client import Client
 from jobrunner.formatting import install_command
@@ -84,8 +84,7 @@ def dashboard(
     log_to_stderr(log_format, log_level)
     if isinstance(settings.auth, auth.Loopback):
         warn("--no-login: every user of this machine, and whoever a proxy on it lets through, is an admin")
-    with Client(shared.url, shared.prefix) as client:
-        announce_start(client)
+    with connected(shared, starts=True) as client:
         url = serving.url_of(listener, settings.prefix_path)
         if isinstance(settings.auth, _module("jobrunner.web.login").LoginLinks):
             _serve_with_links(shared, serving, client, settings, listener, url, open_it)

@@ -1,7 +1,12 @@
 """How the dashboard is served, from the command line and from pyproject.toml."""
 
-import pytest
+from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
+from jobrunner.cli.main import jobrunner
+from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.inspector.stats_types import OutcomeCounts
 from jobrunner.web.auth import Loopback, TrustedProxy
@@ -28,6 +33,20 @@ def test_the_command_line_goes_before_the_file() -> None:
     settings = settle({"port": 0, "host": None, "read_only": False}, {"port": 9000, "host": "::1", "read_only": True})
 
     assert (settings.host, settings.port, settings.read_only) == ("::1", 0, True)
+
+
+def test_pages_wait_for_a_server_that_is_away_no_longer_than_a_command_does(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page asks several times: two seconds each made one of eleven with a node of a cluster away."""
+    waits = list[float]()
+
+    def serve(served: Client, *_: Any, **__: Any) -> None:
+        waits.append(served.settings.retry_timeout)
+
+    monkeypatch.setattr("jobrunner.web.serving.serve", serve)
+    CliRunner().invoke(jobrunner, ["dashboard", "--port", "0", "--url", client.settings.url], catch_exceptions=False)
+    assert waits == [0.5]
 
 
 def test_each_way_in() -> None:
