@@ -46,6 +46,7 @@ _TRACED = "jobrunner.tracing.exporter"
 _URL = "JOBRUNNER_URL"
 _FAREWELL_S = 30.0
 _BROKEN_FAREWELL_S = 5.0
+_RELEASED_FAREWELL_S = 1.0
 _EXAMPLES = """\b
 Examples:
   jobrunner work myapp.jobs
@@ -307,9 +308,9 @@ def _ending_after_errors(grace_s: float) -> Iterator[None]:
 
 
 def _leave(summary: WorkerSummary, grace_s: float, renewal: Restart) -> int:
-    # The interpreter waits for threads that jobs left behind, and nothing can end those. What was handed back runs on
-    # for certain; other threads get as long as tasks get.
-    end = threading.Timer(0 if summary.released else grace_s, renewal.leave)
+    # The interpreter waits for threads that jobs left behind, and nothing can end those: they get as long as tasks get.
+    # What was handed back runs on for certain, and another worker may begin it: exit handlers have a moment.
+    end = threading.Timer(_RELEASED_FAREWELL_S if summary.released else grace_s, renewal.leave)
     end.daemon = True
     end.start()
     return 0

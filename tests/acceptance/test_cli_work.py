@@ -18,7 +18,7 @@ from tests.support.loading_server import LoadingServer
 pytestmark = pytest.mark.processes
 
 JOBS = """
-import multiprocessing, os, signal, sys, threading, time
+import atexit, multiprocessing, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from jobrunner import job
@@ -53,6 +53,12 @@ def end_a_forked_process() -> list[int]:
     child.terminate()
     child.join(30)
     return [child.exitcode]
+
+@job()
+def outlast() -> None:
+    atexit.register(Path("exited").touch)
+    Path("begun").touch()
+    time.sleep(600)
 
 @job()
 def hang() -> None:
@@ -207,6 +213,21 @@ def test_what_outlasts_the_grace_period_is_handed_back(
     worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(20) == 0
+    assert (task.state, task.attempts) == (TaskState.WAITING, 0)
+
+
+def test_exit_handlers_run_also_when_a_task_is_handed_back(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    """The last spans are sent by one."""
+    task = client.task(enqueue(client, "outlast"))
+    worker = jobs.start("work", "jobs_here", "--grace", "200ms")
+    wait_until((jobs.folder / "begun").exists)
+
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.wait(20) == 0
+    assert (jobs.folder / "exited").exists()
     assert (task.state, task.attempts) == (TaskState.WAITING, 0)
 
 
