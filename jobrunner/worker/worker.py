@@ -285,7 +285,7 @@ class Worker:
                 return
 
     def _goes_on(self, parts: WorkerParts) -> bool:
-        is_due = self._recycling.is_over(parts.fetcher.finished_total)
+        is_due = self._recycling.is_over(parts.finished_total)
         return not self._state.is_stopping and self.failure is None and not is_due
 
     def _stop_broken(self, broken: WorkerBroken) -> None:

@@ -183,6 +183,20 @@ def test_a_driver_that_does_not_start_stops_the_worker(current: Client, made: li
     assert not [one for one in threading.enumerate() if one.name in ("jobrunner-fetch", "jobrunner-wakeup")]
 
 
+def test_a_worker_ends_after_so_many_items_of_batches(current: Client, made: list[ByTens]) -> None:
+    worker = Worker(queues=[BATCHES], client=current, max_tasks=25)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    wait_for(lambda: made)
+    made[0].seen(BatchEnd(items=20, counts={"moved": 20}))
+    still_running = running.is_alive()
+
+    made[0].seen(BatchEnd(items=20, counts={"succeeded": 20}))
+    running.join(30)
+    assert still_running
+    assert not running.is_alive()
+
+
 def test_items_that_a_driver_holds_count_as_in_hand(current: Client, made: list[ByTens], start: Any) -> None:
     worker = start(queues=[BATCHES])
     made[0].ask_to_stop()
