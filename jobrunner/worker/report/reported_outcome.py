@@ -19,6 +19,7 @@ from jobrunner.clock import monotonic
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
 from jobrunner.errors import ServerError
 from jobrunner.logs import SafeLogger
+from jobrunner.loop import Complaints
 from jobrunner.outcome import Deferred, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
 from jobrunner.retry import Backoff
 from jobrunner.task import derived_id
@@ -79,13 +80,15 @@ class UnknownJobs:
 class QueueBackoffs:
     """The backoffs of queues, for failed tasks whose job sets none: read when such a task fails, cached for a second.
 
-    A queue whose settings cannot be read has the default: a failure is reported in any case.
+    A queue whose settings cannot be read has those read last, or the default: a failure is reported in any case, and
+    the fetch loop does not wait for a silent server once for each.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
         self._broker = broker
         self._keys = keys
         self._known: dict[str, tuple[float, Backoff]] = {}
+        self._complaints = Complaints()
 
     def reported(self, attempt: Attempt, outcome: Failed) -> Failed:
         """The outcome with a delay; its own when it has one."""
@@ -101,8 +104,8 @@ class QueueBackoffs:
         try:
             backoff = read_settings(self._broker.run(queues.settings(self._keys.queue(queue)))).backoff
         except ServerError as error:
-            _log.warning("the backoff of a queue cannot be read", queue=queue, error=str(error))
-            return backoff
+            if self._complaints.may_tell(queue):
+                _log.warning("the backoff of a queue cannot be read", queue=queue, error=str(error))
         self._known[queue] = monotonic(), backoff
         return backoff
 
