@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from jobrunner.logs import LEVELS
 from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds_of_text
 from jobrunner.settings import file_settings, hidden_names
+
+if TYPE_CHECKING:
+    from jobrunner.metrics.endpoint import MetricsEndpoint
 
 LOG_LEVEL = click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", envvar="JOBRUNNER_LOG_LEVEL",
@@ -199,17 +202,19 @@ class MetricsAddress:
             raise InvalidOption(f"--metrics-port needs prometheus_client; {install_command('metrics')}")
 
     @contextmanager
-    def serving(self, client: Client, health: Callable[[], tuple[bool, Mapping[str, Any]]]) -> Iterator[None]:
+    def serving(
+        self, client: Client | None, health: Callable[[], tuple[bool, Mapping[str, Any]]]
+    ) -> "Iterator[MetricsEndpoint | None]":
         """Serves within the block."""
         if self.port is None:
-            yield
+            yield None
             return
         from jobrunner.metrics.endpoint import MetricsEndpoint
 
         endpoint = MetricsEndpoint(client, self.host, self.port, health, self.token)
         endpoint.start()
         try:
-            yield
+            yield endpoint
         finally:
             endpoint.close()
 

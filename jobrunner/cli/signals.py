@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
-from jobrunner.broker.embedded.server import EmbeddedServer
+from jobrunner.client.client import Client, endpoint_of
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.process_guard import answer_signals, ignore_signals, watch_descriptor
 
+SERVES = "serves"
+"""What a worker reports before the URL and the prefix of its client."""
 USES, STARTED = "uses", "started"
 """What a worker reports before the folder of its embedded server."""
 _UNANSWERED = 2
@@ -183,8 +185,12 @@ class Lifeline:
         with suppress(OSError):
             os.write(self._descriptor, f"{word}\n".encode())
 
-    def report_server(self, server: EmbeddedServer) -> None:
-        """Becomes a user of the embedded server, and reports its folder: the supervisor uses it, too."""
+    def report_client(self, client: Client) -> None:
+        """Reports server and prefix of the client, which a module of the worker may have configured. Becomes a user of
+        its embedded server, if that is its server, and reports the folder: the supervisor uses it, too."""
+        self.report(f"{SERVES} {quote(client.settings.url)} {quote(client.settings.prefix)}")
+        if (server := endpoint_of(client).embedded) is None:
+            return
         found = server.status()
         server.acquire()
         self.report(f"{USES if found.running else STARTED} {quote(os.fspath(found.folder))}")

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.cli.options import say_started
 from jobrunner.cli.output import DONE, MISUSE, NO
-from jobrunner.cli.signals import STARTED, USES, folder_of_start, on_signals
+from jobrunner.cli.signals import SERVES, STARTED, USES, folder_of_start, on_signals
 from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
@@ -106,6 +106,9 @@ class Supervisor:
         self._until = until
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._replacing = RollingRestart(self._slots, self._launch, leave_s)
+        self.on_client: Callable[[str, str], object] | None = None
+        """Called with the URL and the prefix that workers serve, once and whenever others are reported."""
+        self._reported = ""
         self._servers: dict[str, EmbeddedServer] = {}
         self._asked = 0
         self._code = DONE
@@ -189,8 +192,15 @@ class Supervisor:
                 self._replacing.successor_ready(slot)
         elif word == DUE and process is slot.process and not self._asked:
             self._replacing.add(slot)
+        elif word.startswith(SERVES):
+            self._report_client(word)
         elif word.startswith((USES, STARTED)):
             self._hold_server(word)
+
+    def _report_client(self, word: str) -> None:
+        if self.on_client is not None and word != self._reported:
+            self._reported = word
+            self.on_client(*map(unquote, word.split()[1:]))
 
     def _hold_server(self, word: str) -> None:
         verb, _, folder = word.partition(" ")

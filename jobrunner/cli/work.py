@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,7 @@ from jobrunner.cli.output import echo
 from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals, exit_within
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
-from jobrunner.client.client import Client, endpoint_of
+from jobrunner.client.client import Client
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.spark_conf import choose
@@ -198,10 +198,9 @@ def _supervise(
     shared: CommonOptions, wanted: WorkOptions, processes: int, metrics: MetricsAddress, watched: Path | None
 ) -> int:
     supervisor = Supervisor([worker_command(shared, wanted)] * processes, watched=watched, leave_s=wanted.leave_s)
-    if metrics.port is None:
-        return supervisor.run()
-    client = chosen_client(shared)
-    with client, metrics.serving(client, supervisor.health):
+    with metrics.serving(None, supervisor.health) as endpoint, ExitStack() as clients:
+        if endpoint is not None:
+            supervisor.on_client = lambda url, prefix: endpoint.use(clients.enter_context(Client(url, prefix)))
         return supervisor.run()
 
 
@@ -258,8 +257,8 @@ def work_here(
     supervisor = None if lifeline is None else Lifeline(lifeline)
     if supervisor is None:
         announce_start(client)
-    elif (server := endpoint_of(client).embedded) is not None:
-        supervisor.report_server(server)
+    else:
+        supervisor.report_client(client)
     worker = Worker(
         wanted.imported,
         wanted.queues or None,

@@ -24,16 +24,18 @@ Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the process is well, and what to say of it."""
 _REQUEST_S = 10.0
 _JSON = "application/json"
+_NO_CLIENT = "no worker has started yet, so its server is not known"
 _log = SafeLogger("jobrunner.metrics")
 
 
 class MetricsEndpoint:
     """Serves from threads of its own. `/health` answers 200 as long as the process is well, without asking the server;
-    `/ready` asks it as well. Port 0: any that is free; `url` tells."""
+    `/ready` asks it as well. Until `use` gives it a client, all but `/health` answer 503. Port 0: any that is free;
+    `url` tells."""
 
-    def __init__(self, client: Client, host: str, port: int, health: Health, token: str = "") -> None:
+    def __init__(self, client: Client | None, host: str, port: int, health: Health, token: str = "") -> None:
         self._client = client
-        self._scrapes = Scrapes(client)
+        self._scrapes = None if client is None else Scrapes(client)
         self._token = token.encode()
         self._health = health
         self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
@@ -57,13 +59,19 @@ class MetricsEndpoint:
         threading.Thread(target=self._server.serve_forever, name="jobrunner-metrics", daemon=True).start()
         _log.info("metrics are served", url=f"{self.url}/metrics")
 
+    def use(self, client: Client) -> None:
+        """Asks the server of this client from now on."""
+        self._client, self._scrapes = client, Scrapes(client)
+
     def close(self) -> None:
         """Answers no more."""
         self._server.shutdown()
         self._server.server_close()
 
     def _say_metrics(self) -> tuple[int, str, bytes]:
-        status, body = self._scrapes.answer()
+        if (scrapes := self._scrapes) is None:
+            return 503, "text/plain; charset=utf-8", f"{_NO_CLIENT}\n".encode()
+        status, body = scrapes.answer()
         return status, CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8", body
 
     def _say_health(self) -> tuple[int, str, bytes]:
@@ -74,8 +82,10 @@ class MetricsEndpoint:
         status, kind, body = self._say_health()
         if status != 200:
             return status, kind, body
+        if (client := self._client) is None:
+            return 503, _JSON, _json({"status": "no server", "error": _NO_CLIENT})
         try:
-            latency_ms(self._client)
+            latency_ms(client)
         except JobrunnerError as error:
             return 503, _JSON, _json({"status": "no server", "error": str(error)})
         return 200, kind, body

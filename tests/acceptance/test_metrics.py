@@ -133,11 +133,25 @@ def test_a_supervisor_answers_for_its_processes(serve: Any, client: Client) -> N
     process, url = serve("--processes", "2")
     wait_for(lambda: len(client.workers()) == 2, timeout_s=60)
 
-    assert get(f"{url}/ready")[0] == 200
+    wait_for(lambda: get(f"{url}/ready")[0] == 200)
     status, said = get(f"{url}/health")
     assert (status, json.loads(said)) == (200, {"status": "ok", "processes": 2, "running": 2})
     assert value_of(get(f"{url}/metrics")[1], "jobrunner_workers") == 2
     assert get(f"{url}/")[0] == 404
+
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_a_supervisor_asks_the_server_that_a_module_of_its_workers_configures(
+    serve: Any, jobs: Any, client: Client
+) -> None:
+    jobs.write("jobs_here.py", f"import jobrunner\njobrunner.configure(prefix='elsewhere')\n{JOBS}")
+    process, url = serve("--processes", "2")
+
+    wait_for(lambda: get(f"{url}/ready")[0] == 200, timeout_s=60)
+    wait_for(lambda: value_of(get(f"{url}/metrics")[1], "jobrunner_workers") == 2)
+    assert client.workers() == []
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0

@@ -73,3 +73,25 @@ def test_with_a_token_metrics_are_for_those_who_have_it(ask: Callable[..., Ask])
         answer = asked("GET", "/metrics", authorization=right)
         assert (answer.status, b"jobrunner_workers" in answer.read()) == (200, True)
     assert [asked("GET", path).status for path in ("/health", "/ready")] == [200, 200]
+
+
+def test_until_a_server_is_known_the_process_is_well_but_not_ready(client: Client) -> None:
+    endpoint = MetricsEndpoint(None, "127.0.0.1", 0, lambda: (True, {}))
+    endpoint.start()
+    line = http.client.HTTPConnection(endpoint.url.removeprefix("http://"), timeout=20)
+
+    def statuses() -> list[int]:
+        found = []
+        for path in ("/health", "/ready", "/metrics"):
+            line.close()
+            line.request("GET", path)
+            found.append(line.getresponse().status)
+        return found
+
+    try:
+        before = statuses()
+        endpoint.use(client)
+        assert (before, statuses()) == ([200, 503, 503], [200, 200, 200])
+    finally:
+        line.close()
+        endpoint.close()
