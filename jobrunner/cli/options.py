@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ import click
 from jobrunner.broker.connect import FOLDER
 from jobrunner.cli.output import Refusal, talk
 from jobrunner.client.client import Client, endpoint_of
+from jobrunner.client.current import configured_client
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.formatting import describe, install_command
 from jobrunner.logs import LEVELS
@@ -136,14 +137,20 @@ def redaction() -> Redaction:
     return Redaction(hidden_names())
 
 
-def connected(shared: CommonOptions, *, starts: bool = False) -> Client:
-    """A client with a short retry timeout, as a person is waiting.
+def connected(shared: CommonOptions, *, starts: bool = False, like: Client | None = None) -> Client:
+    """A client with a short retry timeout, as a person is waiting. Unless options name a server or a prefix, it has
+    the settings of `like`, else those that a module which the command loaded gave to `configure`.
 
     A private server that does not run is started only for a command that changes something (`starts`). Raises
     ServerUnavailable for the others: a look from the wrong folder must neither leave a server there nor show an empty
     one.
     """
-    client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
+    in_code = None if shared.url or shared.prefix else like or configured_client()
+    if in_code is None:
+        client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
+    else:
+        # What a command reports is sent: nothing waits in a buffer that ends with its process.
+        client = Client.like(replace(in_code.settings, retry_timeout=_RETRY_TIMEOUT_S, buffer_tasks=0))
     if starts:
         announce_start(client)
     elif (server := endpoint_of(client).embedded) is not None and not (status := server.status()).running:

@@ -166,7 +166,7 @@ def run(
     log_to_stderr(options["log_format"], options["log_level"])
     client = chosen_client(shared, found.client)
     found.apply(client)
-    wanted = WorkOptions(modules=modules_or_configured(modules), queues=(), max_tasks=0, **options)
+    wanted = WorkOptions(modules=modules_or_configured(modules), queues=(), max_tasks=0, pipeline=name, **options)
     wanted.check()
     load_modules(wanted.imported)
     python, spark = _queues(found)

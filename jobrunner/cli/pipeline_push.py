@@ -19,7 +19,7 @@ from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 from jobrunner.errors import JobrunnerError, UsageError
 from jobrunner.etl.graph import full_name
-from jobrunner.etl.pipeline import find_pipeline
+from jobrunner.etl.pipeline import Pipeline, find_pipeline
 from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 
@@ -54,8 +54,10 @@ def push(
     name, slash, short = target.partition("/")
     if not slash:
         raise click.UsageError(f"{target!r} is no queue of a pipeline; write NAME/QUEUE")
-    with connected(shared, starts=True) as client:
-        queue = _target(client, name, short, modules, create=create)
+    declared = _declared(name, modules)
+    own = None if declared is None else declared.own_client
+    with connected(shared, starts=True, like=own) as client:
+        queue = _target(client, declared, full_name(name, short), create=create)
         if payload == "-":
             _push_lines(shared, queue, options)
             return
@@ -66,12 +68,14 @@ def push(
         echo(pushed)
 
 
-def _target(client: Client, name: str, short: str, modules: tuple[str, ...], *, create: bool) -> Queue:
+def _declared(name: str, modules: tuple[str, ...]) -> Pipeline | None:
     chosen = modules_or_configured(modules)
     load_modules(chosen)
-    full = full_name(name, short)
-    if chosen:
-        declared = find_pipeline(name)
+    return find_pipeline(name) if chosen else None
+
+
+def _target(client: Client, declared: Pipeline | None, full: str, *, create: bool) -> Queue:
+    if declared is not None:
         declared.graph.find(full)
         declared.apply(client)
     else:

@@ -47,7 +47,7 @@ def show(
     """
     found = loaded_pipeline(name, modules)
     found.check()
-    with connected(shared) as client:
+    with connected(shared, like=found.own_client) as client:
         progress = Progress(client, found.graph)
         if watch or until_empty:
             _watch(progress, shared, max(over, 0.1), until_empty=until_empty)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ class WorkOptions:
     max_per_queue: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     min_concurrency: int = 0
+    pipeline: str = ""
+    """The worker has the client of this one."""
 
     @property
     def caps(self) -> dict[str, int]:
@@ -157,6 +160,7 @@ class WorkOptions:
 @click.option("--conf", multiple=True, metavar="KEY=VALUE",
               help="A Spark setting, for stations on Spark; repeatable.")  # fmt: skip
 @click.option("--lifeline", type=int, hidden=True, help="A descriptor of the supervisor's.")
+@click.option("--pipeline", default="", hidden=True, help="Has the client of this pipeline.")
 @click.option("--url-of-environment", is_flag=True, hidden=True,
               help="JOBRUNNER_URL counts as --url: the supervisor's.")  # fmt: skip
 @with_shared_options
@@ -191,7 +195,8 @@ def work(
     if declaring := sys.modules.get("jobrunner.etl.pipeline"):  # most applications have no pipelines
         for pipeline in declaring.all_pipelines():
             pipeline.check()
-    return work_here(shared, wanted, lifeline, chosen_client(shared), renewal, metrics)
+    own = import_module("jobrunner.etl.pipeline").find_pipeline(wanted.pipeline).client if wanted.pipeline else None
+    return work_here(shared, wanted, lifeline, chosen_client(shared, own), renewal, metrics)
 
 
 def _supervise(
@@ -233,6 +238,8 @@ def _words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
             found.append(f"--{name.replace('_', '-')}")
+    if wanted.pipeline:
+        found.append(f"--pipeline={wanted.pipeline}")
     if wanted.release is not None:
         found.append(f"--release={wanted.release}")
     return found + shared.words()

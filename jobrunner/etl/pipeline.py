@@ -73,7 +73,8 @@ class Pipeline:
         self._python: dict[str, PythonStep] = {}
         self._spark: dict[str, SparkStation] = {}
         """Declared stations and sinks, also those that are parts of chains."""
-        self._client = client
+        self.own_client = client
+        """The client that it was declared with, if any."""
         self._settings: dict[str, dict[str, Any]] = {}
         self._applied: Client | None = None
         _make_known(self, calling_module())
@@ -211,8 +212,8 @@ class Pipeline:
 
     @property
     def client(self) -> Client:
-        """Its client, else the current one."""
-        return self._client or current_client()
+        """Its own client, else the current one."""
+        return self.own_client or current_client()
 
     def queue(self, name: str) -> Queue:
         """One of its queues, by short or full name. Raises PipelineError that names the nearest."""

@@ -55,6 +55,25 @@ def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, pr
     assert client.queue("elsewhere").counts()["waiting"] == 1
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_command_of_a_pipeline_uses_the_client_that_it_was_declared_with(
+    shell: Any, client: Client, processes: int
+) -> None:
+    own = f"{client.settings.prefix}.own"
+    declared = SHOP.replace('Pipeline("shop")', f'Pipeline("shop", Client(prefix="{own}"))')
+    shell.write("shop.py", f"from jobrunner import Client\n{declared}")
+
+    pushed = shell.run("pipeline", "push", "shop/raw", "7", "-m", "shop")
+    shown = shell.run("pipeline", "show", "shop", "shop", "--over", "0", "--json")
+    run = shell.run("pipeline", "run", "shop", "shop", "--burst", "--processes", str(processes))
+
+    assert (pushed.code, shown.code, run.code) == (0, 0, 0), run.err
+    assert json.loads(shown.out)["stations"][0]["waiting"] == 1
+    with Client(client.settings.url, own) as there:
+        assert finished(there) == 1
+    assert client.queues() == []
+
+
 def test_it_works_until_it_is_asked_to_stop(shell: Any, client: Client) -> None:
     shell.write("shop.py", SHOP)
     process = shell.start("pipeline", "run", "shop", "shop", "--json")

@@ -29,8 +29,6 @@ PAIRS = [
     (TaskHandle, AsyncTaskHandle),
     (FlowHandle, AsyncFlowHandle),
 ]
-OF_ONE_ALONE = {AsyncClient: {"like"}}
-"""`AsyncClient.like` makes the twin of a client's settings; nothing makes the client of a twin."""
 ITERATORS = {"events"}
 """Returns an iterator in both, so that `async for` needs no `await`."""
 
@@ -56,7 +54,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 def test_twins_have_the_same_public_members(sync: type, twin: type) -> None:
     ours, theirs = members(sync), members(twin)
 
-    assert ours.keys() == theirs.keys() - OF_ONE_ALONE.get(twin, set())
+    assert ours.keys() == theirs.keys()
     assert {name: kind(ours[name]) for name in ours} == {name: kind(theirs[name]) for name in ours}
 
 

@@ -142,18 +142,17 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
-def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> Iterator[Check]:
-    """Looks at this machine. `url` is the one given with the command, `modules` those to import."""
+def check_setup(client: Client, url: str | None, *, is_configured: bool) -> Iterator[Check]:
+    """Looks at this machine. `url` is the one given with the command; else a module may have configured the client."""
     yield python_check()
     yield name_check()
     yield packages_check()
     yield parser_check()
     yield files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield ok("url", f"{shown_url(client)}, {url_source(url, os.environ)}")
+    yield ok("url", f"{shown_url(client)}, {url_source(url, os.environ, is_configured=is_configured)}")
     if endpoint_of(client).embedded is not None:
         yield folder_check(Path(endpoint_of(client).shared_url().removeprefix("embedded://")))
         yield program_check()
-    yield from modules_checks(modules)
 
 
 def python_check() -> Check:
@@ -205,10 +204,12 @@ def files_check(soft_limit: int) -> Check:
     return warn("files", f"only {soft_limit} may be open", f"ulimit -n {_FILES}, or LimitNOFILE= of the systemd unit")
 
 
-def url_source(given: str | None, environment: Mapping[str, str]) -> str:
+def url_source(given: str | None, environment: Mapping[str, str], *, is_configured: bool = False) -> str:
     """The source of the server's URL; the order is that of `client_settings`."""
     if given:
         return "named by --url"
+    if is_configured:
+        return "of the client that a module configures"
     for name in ("JOBRUNNER_URL", "REDIS_URL"):
         if environment.get(name):
             return f"named by {name}"

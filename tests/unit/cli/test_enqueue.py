@@ -12,6 +12,7 @@ import pytest
 
 from jobrunner import queue as declare_queue
 from jobrunner.broker.calls.server import server_time
+from jobrunner.client import current
 from jobrunner.client.client import Client, broker_of
 from jobrunner.inspector.audit import entries
 from jobrunner.jobs.declared_queues import forget_queue
@@ -235,3 +236,26 @@ def test_a_missing_name_shows_the_usage(cli: Callable[..., Any]) -> None:
 
     assert result.code == 2
     assert "usage: jobrunner enqueue" in result.err
+
+
+def test_a_module_that_configures_the_client_has_its_jobs_enqueued_there(
+    cli: Any, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers serve that prefix; the one of the environment has none. Options of the command go before."""
+    own = f"{client.settings.prefix}.own"
+    name = f"configured_{abs(hash(own))}"
+    lines = (f"import jobrunner\njobrunner.configure(prefix={own!r}, payload_limit=20)\n"
+             "@jobrunner.job(queue='mail')\ndef note(x: int) -> None: ...\n")  # fmt: skip
+    (tmp_path / f"{name}.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert cli("enqueue", f"{name}.note", "x=1").code == 0
+        assert "the limit is 20" in cli("enqueue", f"{name}.note", f"x={10**20}").err
+        with Client(client.settings.url, own) as there:
+            assert there.queue("mail").counts()["waiting"] == 1
+        assert client.queues() == []
+        assert cli("enqueue", f"{name}.note", "x=2", "--prefix", client.settings.prefix).code == 0
+        assert client.queue("mail").counts()["waiting"] == 1
+    finally:
+        current.forget()
+        forget("note")

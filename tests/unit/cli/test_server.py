@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jobrunner.client import current
 from jobrunner.client.client import Client
 from jobrunner.errors import JavaMissing
 from jobrunner.jobs.registry import forget
@@ -162,3 +163,18 @@ def test_doctor_finds_a_table_that_keeps_workers_from_starting(cli: Any, tmp_pat
     assert result.code == 1
     (found,) = [check for check in result.value if check["what"] == "file"]
     assert (found["verdict"], "did you mean 'max_attempts'?" in found["found"]) == ("fail", True)
+
+
+def test_the_doctor_looks_at_the_server_that_a_module_configures(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    away = f"unix://{tmp_path}/nothing"
+    (tmp_path / "configuring.py").write_text(f"import jobrunner\n\njobrunner.configure({away!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        found = {check["what"]: check for check in cli("doctor", "configuring", "--json").value}
+    finally:
+        current.forget()
+
+    assert found["url"]["found"] == f"{away}, of the client that a module configures"
+    assert found["server"]["verdict"] == "fail"

@@ -93,7 +93,7 @@ def test_a_missing_library_is_named_at_the_start_of_the_worker(orders, monkeypat
     orders.spark_sink("late", table="delta:/a")
     monkeypatch.setattr(table_sink, "find_spec", lambda name: None)
     with pytest.raises(SparkMissing, match=r"the table delta:/a needs deltalake: pip install .*\[lake\]"):
-        driver_of("orders/late")(orders._client, lambda _: None)
+        driver_of("orders/late")(orders.client, lambda _: None)
 
 
 @pytest.mark.parametrize(
