@@ -24,7 +24,7 @@ from jobrunner.observers import OBSERVERS, observed_batch
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures
-from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
+from jobrunner.spark.station.batch_log import BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
@@ -108,11 +108,11 @@ class Lane:
                 if isinstance(made, BaseException):
                     cause = self._failures.cause_of(spark, lease, made)
             if isinstance(made, BaseException):
-                ended = partial(self._failed, note)
-                if keeping.lost:
-                    ended("lost", error_line(made))
-                else:
-                    self._failures.set_back(spark, lease, made, cause, run_s, ended)
+                outcome: BatchOutcome = "lost"
+                line = error_line(made)
+                if not keeping.lost:
+                    outcome, line = self._failures.set_back(spark, lease, made, cause, run_s)
+                self._notes.failed(note, outcome, line, stops=line == self._failures.reason)
                 return
             note.rows, note.commit_s, note.decided_s = made, run.commit_s, monotonic()
             run_s = note.decided_s - note.filled_s
@@ -120,9 +120,6 @@ class Lane:
             self._sizes.saw(lease.size, run_s)
             self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
         self.closing.hand(lease, partial(self._notes.done, note), self._count)
-
-    def _failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str) -> None:
-        self._notes.failed(note, outcome, cause, stops=cause == self._failures.reason)
 
     def _count(self, step: Advance) -> None:
         """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""

@@ -1,0 +1,136 @@
+"""Whether the items of a failed batch are to blame, by what other batches did, and what the failure costs. No I/O.
+
+Invariant: an item dies only of an error that others do not have. While everything fails with the same error, no batch
+counts as failed.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobrunner.spark.failures import Cause
+
+PATIENT_WITH = 5
+"""Failures in a row that a few bad items make among many good ones, as parts that succeed come between."""
+_SEARCHED = 32
+"""Failures in a row up to which a batch is split to find out whether any item works: the parts of one path from a large
+batch to single items."""
+_PROVEN_IN_A_ROW = 64
+"""Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be neighbours, but
+many failures without a success may have another cause by now."""
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Results of the batches of a station that say whether a failed one is to blame."""
+
+    has_worked: bool
+    """Whether any batch succeeded in this process."""
+    others_worked: bool
+    """Whether any batch succeeded since this one, or one of which it is a part, first failed with this class of error.
+    """
+    in_a_row: int
+    """Batches that failed since the last success, each counted once."""
+    is_one_error: bool
+    """Whether those failed with the same error."""
+
+
+class FailureHistory:
+    """The successes and failures of one station in this process. Not safe in several threads at once."""
+
+    def __init__(self) -> None:
+        self._successes = 0
+        self._failed_at: dict[tuple[str, str], int] = {}
+        self._in_a_row: dict[str, str] = {}
+        self._since_success = 0
+
+    def succeeded(self) -> None:
+        """Counts a batch whose function made its rows."""
+        self._successes += 1
+        self._in_a_row.clear()
+        self._since_success = 0
+
+    def failed(
+        self, batch_id: str, root: str, line: str, *, may_pass: bool = False, worked_elsewhere: bool = False
+    ) -> Evidence:
+        """Counts a failure with this error. `may_pass`: it may be an outage behind a sink, so a success of others
+        proves nothing. `worked_elsewhere`: another part of the same batch succeeded, maybe in another process."""
+        kind = line.partition(":")[0]
+        first = min(self._failed_at.get((one, kind), self._successes) for one in _with_larger(batch_id, root))
+        self._failed_at.setdefault((batch_id, kind), self._successes)
+        if len(self._failed_at) > _REMEMBERED:
+            del self._failed_at[next(iter(self._failed_at))]
+        self._since_success += 1
+        others_worked = self._successes > first and self._since_success <= _PROVEN_IN_A_ROW and not may_pass
+        if not others_worked:
+            self._in_a_row[batch_id] = line
+            others_worked = worked_elsewhere and len(self._in_a_row) <= _PROVEN_IN_A_ROW and not may_pass
+        is_one_error = len(set(self._in_a_row.values())) <= 1
+        return Evidence(self._successes > 0, others_worked, len(self._in_a_row), is_one_error)
+
+
+def _with_larger(batch_id: str, root: str) -> list[str]:
+    found = [batch_id]
+    while found[-1] != root and "." in found[-1]:
+        found.append(found[-1].rpartition(".")[0])
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBatch:
+    """What is known of a failed batch itself."""
+
+    cause: Cause
+    """ROWS, ITEMS or CODE: other causes say nothing about the batch, and need no verdict."""
+    size: int
+    is_lone_part: bool = False
+    """Whether it is one item of a larger batch that failed for an error of a row, while more items come: those will
+    show whether the function works."""
+    is_divisible: bool = True
+    """Whether parts may succeed where the whole failed: not when a table or folder takes no rows at all."""
+
+
+class Fate(StrEnum):
+    """What becomes of a failed batch."""
+
+    COUNTED = "counted"
+    """It counts as a failure of its items."""
+    DIVIDED = "divided"
+    """It is split, uncounted: a part that succeeds proves that some items work."""
+    RELEASED = "released"
+    """It is handed back as it was, uncounted."""
+
+
+class Pause(StrEnum):
+    """What waits after a failure."""
+
+    NONE = "none"
+    BATCH = "batch"
+    """This batch, longer and longer; the others go on."""
+    STATION = "station"
+    """All batches, behind the first failures in a row."""
+    STATION_AT_ONCE = "station at once"
+    """All batches, from the first failure on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The consequences of a failure."""
+
+    fate: Fate
+    pause: Pause
+
+
+def verdict_on(batch: FailedBatch, evidence: Evidence) -> Verdict:
+    """What a failure costs the batch and the station."""
+    if evidence.others_worked:
+        return Verdict(Fate.COUNTED, Pause.NONE)
+    is_code = batch.cause is Cause.CODE
+    if is_code and not evidence.has_worked:
+        return Verdict(Fate.RELEASED, Pause.STATION_AT_ONCE)  # a function that never worked is mended first
+    pause = Pause.STATION if evidence.in_a_row > 1 else Pause.BATCH if is_code else Pause.NONE
+    all_fail = evidence.is_one_error and (evidence.in_a_row > PATIENT_WITH or batch.is_lone_part)
+    if not (is_code or all_fail):
+        return Verdict(Fate.COUNTED, pause)
+    divides = batch.size > 1 and batch.is_divisible and evidence.in_a_row <= _SEARCHED
+    return Verdict(Fate.DIVIDED if divides else Fate.RELEASED, pause)
