@@ -15,7 +15,7 @@ from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance, UnusedQueues
 from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.coordinator.records import DeathEvents, StatsCleanup, StatsSampler
-from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery, OrphanedItems
+from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
 
 _NEVER = float("-inf")
@@ -68,11 +68,7 @@ class Coordinator:
             broker, keys, budget, unused_ms, self._server_now_ms,
             needed=lambda: self._cron.queues.union(served),
         )  # fmt: skip
-        orphans = OrphanedItems(broker, keys, lambda: self._scan.queues)
-        takers = (
-            self._death_events.take, flows.take, batches.take, orphans.take, maintenance.take, sampler.take,
-            unused.take,
-        )  # fmt: skip
+        takers = (self._death_events.take, flows.take, batches.take, maintenance.take, sampler.take, unused.take)
         self._scan = LeaderScan(broker, keys, times.sweep_s, takers, budget, unused_ms)
         self._tasks: tuple[Callable[[], float], ...] = (
             self._scan.step,
@@ -80,7 +76,6 @@ class Coordinator:
             self._report_deaths,
             flows.step,
             batches.step,
-            orphans.step,
             lambda: sampler.step(self._server_now_ms()),
             unused.step,
             StatsCleanup(broker, keys, budget).step,

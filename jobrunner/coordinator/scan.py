@@ -76,11 +76,6 @@ class LeaderScan:
         self._rounds.end()
         self._thrift.forget()
 
-    @property
-    def queues(self) -> Collection[str]:
-        """The names of all queues that were scanned so far."""
-        return self._totals.keys() | self._totals_of_round.keys()
-
     def step(self) -> float:
         """Scans, when that is due; returns the seconds to the next scan. Raises the first error of the server."""
         pause = self._looks.begin()

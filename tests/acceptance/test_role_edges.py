@@ -12,9 +12,8 @@ from click.testing import CliRunner
 
 from jobrunner import Client, Job, Worker, job
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.client.current import use
-from jobrunner.coordinator.recovery import OrphanedItems
 from jobrunner.errors import OutcomeUnknown, ServerRefused
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app
@@ -108,16 +107,6 @@ def test_durability_needs_no_more_than_the_lines_of_the_page(connect: Callable[.
         connect("producer", durability="fsync").queue("mail").push("x")
     with pytest.raises(OutcomeUnknown, match="not on a replica"):
         connect("producer", durability="replicated", durability_timeout=0.05).queue("mail").push("x")
-
-
-def test_a_leader_without_the_right_to_scan_looks_after_pipelines_in_silence(connect: Callable[..., Client]) -> None:
-    """It searches for what versions before the first release left; the rest of its work is done all the same."""
-    client = connect("worker")
-    client.queue("orders/raw").push("x")
-    orphaned = OrphanedItems(broker_of(client), keys_of(client), lambda: ["orders/raw"])
-
-    assert orphaned.step() == 0.0
-    assert orphaned.step() > 1, "the search for lists of members is over"
 
 
 def test_with_the_workers_user_nobody_logs_in_and_changes_are_noted_on_stderr_alone(

@@ -1,4 +1,4 @@
-"""Parts of a batch, and their claims: the range that a name says, the reply as a whole, a claim that is sent again."""
+"""Parts of a batch, and their claims: the reply as a whole, a claim that is sent again."""
 
 import pytest
 
@@ -28,10 +28,6 @@ def decide(line, batch="b", epoch=1, *rows):
     if rows:
         line.run(batches.stage(line.keys, batch, epoch, "n", [word for row in rows for word in row]))
     line.run(batches.decide(line.keys, batch, epoch, ["n"] if rows else [], rest="dropped"))
-
-
-def range_of(line, batch):
-    return [int(one) for one in line.raw.hmget(line.keys.batch + batch.encode(), "first", "size")]
 
 
 def test_all_that_a_driver_has_to_know_is_in_the_reply(held, clock):
@@ -136,36 +132,3 @@ def test_a_lease_is_renewed_by_the_claim_that_has_it(held, clock):
     for name in ("mine", ""):
         clock.advance(10)
         assert held.run(batches.renew(held.keys, "b", 2, lease_ms=1000, claim=name)) == clock.ms + 1000
-
-
-@pytest.mark.parametrize("known", ["whole", "size"])
-@pytest.mark.parametrize(
-    ("part", "expected"),
-    [
-        ("b.p1of4", [0, 3]), ("b.p2of4", [3, 3]), ("b.p4of4", [9, 3]), ("b.p5of7", [6, 2]), ("b.p7of7", [10, 2]),
-        ("b.1", [0, 6]), ("b.2", [6, 6]), ("b.2.1", [6, 3]), ("b.p2of4.p3of3", [5, 1]), ("b.2.p1of4", [6, 1]),
-    ],
-)  # fmt: skip
-def test_a_part_whose_range_an_earlier_version_let_grow_gets_the_one_of_its_name(held, known, part, expected):
-    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
-    root = held.keys.batch + b"b"
-    held.raw.hdel(root, "whole", "size")
-    held.raw.hset(root, known, 12)
-    for wrong in ([0, 9], [expected[0], 12], [1, expected[1]]):
-        fields = held.raw.hgetall(root + b".p1of4") | {b"first": wrong[0], b"size": wrong[1]}
-        held.raw.hset(held.keys.batch + part.encode(), mapping=fields | {b"ends": 0, b"state": "open"})
-        held.raw.zadd(held.keys.batches, {part: 1})
-
-        found = claim(held, part)
-        assert isinstance(found, Claimed)
-        assert [found.first, found.size] == range_of(held, part) == expected
-
-
-def test_a_part_that_is_decided_or_whose_root_is_gone_keeps_its_range(held, clock):
-    held.run(batches.failed_attempt(held.keys, "b", 1, fate="blamed", reason="E: no"))
-    for part, field, value in (("b.p1of4", "state", "committed"), ("b.p2of4", "list", "gone")):
-        key = held.keys.batch + part.encode()
-        held.raw.hset(key, mapping={field: value, "first": 5, "size": 1})
-        found = claim(held, part)
-        assert isinstance(found, Claimed)
-        assert [found.first, found.size] == range_of(held, part) == [5, 1]

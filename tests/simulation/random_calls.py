@@ -50,7 +50,7 @@ class RandomCalls:
             self._release, self._extend, self._move, self._upkeep, self._configure, self._again, self._unique,
             self._cancel, self._requeue, self._run_now, self._remove, self._purge, self._scan, self._crash, self._fill,
             self._fill, self._stage, self._decide, self._advance, self._advance, self._fail_batch, self._claim,
-            self._reclaim, self._await, self._counts, self._pop, self._prepare, self._arrive, self._outbox,
+            self._await, self._counts, self._pop, self._prepare, self._arrive, self._outbox,
             self._delete, self._spread, self._begin, self._renew,
         ]  # fmt: skip
         self._note: Callable[[Any], None] = lambda _: None
@@ -271,10 +271,6 @@ class RandomCalls:
 
         self._note = note
         return batches.claim(queue, batch_id, lease_ms=150, name="claim")
-
-    def _reclaim(self) -> Call[Any]:
-        queue, batch_id, _ = self._batch()
-        return leases.reclaim(queue, batch_id=self._random.choice(("", batch_id)), count=3)
 
     def _prepare(self) -> Call[Any]:
         queue, self._made = self._queue(), self._made + 1

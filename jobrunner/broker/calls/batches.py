@@ -1,4 +1,4 @@
-"""Calls about batches: fill, begin, claim, renew, stage, decide, advance, fail; `reclaim` is in leases.py.
+"""Calls about batches: fill, begin, claim, renew, stage, decide, advance, fail.
 
 A batch is a set of items of a queue in `pending` under one lease, which a driver holds. Their outcomes are staged as
 rows, which stay invisible until the batch is decided, in one step whatever its size; then any process rolls it forward
@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from jobrunner.attempt import number_from
 from jobrunner.broker.call import Call, ScriptCommand, command, text, texts
-from jobrunner.broker.calls.leases import batch_keys
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.broker.resp import Arg
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerRefused, UnknownMember
@@ -104,7 +103,9 @@ def _with_batch(
     verb: ScriptCommand[T], keys: QueueKeys, batch_id: str, /, *, rest: Iterable[Arg] = (), **args: Arg
 ) -> Call[T]:
     """A call on one batch; its reader raises BatchLost."""
-    call = verb.with_keys(batch_keys(verb, keys, batch_id), rest=rest, id=batch_id, **args)
+    batch = keys.batch + batch_id.encode()
+    script_keys = tuple(batch if name == "batch" else getattr(keys, name) for name in verb.script.keys)
+    call = verb.with_keys(script_keys, rest=rest, id=batch_id, **args)
     return replace(call, read=partial(_unless_lost, batch_id, call.read))
 
 

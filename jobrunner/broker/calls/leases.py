@@ -295,32 +295,3 @@ def fan_out(
         onward=then,
         max_hops=max_hops,
     )
-
-
-def batch_keys(script: ScriptCommand[Any], keys: QueueKeys, batch_id: str) -> tuple[bytes, ...]:
-    """The keys of a script about one batch, in the order of its signature."""
-    batch = keys.batch + batch_id.encode()
-    return tuple(batch if name == "batch" else getattr(keys, name) for name in script.script.keys)
-
-
-class Reclaimed(msgspec.Struct, frozen=True):
-    """The result of one slice of `reclaim`: how many items went back, the lease number to continue after ('' at the
-    end), and whether an open batch still uses the list of members of `batch_id`."""
-
-    items: int
-    after: str
-    list_in_use: bool
-
-
-_reclaim = ScriptCommand("batch_reclaim", lambda reply: Reclaimed(reply[0], reply[1].decode(), bool(reply[2])))
-
-
-def reclaim(keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: int) -> Call[Reclaimed]:
-    """Returns items of batches that are not open to their queue, a slice of them; no attempt is spent.
-
-    Without a `batch_id` it scans the leases that no worker holds, from the number `after` on: all items of a batch
-    share one lease number. With one it finds the items of that batch.
-    """
-    known = number_from(batch_id) if batch_id else ""
-    script_keys = batch_keys(_reclaim, keys, batch_id)
-    return _reclaim.with_keys(script_keys, tasks=keys.tasks, id=batch_id, known=known, after=after, count=count)

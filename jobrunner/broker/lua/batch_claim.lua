@@ -9,7 +9,7 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 --       error, 1 when another part of its root was decided, target, ...}
 --       Sent again under its name while its lease lasts it changes nothing: the same reply.
 -- Works on a server that is full.
--- include numbers queue_settings batch batch_parts
+-- include numbers queue_settings batch
 
 local now = read_clock(now_ms)
 local set = redis.call('ZSCORE', finishing, id) and finishing or batches
@@ -31,8 +31,6 @@ if read.state ~= 'committed' and read.state ~= 'open' then
 end
 if set == batches and read_config(now).paused then return {} end
 redis.call('ZREM', set, '')  -- see lib/commands.lua
-
-if read.state == 'open' and read.list ~= id then mend_range(read) end
 
 -- No driver took it until the leases of its members ended: they are back in the queue, or are put there now. Running
 -- the batch once more would make a sink write them twice.

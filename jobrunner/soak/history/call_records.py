@@ -11,7 +11,7 @@ from typing import Any
 from jobrunner.broker.call import Call
 
 UNRELATED = frozenset((
-    "archive_note", "await_capacity", "batch_reclaim", "error_groups", "join_abandon", "join_arrive",
+    "archive_note", "await_capacity", "error_groups", "join_abandon", "join_arrive",
     "join_arrive_part", "join_collect", "join_pass_on", "leader_scan", "list_workers", "maintain", "outbox_read",
     "periodic_anchor", "periodic_define", "pipeline_shards", "probe", "progress", "queue_bulk_counts", "queue_counts",
     "queue_forget", "register", "slice_enter", "slice_forget", "slice_give", "slice_read", "slice_settle",

@@ -15,15 +15,11 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import confirmation
-from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
-from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
-from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic, unix_ms
-from jobrunner.errors import BatchLost, JobrunnerError, ServerError, StationError
+from jobrunner.errors import BatchLost, ServerError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
@@ -51,8 +47,6 @@ _STOP_S = 0.5
 that starts Spark, when the driver stops: nothing is held, and Java takes seconds, also behind a Ctrl-C."""
 _SLICE_S = 1.0
 """Time for a slice of rolling forward that is under way when the driver ends."""
-_RECLAIM_S = 3.0
-"""Longest search of a large server for items that an earlier version left, before the first batch."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
 _log = SafeLogger("jobrunner.spark")
@@ -286,7 +280,6 @@ class StationDriver:
         silence_query_contexts()
         log_web_ui(spark)
         watch_connection(spark)
-        _put_back_left_items(self._broker, keys_of(self._client), self._keys)
         return True
 
     def _idle(self) -> float:
@@ -315,16 +308,3 @@ def _released(lock: threading.Lock) -> Iterator[None]:
 
 def _left(ends: float) -> float:
     return max(ends - monotonic(), 0.0)
-
-
-def _put_back_left_items(broker: Broker, keys: Keys, queue: QueueKeys) -> None:
-    """Puts items back in line that an earlier version left behind. The leader does so, too, and to the end."""
-    try:
-        items = reclaim_items(broker, queue)
-        lists = MemberLists(broker, keys, run_operation(broker, queue_names(keys)), queue.tag)
-        lists.run(_RECLAIM_S)
-    except JobrunnerError as error:  # a user who may not SCAN, say: no reason not to work
-        _log.warning("cannot look for items of no open batch", queue=queue.name, error=str(error))
-        return
-    if items + lists.items:
-        _log.warning("items of no open batch put back in line", queue=queue.name, items=items + lists.items)

@@ -159,8 +159,8 @@ def read_members(access: BatchConnections, start: int, count: int, payloads: Pay
 
 
 def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
-    """The members that no other part has ended. In earlier versions the ranges of two halves could overlap: only the
-    first half may pass a member to the function, or a sink would write it twice."""
+    """The members that no other part has ended: parts share one lease number, so a row of one may end a member of
+    another, which a sink would then write twice."""
     if not ids:
         return ids
     number = number_from(access.place.root)

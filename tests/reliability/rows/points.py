@@ -17,7 +17,7 @@ from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 from tests.support.waiting import wait_for
 
 SCRIPTS = {
-    "worker": ("batch_reclaim", "commit", "configure", "fail", "fan_out", "join_arrive", "join_arrive_part",
+    "worker": ("commit", "configure", "fail", "fan_out", "join_arrive", "join_arrive_part",
                "join_collect", "join_pass_on", "leader_scan", "maintain", "move", "outbox_read",
                "periodic_define", "periodic_fire", "pipeline_shards", "progress", "queue_counts", "queue_forget",
                "register", "release", "reserve", "stats_add", "stats_sample", "take_leadership", "worker_announce"),

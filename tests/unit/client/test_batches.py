@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from jobrunner.broker.calls import batches
-from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import broker_of
 from jobrunner.client.item import Item
+from jobrunner.coordinator.recovery import roll_forward
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerUnavailable, UnknownMember
 
 _nonces = itertools.count(1)

@@ -1,33 +1,33 @@
-"""Parts of a failed batch while more items wait than a batch holds, and what earlier versions left: halves, and halves
-that were topped up.
-"""
+"""Parts of a failed batch while more items wait than a batch holds, also beside the halves of version 0.1.0."""
 
 import hashlib
 
 import pytest
 from msgspec.structs import replace
 
-from jobrunner.attempt import number_from
-from jobrunner.broker.call import command
-from jobrunner.broker.calls import batches, leases
+from jobrunner.broker.calls import batches
 from jobrunner.broker.scripts import load
-from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Batches
 from jobrunner.errors import BatchLost
-from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
-RAW, CLEAN, OTHER = "orders/raw", "orders/clean", "orders/other"
+RAW, CLEAN = "orders/raw", "orders/clean"
 LEASE_S = 30.0
-MENDED_BEFORE = b"""
+MENDED = b"""
+local function mend_range(read)
   local size, first = number(redis.call('HGET', batch_key(read.list), 'size')), 0
   if not size then return end
   for half in string.gmatch(string.sub(id, #read.list + 1), '%.([12])') do
     local left = math.floor(size / 2)
     if half == '1' then size = left else first, size = first + left, size - left end
   end
+  first, size = exact(first), exact(size)
+  redis.call('HSET', batch, 'first', first, 'size', size)
+  read.first, read.size = first, size
+end
+if read.state == 'open' and read.list ~= id then mend_range(read) end
+
 """
-"""How the version before parts computed ranges."""
-GUARD = b"if not is_new and read.list ~= id then return {'half'} end\n"
+"""How version 0.1.0 computes the range of a part when it claims one, behind the replies of a claim that takes none."""
 
 
 @pytest.fixture
@@ -35,34 +35,6 @@ def raw_orders(broker, keys, client, clock):
     """The batches of queue orders/raw, on a stopped clock."""
     clock.set()
     return Batches(broker, keys.queue(RAW))
-
-
-@pytest.fixture
-def grow(broker, keys, clock):
-    """grow(lease, 5): tops a batch up as earlier versions did, halves too."""
-    script = load("batch_fill")
-    assert GUARD in script.source
-    source = script.source.replace(GUARD, b"")
-
-    def run(lease, count):
-        queue = keys.queue(RAW)
-        names = [queue.batch + lease.id.encode() if name == "batch" else getattr(queue, name) for name in script.keys]
-        words = [clock(), queue.tasks, RAW, lease.id, lease.epoch, lease.size, count, number_from(lease.id), 30_000, 9]
-        broker.run(command("EVAL", source, len(names), *names, *words, read=list))
-
-    return run
-
-
-@pytest.fixture
-def lists(broker, keys, client):
-    """lists(): removes left-over lists of members; returns how many items went back to waiting."""
-
-    def run():
-        found = MemberLists(broker, keys, [RAW, CLEAN, OTHER])
-        found.run(60)
-        return found.items
-
-    return run
 
 
 def finish(lease, to="clean"):
@@ -75,7 +47,7 @@ def finish(lease, to="clean"):
 
 @pytest.fixture
 def halve(raw, keys, clock):
-    """halve(lease): splits a batch that is held as earlier versions did, in two parts named `.1` and `.2`."""
+    """halve(lease): splits a batch that is held as version 0.1.0 does, in two parts named `.1` and `.2`."""
     queue = keys.queue(RAW)
 
     def name(batch):
@@ -100,7 +72,7 @@ def halve(raw, keys, clock):
 
 @pytest.fixture
 def halved(raw_orders, client, halve):
-    """halved(10, 4): (a batch of the first items, of which an earlier version made halves; the ids of all items)"""
+    """halved(10, 4): (a batch of the first items, of which version 0.1.0 made halves; the ids of all items)"""
 
     def run(items, batch):
         ids = client.queue(RAW).push_many(range(items))
@@ -204,21 +176,20 @@ def test_a_batch_is_split_uncounted_where_no_item_is_to_blame(raw_orders, client
     assert raw_orders.take(2, lease_s=LEASE_S).id != part.id
 
 
-@pytest.mark.parametrize("version", ["this one", "the one before"])
+@pytest.mark.parametrize("version", ["this one", "0.1.0"])
 def test_drivers_of_two_versions_finish_parts_and_halves_of_one_another(
     raw_orders, client, raw, keys, audit, halve, monkeypatch, version
 ):
-    """The version before takes ranges of all parts for those of halves, and leaves them alone without the size."""
+    """Version 0.1.0 takes ranges of all parts for those of halves, and leaves them alone without the size."""
     whole, ids = split(raw_orders, client, 40, 40)
     first = raw_orders.take(40, lease_s=LEASE_S)
     halve(first)
     halve(raw_orders.take(40, lease_s=LEASE_S))
-    queue = keys.queue(RAW)
-    assert raw.hmget(queue.batch + whole.id.encode(), "size", "whole") == [None, b"40"]
-    if version == "the one before":
+    assert raw.hget(keys.queue(RAW).batch + whole.id.encode(), "size") is None
+    if version == "0.1.0":
         script = load("batch_claim")
-        begin, end = script.source.index(b"local sizes = "), script.source.index(b"first, size = exact(first)")
-        source = script.source[:begin] + MENDED_BEFORE + script.source[end:]
+        begin = script.source.index(b"if set == batches and (number(read.hold)")
+        source = script.source[:begin] + MENDED + script.source[begin:]
         changed = replace(script, source=source, sha=hashlib.sha1(source).hexdigest().encode())
         monkeypatch.setitem(batches._claim.__dict__, "script", changed)
 
@@ -230,12 +201,9 @@ def test_drivers_of_two_versions_finish_parts_and_halves_of_one_another(
     audit(RAW)
 
 
-def test_a_batch_that_the_version_before_halved_has_its_halves_split_in_parts(
-    raw_orders, client, halved, raw, keys, audit
-):
-    whole, ids = halved(40, 40)
+def test_a_batch_that_version_0_1_0_halved_has_its_halves_split_in_parts(raw_orders, client, halved, raw, keys, audit):
+    _, ids = halved(40, 40)
     assert raw_orders.take(40, lease_s=LEASE_S).fail("no", delay_s=0, fate="blamed") == "split"
-    raw.hset(keys.queue(RAW).batch + f"{whole.id}.1.p2of4".encode(), "size", 30)  # as a range that grew
 
     decided = drive(raw_orders, 40, {ids[30]})
 
@@ -337,122 +305,6 @@ def test_a_row_of_one_half_for_an_item_of_the_other_leaves_nobody_behind(raw_ord
     assert client.queue(RAW).totals()["dropped"] == 2
     assert nothing_left(raw, keys)
     audit(RAW)
-
-
-def test_items_that_an_earlier_version_stranded_go_back_to_their_places(
-    raw_orders, client, halved, raw, keys, grow, lists, audit
-):
-    _, ids = halved(30, 10)
-    left = raw_orders.take(10, lease_s=LEASE_S)
-    right = raw_orders.take(10, lease_s=LEASE_S)
-    grow(left, 5)
-    grow(right, 1)  # a single item has a lease number of its own, as a program's lease: only the list shows the batch
-    (held,) = client.queue(RAW).reserve(1, keepalive=8 * 86_400)
-    assert client.queue(RAW).counts() == client.queue(RAW).counts() | {"waiting": 13, "pending": 17}
-
-    assert reclaim_items(raw_orders.broker, keys.queue(RAW)) == 5
-    assert client.queue(RAW).ids("waiting") == [*ids[10:15], *ids[17:]]
-    assert lists() == 1
-    assert client.queue(RAW).ids("waiting") == [*ids[10:16], *ids[17:]]
-    assert lists() == reclaim_items(raw_orders.broker, keys.queue(RAW)) == 0
-
-    left.release()
-    right.release()
-    decided = drive(raw_orders, 10, set())
-    assert held.commit
-    client.queue(RAW).commit_many([held])
-    assert sorted([one for members in decided for one in members] + [held.id]) == ids
-    assert client.queue(RAW).counts()["pending"] == 0
-    assert nothing_left(raw, keys)
-    audit(RAW)
-
-
-@pytest.mark.parametrize("splits", [1, 2, 3])
-def test_ranges_that_an_earlier_version_let_grow_over_other_halves_are_mended(
-    raw_orders, client, halved, halve, raw, keys, grow, lists, audit, splits
-):
-    """Left as they were, these halves cover members of one another: a sink would write those twice."""
-    _, ids = halved(30, 10)
-    for _ in range(splits):
-        half = raw_orders.take(10, lease_s=LEASE_S)
-        grow(half, 10 - half.size)
-        halve(half)
-
-    reclaim_items(raw_orders.broker, keys.queue(RAW))
-    lists()
-    decided = drive(raw_orders, 10, set())
-
-    assert sorted(one for members in decided for one in members) == ids
-    assert client.queue(RAW).counts()["pending"] == 0
-    assert nothing_left(raw, keys)
-    audit(RAW)
-
-
-def test_a_half_of_one_member_that_grew_and_was_split_ends_it_once(
-    raw_orders, client, halved, halve, raw, keys, grow, lists, audit
-):
-    _, ids = halved(9, 2)
-    half = raw_orders.take(2, lease_s=LEASE_S)
-    grow(half, 3)
-    halve(half)
-
-    reclaim_items(raw_orders.broker, keys.queue(RAW))
-    lists()
-    decided = drive(raw_orders, 2, set())
-
-    assert sorted(one for members in decided for one in members) == ids
-    assert nothing_left(raw, keys)
-    audit(RAW)
-
-
-def test_items_of_a_batch_whose_hash_is_gone_go_back_in_line(raw_orders, client, raw, keys, lists, audit):
-    ids = client.queue(RAW).push_many(range(4))
-    lease = raw_orders.take(3, lease_s=LEASE_S)
-    raw.delete(keys.queue(RAW).batch + lease.id.encode())
-
-    assert reclaim_items(raw_orders.broker, keys.queue(RAW)) == 3
-
-    assert client.queue(RAW).ids("waiting") == ids
-    lists()
-    raw_orders.take(9, lease_s=LEASE_S).dissolve()
-    assert nothing_left(raw, keys)
-    audit(RAW)
-
-
-def test_batches_that_go_on_and_leases_of_others_are_left_alone(raw_orders, client, broker, keys, lists, clock):
-    client.queue(RAW).push_many(range(40))
-    programs = client.queue(RAW).reserve(5, keepalive=86_400)
-    worker = broker.run(leases.reserve(keys.queue(RAW), 5, token=LeaseNumbers("w.abc123").first_of(5)))
-    whole = raw_orders.take(10, lease_s=LEASE_S)
-    decided = raw_orders.take(4, lease_s=LEASE_S)
-    decided.decide([], rest="succeeded")
-    halved_one = raw_orders.take(4, lease_s=LEASE_S)
-    halved_one.fail("a", delay_s=0)
-    halved_one = raw_orders.take(4, lease_s=LEASE_S)
-    halved_one.fail("a", delay_s=0)
-    clock.advance(LEASE_S * 2000)  # nobody holds them now, but drivers will take them again
-    before = client.queue(RAW).counts()
-
-    assert reclaim_items(broker, keys.queue(RAW)) == lists() == 0
-
-    assert client.queue(RAW).counts() == before
-    assert client.queue(RAW).commit_many(programs) is not None
-    assert len(worker.attempts) == 5
-    assert whole.members(0, 10)
-
-
-def test_slices_are_small_and_none_ends_with_one_item_of_many(raw_orders, client, broker, keys, raw):
-    client.queue(RAW).push_many(range(23))
-    lease = raw_orders.take(22, lease_s=LEASE_S)
-    raw.delete(keys.queue(RAW).batch + lease.id.encode())
-
-    taken, after = [], "-1"
-    while after:
-        step = broker.run(leases.reclaim(keys.queue(RAW), after=after, count=7))
-        taken.append(step.items)
-        after = step.after
-
-    assert taken == [7, 7, 8, 0] or taken == [7, 7, 8]
 
 
 def test_a_part_says_whether_another_one_was_decided(client, raw_orders):

@@ -75,13 +75,13 @@ def test_a_scan_that_fails_keeps_no_deleted_queue_in_its_list(
     for _ in range(2):
         with pytest.raises(ServerRefused):
             scan.step()
-    assert set(scan.queues) == {"gone", "good"}
+    assert set(scan._totals) == {"gone", "good"}
 
     raw.srem(keys.queues, "gone")
     for _ in range(2):
         with pytest.raises(ServerRefused):
             scan.step()
-    assert set(scan.queues) == {"good"}
+    assert set(scan._totals) == {"good"}
 
 
 def test_ended_leases_of_a_queue_nobody_serves_go_back(sweep: Swept, client: Client, clock: Clock) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
+from jobrunner.coordinator.recovery import roll_forward
 from jobrunner.etl import Pipeline
 from jobrunner.spark.station import driver as driver_module
 from jobrunner.spark.station import first_batch

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of
+from jobrunner.coordinator.recovery import roll_forward
 from jobrunner.errors import (
     BatchLost,
     InvalidName,
