@@ -31,8 +31,9 @@ from jobrunner.broker.confirmed_writes import (
     waits_for_disk,
     written,
 )
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.exchange_queue import ExchangeQueue
+from jobrunner.broker.reconnect import Demoted, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
 from jobrunner.errors import ClientClosed, ServerError, UsageError
 

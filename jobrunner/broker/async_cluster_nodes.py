@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.cluster_nodes import OpenNodes, away, pause_before_next
-from jobrunner.broker.connect import ReconnectPolicy
+from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError
 from jobrunner.errors import ClientClosed, ServerError
 

@@ -34,7 +34,8 @@ from jobrunner.broker.confirmed_writes import (
     waits_for_disk,
     written,
 )
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import Demoted, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable

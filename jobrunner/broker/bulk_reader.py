@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, raise_if_loading
 from jobrunner.broker.call import BROKEN, read_reply, server_error
-from jobrunner.broker.connect import Endpoint, ReconnectPolicy
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError, error_of_reply
 from jobrunner.broker.resp import pack
 from jobrunner.errors import ServerUnavailable

@@ -8,7 +8,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.connect import Endpoint, ReconnectPolicy
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisConnectionError, RedisError
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep

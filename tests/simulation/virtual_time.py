@@ -12,7 +12,7 @@ from typing import Any
 from jobrunner import clock, task
 from jobrunner.broker import broker
 from jobrunner.broker.call import Call, resp_args
-from jobrunner.broker.connect import ReconnectPolicy
+from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.resp import Arg
 from jobrunner.client import batches, outgoing
 from jobrunner.client.operations import routing

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import structs
 
-from jobrunner.broker import connect
+from jobrunner.broker import reconnect
 from jobrunner.broker.call import command, may_repeat
-from jobrunner.broker.connect import ReconnectPolicy
+from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
@@ -30,8 +30,8 @@ def time(monkeypatch):
             self.now += seconds
 
     clock = Time()
-    monkeypatch.setattr(connect, "since_boot", lambda: clock.now)
-    monkeypatch.setattr(connect, "sleep", clock.pass_)
+    monkeypatch.setattr(reconnect, "since_boot", lambda: clock.now)
+    monkeypatch.setattr(reconnect, "sleep", clock.pass_)
     return clock
 
 

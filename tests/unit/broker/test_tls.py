@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives import serialization
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
-from jobrunner.broker.connect import Endpoint, ReconnectPolicy
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.notifier import WakeListener
+from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisTimeoutError
 from jobrunner.broker.resp import pack
 from jobrunner.client.async_client import AsyncClient

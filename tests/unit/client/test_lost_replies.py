@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Job, Queue, job
-from jobrunner.broker import call_stream, connect
+from jobrunner.broker import call_stream, reconnect
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client import outgoing
 from jobrunner.client.async_client import AsyncClient
@@ -423,7 +423,7 @@ def test_a_change_whose_reply_is_lost_says_not_that_there_was_nothing_to_do(
 def late(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """late(9.5): when the next reply is lost, the process goes on so many seconds later, and all was taken."""
     shift = [0.0]
-    for module in (connect, call_stream):
+    for module in (reconnect, call_stream):
         monkeypatch.setattr(module, "since_boot", lambda: since_boot() + shift[0])
 
     def lose(seconds: float, script: str = "enqueue") -> None:
@@ -551,7 +551,7 @@ def test_nothing_is_lost_in_a_connection_that_was_dead_before(
     made: Any = AsyncClient if kind == "asyncio" else Client
     with_face = Awaited(made(own.url, "p", retry_timeout=60), on_loop)
     shift = [0.0]
-    monkeypatch.setattr(connect, "since_boot", lambda: since_boot() + shift[0])
+    monkeypatch.setattr(reconnect, "since_boot", lambda: since_boot() + shift[0])
     with with_face if kind == "asyncio" else with_face.real as sender:
         queue = sender.queue("q")
         queue.push("warm")
