@@ -29,7 +29,7 @@ from jobrunner.errors import PayloadTooLarge, UsageError
 from jobrunner.formatting import size
 from jobrunner.inspector.doctor.environment import check_server, parser_check
 from jobrunner.inspector.snapshot import server_facts, shown_url
-from jobrunner.logs import warnings_to_stderr
+from jobrunner.log_output import warnings_to_stderr
 
 _EXAMPLES = """\b
 Examples:

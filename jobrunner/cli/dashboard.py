@@ -15,7 +15,7 @@ from jobrunner.cli.options import LOG_LEVEL, CommonOptions, connected, with_shar
 from jobrunner.cli.output import Refusal, answer_json, warn
 from jobrunner.client.client import Client
 from jobrunner.formatting import install_command
-from jobrunner.logs import FORMATS, log_to_stderr
+from jobrunner.log_output import FORMATS, log_to_stderr
 
 _EXAMPLES = """\b
 Examples:

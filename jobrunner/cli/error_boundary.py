@@ -19,7 +19,8 @@ import click
 from jobrunner.cli.output import DONE, INTERRUPTED, MISUSE, NO, Refusal
 from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
 from jobrunner.formatting import printable
-from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
+from jobrunner.log_output import log_to_stderr
+from jobrunner.logs import IDENTITY, SafeLogger
 
 _log = SafeLogger("jobrunner.cli")
 

@@ -30,7 +30,7 @@ from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.etl.progress import Emptied
 from jobrunner.etl.spark_conf import choose
 from jobrunner.jobs.registry import load_modules
-from jobrunner.logs import FORMATS, log_to_stderr
+from jobrunner.log_output import FORMATS, log_to_stderr
 
 _EXAMPLES = """\b
 Examples:

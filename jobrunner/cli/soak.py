@@ -22,7 +22,7 @@ from jobrunner.cli.output import DONE, NO, answer_json, talk
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.snapshot import shown_url
-from jobrunner.logs import warnings_to_stderr
+from jobrunner.log_output import warnings_to_stderr
 from jobrunner.soak.checks import SoakCheck
 from jobrunner.soak.fault_proxy import target_of
 from jobrunner.soak.faults import KINDS, kinds_of

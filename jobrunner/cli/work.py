@@ -36,7 +36,8 @@ from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.spark_conf import choose
 from jobrunner.formatting import install_command
 from jobrunner.jobs.registry import load_modules
-from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
+from jobrunner.log_output import FORMATS, log_to_stderr
+from jobrunner.logs import IDENTITY
 from jobrunner.settings import check_release
 from jobrunner.worker.child_processes import claim_children
 from jobrunner.worker.recycling import DUE

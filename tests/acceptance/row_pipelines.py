@@ -8,7 +8,7 @@ from jobrunner import Client, Worker, configure
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import within
 from jobrunner.etl import Drop, Pipeline, To
-from jobrunner.logs import log_to_stderr
+from jobrunner.log_output import log_to_stderr
 from jobrunner.worker.report.report_calls import report_calls
 from jobrunner.worker.run.runner import Runner
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jobrunner import Worker, configure
 from jobrunner.cli.signals import ask_at_signals
-from jobrunner.logs import log_to_stderr
+from jobrunner.log_output import log_to_stderr
 
 
 class Announcing(Worker):

@@ -14,7 +14,7 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.cli.output import answer_json, echo
 from jobrunner.client.client import keys_of
 from jobrunner.formatting import printable
-from jobrunner.logs import log_to_stderr
+from jobrunner.log_output import log_to_stderr
 from tests.security.conftest import Connect
 
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202e\x08"

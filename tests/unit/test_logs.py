@@ -18,10 +18,12 @@ import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
-from jobrunner.logs import RUNNING, SafeLogger, log_to_stderr, short_traceback
+from jobrunner.log_output import log_to_stderr
+from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.redaction import Redaction, hide_in_errors
+from jobrunner.tracebacks import short_traceback
 from jobrunner.worker import process_guard
 from jobrunner.worker.run.executor import FinishedAttempts, RunAttempt, ThreadExecutor
 from tests.support.waiting import wait_for

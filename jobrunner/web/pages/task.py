@@ -16,10 +16,10 @@ from jobrunner.errors import EncryptionError, JobrunnerError, ServerUnavailable,
 from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
 from jobrunner.inspector.shards import pipeline_of, queue_of
-from jobrunner.logs import short_traceback
 from jobrunner.redaction import DEEPEST, TOO_DEEP
 from jobrunner.task import ENCRYPTED, TaskState
 from jobrunner.task_record import Failure, TaskRecord
+from jobrunner.tracebacks import short_traceback
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import change
 from jobrunner.web.pages.json_text import first_parts, json_text

@@ -29,7 +29,8 @@ from jobrunner.client.client import Client, middleware_of
 from jobrunner.client.current import configure, within
 from jobrunner.errors import AttemptCrashed, JobrunnerError, UsageError
 from jobrunner.jobs.registry import definition_for, load_modules
-from jobrunner.logs import IDENTITY, SafeLogger, log_to_stderr
+from jobrunner.log_output import log_to_stderr
+from jobrunner.logs import IDENTITY, SafeLogger
 from jobrunner.observers import OBSERVERS
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors

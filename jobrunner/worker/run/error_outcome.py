@@ -7,7 +7,7 @@ from pathlib import Path
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptCancelled, AttemptTimeout, JobrunnerError
 from jobrunner.jobs.registry import Definition, timeout_of
-from jobrunner.logs import SafeLogger, is_of_library
+from jobrunner.logs import SafeLogger
 from jobrunner.outcome import (
     Acknowledged,
     Cancel,
@@ -24,6 +24,7 @@ from jobrunner.outcome import (
 )
 from jobrunner.redaction import in_error
 from jobrunner.retry import errors_of, is_retried, is_spent, next_delay
+from jobrunner.tracebacks import is_of_library
 from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
 _ERROR_LIMIT = 8000

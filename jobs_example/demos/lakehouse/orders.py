@@ -14,7 +14,7 @@ from typing import Any
 
 from jobrunner import Item, configure
 from jobrunner.errors import QueueFull, ServerError
-from jobrunner.logs import log_to_stderr
+from jobrunner.log_output import log_to_stderr
 from jobs_example.shop import cents_of, kind_of, order_of
 
 SHOPS = 4

@@ -1,0 +1,190 @@
+"""Where the lines of the log go: to stderr, as lines for people or lines of JSON."""
+
+import os
+import sys
+from collections.abc import MutableMapping
+from contextlib import suppress
+from io import StringIO
+from threading import Lock
+from typing import Any, TextIO
+
+from jobrunner.errors import AttemptTimeout
+from jobrunner.formatting import duration, printable
+from jobrunner.logs import IDENTITY, RUNNING, SafeLogger, add_ids
+from jobrunner.tracebacks import short_traceback
+
+_DURATIONS = ("took", "retry_in")
+_MOST_NAMES = 8
+_OF_EACH_LINE = ("event", "level", "timestamp", "logger")
+FORMATS = ("console", "json")
+
+
+def log_to_stderr(form: str, level: str = "info") -> None:
+    """Sets up structlog, and standard logging for programs that use that, for lines of `level` and above, also for what
+    Python itself writes to stderr. A user's module may set up its own after."""
+    import logging
+
+    import structlog
+
+    from jobrunner.python_messages import log_messages_of_python
+
+    steps: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        add_ids,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = _renderer(form)
+    IDENTITY.log_format, IDENTITY.log_level = form, level
+    least = getattr(logging, level.upper())
+    structlog.configure(
+        processors=[*steps, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=_Lines(sys.stderr).logger,
+    )
+
+    class StandardHandler(logging.StreamHandler[TextIO]):
+        """Standard logging, in which any error of a line is lost, but a timeout."""
+
+        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
+            error = sys.exc_info()[1]
+            if isinstance(error, AttemptTimeout):
+                raise error
+            super().handleError(record)
+
+    handler = StandardHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*steps, structlog.stdlib.add_logger_name, _add_extra],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(least)
+    log_messages_of_python(SafeLogger("python"))
+
+
+def warnings_to_stderr() -> None:
+    """Lets only warnings and what is worse through, for a command that talks to a person itself."""
+    log_to_stderr("console", "warning")
+
+
+class _Lines:
+    """Writes rendered lines for structlog, in place of its WriteLogger, whose lock stays locked in a child that is
+    forked while another thread writes: the first line of the child would wait for it for ever."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from jobrunner.forks import call_in_forks
+
+        self._stream = stream
+        self._renew_lock()
+        call_in_forks(self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self._lock = Lock()
+
+    def logger(self, *_: object) -> "_Lines":
+        """The factory of loggers, for `structlog.configure`."""
+        return self
+
+    def msg(self, line: str) -> None:
+        """Writes a line in one write: the lines of several processes on one stderr do not mix. Troubles of the stream
+        (a closed pipe, a full disk) cost lines of the log and nothing else."""
+        with self._lock, suppress(OSError, ValueError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+    log = debug = info = warn = warning = error = err = exception = critical = fatal = failure = msg
+
+
+def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Adds the `extra` of standard logging, which replaces nothing that every line has: the message stays."""
+    import structlog
+
+    extra = structlog.stdlib.ExtraAdder()(logger, method, {"_record": line["_record"]})
+    for name, value in extra.items():
+        if name != "_record":
+            line[f"extra_{name}" if name in _OF_EACH_LINE else name] = value
+    return line
+
+
+def _as_texts(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Tracebacks are texts, as renderers take them to be, also of an error that a job logs as `exception=error`."""
+    from traceback import format_exception
+
+    for name in ("exception", "stack"):
+        value = line.get(name, "")
+        if isinstance(value, BaseException):
+            line[name] = "".join(format_exception(value)).rstrip()
+        elif not isinstance(value, str):
+            line[name] = str(value)
+    return line
+
+
+def _hide(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A line of a job is written without the values that redaction hides. Those of this package name none."""
+    if RUNNING.get() is None:
+        return line
+    from jobrunner.redaction import in_line
+
+    return in_line(line)
+
+
+def _renderer(form: str) -> list[Any]:
+    import structlog
+
+    if form == "json":
+        in_json = structlog.processors.JSONRenderer(default=str)
+        return [structlog.processors.format_exc_info, _as_texts, _hide, _whatever_it_holds(in_json)]
+    colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    # The plain one: it shows no local variables, which may hold secrets.
+    on_console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
+    return [_as_texts, _hide, _readable, _whatever_it_holds(on_console)]
+
+
+def _whatever_it_holds(render: Any) -> Any:
+    """The renderer, for values of any kind: a line that a job logs must not end its attempt."""
+
+    def rendered(log: object, method: str, line: MutableMapping[str, Any]) -> Any:
+        try:
+            return render(log, method, dict(line))
+        except AttemptTimeout:
+            raise
+        except Exception:  # a key of a dict that JSON does not have, a `__repr__` that raises
+            return render(log, method, {name: _told(value) for name, value in line.items() if name != "exc_info"})
+
+    return rendered
+
+
+def _told(value: object) -> str:
+    try:
+        return printable(str(value))
+    except AttemptTimeout:
+        raise
+    except Exception as error:
+        return f"({type(value).__name__} cannot be written: {type(error).__name__})"
+
+
+def _readable(_: Any, __: str, event: Any) -> Any:
+    """Nothing that is logged steers the terminal: the renderer writes texts without blanks as they are. Tracebacks are
+    shortened, durations get a unit, and of a list the first few are written."""
+    return {printable(name): _readable_value(name, value) for name, value in event.items()}
+
+
+def _readable_value(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(short_traceback(value) if name == "exception" else value)
+    if name in _DURATIONS and isinstance(value, float):
+        return duration(value)
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return printable(f"{len(value)} ({', '.join(value[:_MOST_NAMES])}{' …' if value[_MOST_NAMES:] else ''})")
+    return value
+
+
+def _traceback(stream: TextIO, error: Any) -> None:
+    import structlog
+
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(printable(_hide(None, "", {"exception": text.getvalue()})["exception"]))
