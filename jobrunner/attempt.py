@@ -21,7 +21,8 @@ _LONGEST_LEASE_MS = 31_536_000_000
 _COUNTED = 1 << 27
 _FIRST = 1 << 51
 SUSPECT, ALONE = 1, 2
-"""Values of `Attempt.suspect`: a task that was running in a crash, and one that runs alone (worker/fetch/intake.py)."""
+"""Values of `Attempt.suspect`: a task that was running in a crash, and one that runs alone, see
+worker/fetch/quarantine.py."""
 
 
 class Attempt(msgspec.Struct, gc=False):

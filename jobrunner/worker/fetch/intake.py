@@ -1,14 +1,10 @@
-"""Reserved tasks: from the server's reply to the executor, with the lease keeper in between.
+"""Reserved tasks: from the server's reply to the executor, with the lease keeper in between."""
 
-Tasks that were running when a worker crashed run alone the next time, so the one that did it takes no other along.
-"""
-
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobrunner.attempt import ALONE, SUSPECT, Attempt
+from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
@@ -22,6 +18,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
 from jobrunner.outcome import Released
+from jobrunner.worker.fetch.quarantine import Quarantine
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
@@ -31,9 +28,6 @@ from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import CANNOT_START, START_HINT, CannotStartError, Executor, FinishedAttempts
 
-QUARANTINE_S = 5.0
-_REST = 4
-_LULL_S = 2.0
 _STOOD_STILL_MS = 500.0
 """A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
 back, its task would come again at once."""
@@ -69,97 +63,6 @@ class TaskParts:
     leases_are_short: bool = False
     """Whether a lease is declared to be so short that it may end before a lease keeper that is still starting renews
     it. Of lengths that are only on the server the first reserve tells."""
-
-
-class Quarantine:
-    """Isolates suspects of a crash, at most one at a time.
-
-    A suspect that comes with others is kept, the others go back to their places with no attempt spent. It begins when
-    the worker has nothing else in hand, or has waited `QUARANTINE_S` for that, and nothing else begins beside it until
-    it ends or has run for as long. Then it is the turn of others, of all queues, for `_REST` times as long as they were
-    held up: so suspects take a fifth of a worker that has other work, and neither kind starves the other. A worker to
-    which nothing else came for `_LULL_S` takes the next suspect then, so hours-long ones begin one after the other at
-    that pace.
-
-    `clear` is called with a suspect that outlived its quarantine. With executor="processes" a crash ends a child and no
-    neighbour, so no task is isolated (`isolates`).
-    """
-
-    def __init__(self, clear: Callable[[Attempt], object], *, isolates: bool) -> None:
-        self._clear = clear
-        self._isolates = isolates
-        self._suspect: Attempt | None = None
-        self._since = 0.0
-        self._has_begun = False
-        self._others_first = False
-        self._held_up_since = 0.0
-        self._others_at = self._rests_until = -math.inf
-
-    @property
-    def is_on(self) -> bool:
-        """Whether nothing else may be taken."""
-        return self._suspect is not None
-
-    @property
-    def rest_s(self) -> float:
-        """For how long it is the turn of others, as far as is known."""
-        return max(min(self._rests_until, self._others_at + _LULL_S) - monotonic(), 0.0)
-
-    def sort(self, attempts: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """Splits reserved attempts into those that may start and those to release. One suspect may be kept here
-        instead."""
-        if self.is_on:
-            return [], attempts
-        suspects = [attempt for attempt in attempts if attempt.suspect] if self._isolates else []
-        if not suspects:
-            self._others_at = monotonic()
-            return attempts, []
-        others = [attempt for attempt in attempts if not attempt.suspect]
-        if (self._others_first and others) or self.rest_s > 0:
-            self._others_first = False
-            if others:
-                self._others_at = monotonic()
-            return others, suspects
-        self._suspect, self._since, self._has_begun = suspects[0], monotonic(), False
-        self._held_up_since = self._since
-        return [], [attempt for attempt in attempts if attempt is not self._suspect]
-
-    def to_begin(self, in_hand: int) -> Attempt | None:
-        """The suspect, when its time has come. `in_hand`: how much the worker has, with it."""
-        if self._suspect is None or self._has_begun or (in_hand > 1 and self.left_s > 0):
-            return None
-        self._has_begun, self._since, self._suspect.suspect = True, monotonic(), ALONE
-        return self._suspect
-
-    def take_back(self) -> list[Attempt]:
-        """The suspect, unless it has begun."""
-        if self._suspect is None or self._has_begun:
-            return []
-        suspect, self._suspect = self._suspect, None
-        return [suspect]
-
-    def is_over(self, ended: Sequence[Attempt]) -> bool:
-        """Whether the suspect is among those that ended, or has run for long enough; then others may begin."""
-        if self._suspect is None or not self._has_begun:
-            return False
-        has_ended = any(attempt is self._suspect for attempt in ended)
-        if not has_ended:
-            if self.left_s > 0:
-                return False
-            self._suspect.suspect = SUSPECT
-            self._clear(self._suspect)
-        self._suspect, self._others_first, self._others_at = None, True, monotonic()
-        self._rests_until = self._others_at + _REST * (self._others_at - self._held_up_since)
-        return True
-
-    def pause_s(self, in_hand: int) -> float:
-        """Seconds until there is something to do here, if nothing ends before."""
-        return self.left_s if self._has_begun or in_hand > 1 else 0.0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the wait, or the quarantine, is over."""
-        return max(self._since + QUARANTINE_S - monotonic(), 0.0)
 
 
 class Intake:

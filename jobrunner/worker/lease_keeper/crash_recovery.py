@@ -5,7 +5,8 @@
    never heard of. They are known by the numbers of their leases: whatever the worker did not mark as begun.
 3. Tasks that had begun are reported as crashed: back to their places, the attempt stays spent; unless their job says
    on_crash="wait". Where the worker was not killed from outside, each of them may have done it, and is a suspect
-   (fetch/intake.py). Those that ended and whose report the server had not taken count as begun: nobody can know more.
+   (fetch/quarantine.py). Those that ended and whose report the server had not taken count as begun: nobody can know
+   more.
 
 Every report carries the number of its lease, so it changes nothing where that is not the newest any more.
 

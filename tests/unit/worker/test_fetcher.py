@@ -24,7 +24,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.inspector.stats import series
 from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Succeeded
-from jobrunner.worker.fetch import fetcher, intake, reserve_plan, waiting_reports
+from jobrunner.worker.fetch import fetcher, intake, quarantine, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
@@ -470,7 +470,7 @@ def test_suspects_of_one_queue_do_not_starve_another(
 ) -> None:
     """Fifty that run for long, of a worker that crashed: one in five seconds of the worker is theirs at most."""
     now = [float(round(monotonic()))]
-    for module in (fetcher, intake, reserve_plan):
+    for module in (fetcher, intake, quarantine, reserve_plan):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
     push(client, 50, "bad")
     own = keys.queue("bad")

@@ -3,8 +3,8 @@
 import pytest
 
 from jobrunner.attempt import ALONE, SUSPECT, Attempt
-from jobrunner.worker.fetch import intake as module
-from jobrunner.worker.fetch.intake import QUARANTINE_S, Quarantine
+from jobrunner.worker.fetch import quarantine as module
+from jobrunner.worker.fetch.quarantine import QUARANTINE_S, Quarantine
 from tests.support.stopped_clock import FakeClock, stopped
 from tests.unit.worker.attempts import attempt_at
 
