@@ -21,9 +21,10 @@ from deltalake.transaction import AddAction
 from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
-from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
+from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
 APPLICATION = "jobrunner:"

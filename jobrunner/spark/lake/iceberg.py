@@ -19,12 +19,13 @@ from pyiceberg.table import Table, Transaction
 from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
-from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_merge import replace_rows
 from jobrunner.spark.lake.iceberg_nulls import keep_nulls
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
+from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
 MARKS = "jobrunner.batches"

@@ -13,8 +13,8 @@ from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.lake.file_names import owner_of
-from jobrunner.spark.lake.files import local_path
 from jobrunner.spark.lake.identity import KEPT_DAYS, is_written
+from jobrunner.spark.lake.storage import local_path
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason
 from jobrunner.spark.station.sink_folders import LocalFolders
 

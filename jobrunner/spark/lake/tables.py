@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from jobrunner.errors import JobrunnerError, TableError
 from jobrunner.etl.table_sink import TableAddress
-from jobrunner.spark.lake.files import DataFile, Storage
+from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.identity import WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan
+from jobrunner.spark.lake.storage import Storage
 
 T = TypeVar("T")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -33,8 +33,9 @@ from jobrunner.spark.lake.commit import (
     prepare,
     settle,
 )
-from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, local_path, write_files
+from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, write_files
 from jobrunner.spark.lake.identity import BatchIdentity, attempt_of
+from jobrunner.spark.lake.storage import local_path
 from jobrunner.spark.lake.tables import LakeTable, guarded
 from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.shipping import Shipped

@@ -8,8 +8,9 @@ import pytest
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import TableCommit, commit, commit_merge, discard, open_table, prepare
-from jobrunner.spark.lake.files import local_path, write_files
+from jobrunner.spark.lake.files import write_files
 from jobrunner.spark.lake.identity import attempt_of
+from jobrunner.spark.lake.storage import local_path
 
 
 @dataclass

@@ -16,8 +16,8 @@ from jobrunner.etl import table_sink
 from jobrunner.spark.lake import iceberg_catalog
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.delta import DeltaLake
-from jobrunner.spark.lake.files import Storage
 from jobrunner.spark.lake.services import clean_up_table
+from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import reason
 from tests.unit.spark.lake.conftest import Lake, part
 

@@ -10,8 +10,8 @@ import pytest
 from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import commit_merge, open_table
-from jobrunner.spark.lake.files import local_path
 from jobrunner.spark.lake.services import compact_table
+from jobrunner.spark.lake.storage import local_path
 from tests.unit.spark.lake.conftest import part
 
 KEY = {"merge_on": ["n"]}

@@ -17,8 +17,8 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost, TableError, UsageError
 from jobrunner.spark.lake import iceberg
 from jobrunner.spark.lake.commit import commit, open_table
-from jobrunner.spark.lake.files import local_path
 from jobrunner.spark.lake.services import clean_up_table, compact_table
+from jobrunner.spark.lake.storage import local_path
 from jobrunner.spark.lake.tables import CommitConflict
 from tests.unit.spark.lake.conftest import Lake, part
 
