@@ -307,6 +307,12 @@ def sliced(items: Iterable[T], size: Callable[[T], int], *, most: int) -> Iterat
         yield some
 
 
+def in_slices(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Slices of up to `most` items."""
+    for first in range(0, len(items), most):
+        yield items[first : first + most]
+
+
 def text(reply: bytes) -> str:
     """One word."""
     return reply.decode("utf-8", "replace")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.cli.options import CommonOptions, not_empty
 from jobrunner.cli.output import answer_json, echo, plain_json, prints_all_columns, readable, rising, table, talk, when
@@ -181,11 +182,7 @@ def searching(client: Client, wanted: Filter) -> Iterator[Callable[[int], None]]
 
 def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
     places = [(row.queue, row.id) for row in rows]
-    records = [
-        record
-        for at in range(0, len(places), _AT_ONCE)
-        for record in read_tasks(client, places[at : at + _AT_ONCE])
-    ]
+    records = [record for some in in_slices(places, _AT_ONCE) for record in read_tasks(client, some)]
     if not any(record.state is TaskState.PENDING for record in records):
         return records
     return with_begun_attempts(records, client.workers())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_tag
 from jobrunner.clock import unix_ms
@@ -55,8 +56,7 @@ def sweep(
         ours = [(key, owner) for key in folder if (owner := owned(key)) is not None]
         old = [key for key, owner in ours if owner.written_ms <= before_ms]
         objects, young = objects + len(ours), young + len(ours) - len(old)
-        for first in range(0, len(old), _AT_ONCE):
-            some = old[first : first + _AT_ONCE]
+        for some in in_slices(old, _AT_ONCE):
             garbage = unused_objects(broker, keys, some)
             used, unused = used + len(some) - len(garbage), unused + len(garbage)
             if deletes:

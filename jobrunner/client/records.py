@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from jobrunner.broker.call import whole
+from jobrunner.broker.call import in_slices, whole
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts, together
@@ -172,8 +172,7 @@ def read_stats(keys: Keys) -> Operation[dict[str, QueueCounts]]:
     """Returns counts and totals of every queue, by name; those of shards are in those of their queue."""
     names = yield from queue_names(keys)
     counted: dict[str, QueueCounts] = {}
-    for first in range(0, len(names), _COUNTED_AT_ONCE):
-        some = names[first : first + _COUNTED_AT_ONCE]
+    for some in in_slices(names, _COUNTED_AT_ONCE):
         for name, found in zip(some, (yield [queues.counts(keys.queue(name)) for name in some]), strict=True):
             whole = whole_queue(name)
             counted[whole] = found if whole not in counted else together(counted[whole], found)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from jobrunner.broker.call import in_slices
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.inspector.shards import totals_by_type
@@ -79,9 +80,7 @@ def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[Jo
 def _totals(client: Client) -> dict[tuple[str, str], dict[str, int]]:
     """What ended of each job on each queue, by (job, queue)."""
     found: dict[tuple[str, str], dict[str, int]] = {}
-    names = client.queues()
-    for at in range(0, len(names), _QUEUES_AT_ONCE):
-        some = names[at : at + _QUEUES_AT_ONCE]
+    for some in in_slices(client.queues(), _QUEUES_AT_ONCE):
         for queue, fields in zip(some, totals_by_type(client, some), strict=True):
             if isinstance(fields, ServerUnavailable):  # the node of a cluster that has it: the others are shown
                 continue

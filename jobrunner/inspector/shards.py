@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from jobrunner.broker.broker import run_each_or_errors
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls.queues import together
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.calls.stats import QueueSummary, by_type
@@ -22,8 +23,7 @@ def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
     if names is None:
         return run_operation(broker_of(client), queue_names(keys_of(client)))
     every: list[str] = []
-    for at in range(0, len(names), _QUEUES_AT_ONCE):
-        some = names[at : at + _QUEUES_AT_ONCE]
+    for some in in_slices(names, _QUEUES_AT_ONCE):
         counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in some])
         every += [shard for name, of_queue in zip(some, counts, strict=True) for shard in of_queue.names(name)]
     return every

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import Call, command, in_slices
 from jobrunner.broker.calls.queues import is_registered, origins
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
@@ -146,8 +146,8 @@ def views_and_shards(
     summaries: dict[str, tuple[QueueSummary | str, float]] = {}
     calls = bulk_counts([keys_of(client).queue(name) for name in every])
     left = iter(every)
-    for at in range(0, len(calls), _CALLS_AT_ONCE):
-        now_ms, *slices = broker_of(client).run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
+    for some in in_slices(calls, _CALLS_AT_ONCE):
+        now_ms, *slices = broker_of(client).run_many([server_time(), *some])
         for found in chain.from_iterable(slices):
             name = next(left)
             whole = name if name in asked else whole_queue(name)
@@ -170,8 +170,7 @@ def holding(shards: Shards, *states: str) -> list[str]:
 def overridden(client: Client, names: Sequence[str]) -> dict[str, dict[str, SettingOrigin]]:
     """The declared settings that somebody changed by hand, by queue and setting; queues without one are left out."""
     found: dict[str, dict[str, SettingOrigin]] = {}
-    for at in range(0, len(names), _ORIGINS_AT_ONCE):
-        some = names[at : at + _ORIGINS_AT_ONCE]
+    for some in in_slices(names, _ORIGINS_AT_ONCE):
         replies = broker_of(client).run_many([origins(keys_of(client).queue(name)) for name in some])
         for name, stored in zip(some, replies, strict=True):
             changed = {setting: one for setting, one in read_origins(stored).items() if one.is_overridden}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client, broker_of, keys_of
@@ -62,7 +63,7 @@ def take(client: Client) -> MetricsReading:
     # Before the totals they are parts of: what ends in between is then of no type for one scrape, and never negative.
     by_type = {
         name: typed
-        for some in (shown[at : at + _AT_ONCE] for at in range(0, len(shown), _AT_ONCE))
+        for some in in_slices(shown, _AT_ONCE)
         for name, typed in zip(some, totals_by_type(client, some), strict=True)
     }
     views = queue_views(client, workers, names)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobrunner.broker.call import Call, ScriptCommand, text, text_fields
+from jobrunner.broker.call import Call, ScriptCommand, in_slices, text, text_fields
 from jobrunner.broker.keys import QueueKeys
 
 BUCKET_MS, BUCKETS_KEPT = 1_800_000, 48
@@ -91,5 +91,7 @@ def error_groups(
 ) -> list[Call[list[QueueErrors]]]:
     """Calls that together read the groups of these queues, in order; with `group` only that one of each, with `brief`
     without their counts of failed attempts."""
-    slices = [queues[at : at + QUEUES_AT_ONCE] for at in range(0, len(queues), QUEUES_AT_ONCE)]
-    return [_groups.with_keys(tuple(one.errors for one in some), group=group, brief=int(brief)) for some in slices]
+    return [
+        _groups.with_keys(tuple(one.errors for one in some), group=group, brief=int(brief))
+        for some in in_slices(queues, QUEUES_AT_ONCE)
+    ]

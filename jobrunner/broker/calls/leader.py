@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, texts, whole
+from jobrunner.broker.call import Call, ScriptCommand, command, fields, in_slices, text, texts, whole
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.resp import Arg
 
@@ -258,7 +258,7 @@ def leader_scan(
     keys: Keys, queues: Sequence[str], *, with_workers: bool = True, unused_ms: int = 0
 ) -> list[Call[ScanReply]]:
     """Calls that together scan all queues, the first of them also the workers."""
-    slices = [queues[at : at + MOST_AT_ONCE] for at in range(0, len(queues), MOST_AT_ONCE)]
+    slices = list(in_slices(queues, MOST_AT_ONCE))
     if with_workers:
         slices = slices or [()]
     workers = (keys.workers,) if with_workers else ()

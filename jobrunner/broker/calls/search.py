@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jobrunner.broker.call import Call, ScriptCommand, command
+from jobrunner.broker.call import Call, ScriptCommand, command, in_slices
 from jobrunner.broker.keys import QueueKeys
 
 FIELDS = (
@@ -51,8 +51,8 @@ def _matches(reply: list[Any]) -> SearchChunk:
     read, *words = reply
     score, last, is_end, *text = [word.decode("utf-8", "replace") for word in words]
     tasks = [
-        (text[at], float(text[at + 1]), dict(zip(FIELDS, text[at + 2 : at + _WORDS], strict=True)))
-        for at in range(0, len(text), _WORDS)
+        (task_id, float(score), dict(zip(FIELDS, values, strict=True)))
+        for task_id, score, *values in in_slices(text, _WORDS)
     ]
     return SearchChunk(read=int(read), last=(score, last), is_end=bool(is_end), tasks=tasks)
 

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
-from jobrunner.broker.call import Call, ScriptCommand, command, fields, text, text_fields
+from jobrunner.broker.call import Call, ScriptCommand, command, fields, in_slices, text, text_fields
 from jobrunner.broker.calls.queues import QueueCounts, read_totals
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.resp import Arg
@@ -105,8 +105,7 @@ def sample(keys: Keys, now_ms: float, found: Mapping[str, QueueCounts]) -> Call[
 def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[list[dict[str, str]]]]:  # noqa: A002
     """Reads these hashes, twenty for each call; only fields of `queue` and `type` when these are passed."""
     return [
-        _stats.with_keys(tuple(hashes[at : at + _HASHES_AT_ONCE]), queue=queue, type=type)
-        for at in range(0, len(hashes), _HASHES_AT_ONCE)
+        _stats.with_keys(tuple(some), queue=queue, type=type) for some in in_slices(hashes, _HASHES_AT_ONCE)
     ]
 
 
@@ -177,8 +176,9 @@ _list_workers = ScriptCommand("list_workers", _descriptions)
 
 def bulk_counts(queues: Sequence[QueueKeys]) -> list[Call[list[QueueSummary | str]]]:
     """Calls that together read all queues, in order; for one that cannot be read the server's error as text."""
-    slices = (queues[at : at + MOST_AT_ONCE] for at in range(0, len(queues), MOST_AT_ONCE))
-    return [_bulk_counts.with_keys(tuple(one.settings for one in some)) for some in slices]
+    return [
+        _bulk_counts.with_keys(tuple(one.settings for one in some)) for some in in_slices(queues, MOST_AT_ONCE)
+    ]
 
 
 def list_workers(keys: Keys) -> Call[list[tuple[str, dict[str, bytes]]]]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, in_slices
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
@@ -248,10 +248,9 @@ def wait_for_result(
 def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Operation[dict[int, Noted]]:
     """How these steps ended, those that did. Raises TaskGone."""
     place = keys.queue(flow.tally.queue)
-    parts = [numbers[first : first + _AT_ONCE] for first in range(0, len(numbers), _AT_ONCE)]
     known, *found = yield [
         flows.tally(place, flow.id),
-        *(flows.members(place, flow.id, part) for part in parts),
+        *(flows.members(place, flow.id, some) for some in in_slices(numbers, _AT_ONCE)),
     ]
     if known is None:
         raise flow.gone()

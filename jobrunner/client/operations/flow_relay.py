@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import sliced
+from jobrunner.broker.call import in_slices, sliced
 from jobrunner.broker.calls import flows
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import EachReply, Operation, run_operation
@@ -65,8 +65,7 @@ def relaying(
 def _read(keys: Keys, tags: Sequence[str]) -> Operation[dict[str, tuple[list[Ended], bool]]]:
     """Entries of each outbox, and whether it may have more."""
     found: dict[str, tuple[list[Ended], bool]] = {}
-    for first in range(0, len(tags), _AT_ONCE):
-        asked = tags[first : first + _AT_ONCE]
+    for asked in in_slices(tags, _AT_ONCE):
         replies = yield EachReply([flows.outbox(keys, tag, count=SLICE) for tag in asked])
         found.update(
             (tag, ([], False)) if isinstance(reply, JobrunnerError) else (tag, reply)

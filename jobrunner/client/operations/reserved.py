@@ -1,6 +1,6 @@
 """An item under a lease, and the reports on batches of leases: their calls, and what the answers mean."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.call import Call, sliced
+from jobrunner.broker.call import Call, in_slices, sliced
 from jobrunner.broker.calls import leases
 from jobrunner.client.encryption import encrypted_results, plain_payload
 from jobrunner.client.item import check_verdict, read_headers, read_payload
@@ -70,9 +70,9 @@ def own(ref: QueueRef, given: Iterable[ReservedItem]) -> list[ReservedItem]:
     return held
 
 
-def slices(items: Sequence[T]) -> list[Sequence[T]]:
+def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Slices of up to AT_ONCE."""
-    return [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
+    return in_slices(items, AT_ONCE)
 
 
 def commit(ref: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) -> list[Call[Words]]:

@@ -16,6 +16,7 @@ from zlib import crc32
 
 from msgspec.structs import force_setattr
 
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import UNKNOWN, WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
 from jobrunner.broker.connect import Endpoint
@@ -130,8 +131,8 @@ class Router:
             for task in tasks:
                 self._place_bound(task)
         size = 1 if self.counts.max_size else min(max(len(free) // _CALLS, _LEAST), _MOST)
-        for first in range(0, len(free), size):
-            self._place_free(free[first : first + size])
+        for some in in_slices(free, size):
+            self._place_free(some)
 
     def _place_free(self, tasks: Sequence[Task]) -> None:
         """Places tasks that may go anywhere, all into one shard."""

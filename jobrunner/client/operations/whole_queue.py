@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, in_slices
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import check_id, tag_of_id
@@ -81,11 +81,10 @@ def _holders(every: Sequence[QueueRef], ids: Sequence[str]) -> Operation[list[Qu
     """Returns for each of these ids of the user's own the shard that has the task, None where none has."""
     holders: list[QueueRef | None] = []
     at_once = max(_LOOKED_FOR_AT_ONCE // len(every), 1)
-    for first in range(0, len(ids), at_once):
-        some = ids[first : first + at_once]
+    for some in in_slices(ids, at_once):
         found = yield [tasks.how_many_exist(shard.keys, [task_id]) for task_id in some for shard in every]
-        for at in range(0, len(found), len(every)):
-            exist = zip(every, found[at : at + len(every)], strict=True)
+        for of_task in in_slices(found, len(every)):
+            exist = zip(every, of_task, strict=True)
             holders.append(next((shard for shard, is_there in exist if is_there), None))
     return holders
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
@@ -91,9 +92,8 @@ class LeaseRenewer:
     def _hold(self, queue: str, since: float, keepalive_s: float, tokens: list[str], ids: list[str]) -> None:
         sooner = False
         with self._lock:
-            for first in range(0, len(tokens), _SLICE):
-                some = tokens[first : first + _SLICE]
-                batch = LeaseBatch(queue, keepalive_s, since, dict(zip(some, ids[first : first + _SLICE], strict=True)))
+            for some, of_some in zip(in_slices(tokens, _SLICE), in_slices(ids, _SLICE), strict=True):
+                batch = LeaseBatch(queue, keepalive_s, since, dict(zip(some, of_some, strict=True)))
                 self._batches.add(batch)
                 self._batch_of.update(dict.fromkeys(some, batch))
                 sooner = sooner or batch.due < self._next_turn
