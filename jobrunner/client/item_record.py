@@ -59,9 +59,3 @@ def item_record(record: TaskRecord) -> ItemRecord:
         except ValueError as error:
             found |= {"payload": record.payload, "result": record.result, "unread": error}
     return ItemRecord(**found)
-
-
-def stored_record(item: ItemRecord) -> TaskRecord:
-    """The record with the bytes, as `TaskHandle.record` gives it."""
-    found: dict[str, Any] = {one.name: getattr(item, one.name) for one in fields(TaskRecord)}
-    return TaskRecord(**(found | {"payload": item.raw_payload, "result": item.raw_result}))

@@ -33,8 +33,6 @@ STATES = ("pending", "waiting", "scheduled", "dead")
 LATEST_FIRST = ("dead", "done")
 """States whose newest task is what a person looks for first."""
 _LONGEST_PARAMS = 200
-_RECORDS_AT_ONCE = 100
-"""Few enough that their payloads, up to 1 MiB each, fit into memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,6 @@ class KnownTask:
     """One task, as the ledger has it."""
 
     kind: str = ""
-    offered_at: float = 0.0
     due_at: float = 0.0
     first_at: float = 0.0
     pid: int = 0
@@ -191,7 +190,7 @@ class LedgerSummary:
 
     def _offer(self, entry: LedgerEntry) -> None:
         kind, _, delay_s = entry.note.partition(" ")
-        self._known[entry.task] = KnownTask(kind, entry.at, entry.at + float(delay_s))
+        self._known[entry.task] = KnownTask(kind, due_at=entry.at + float(delay_s))
         self.totals.offered += 1
         self.totals.offered_doomed += kind == _DOOMED
 
@@ -211,7 +210,7 @@ class LedgerSummary:
         if known is None:
             self.totals.unknown += 1
             self._note_wrong(f"{entry.task} began, and was never offered or had ended long before")
-            known = self._known[entry.task] = KnownTask(offered_at=entry.at, due_at=entry.at)
+            known = self._known[entry.task] = KnownTask(due_at=entry.at)
         if known.starts and not known.has_failed:
             self.totals.extra += 1
             if known.is_forgotten(entry.at) or self._excuses.excuse((known.pid, entry.pid), known.first_at, entry.at):

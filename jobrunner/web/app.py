@@ -35,9 +35,6 @@ from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.rendering import STATIC
 from jobrunner.web.settings import checked_prefix, checked_secret, thresholds
 
-PUBLIC = ("/health", "/static", "/login")
-"""Paths that need no login; their answers contain nothing of the server."""
-
 
 @checks_options
 def create_app(

@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,9 +19,9 @@ from jobrunner import Backoff, Client, Item, Lease, Queue
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.client.item_record import stored_record
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, QueueFull, TaskGone, UsageError
 from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.task_record import TaskRecord
 from tests.acceptance.row_children import take_and_commit
 from tests.acceptance.row_queues import (
     HOUR_MS,
@@ -393,7 +394,8 @@ def test_history_keeps_what_was_consumed(
     clock.advance(7000)
     finish(queue, way)
     (record,) = queue.history()
-    assert stored_record(record) == task.record()
+    stored = {one.name: getattr(record, one.name) for one in fields(TaskRecord)}
+    assert TaskRecord(**stored | {"payload": record.raw_payload, "result": record.raw_result}) == task.record()
     assert (record.state, record.when) == ("succeeded", datetime.fromtimestamp(NOW_MS / 1000 + 7, UTC))
     assert (record.payload, record.raw_payload) == ({"n": 1}, b'{"n":1}')
     assert record.fields["headers"] == b'{"trace":"abc"}'

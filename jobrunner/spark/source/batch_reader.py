@@ -51,7 +51,6 @@ class BatchReader(DataSourceReader):
         self._read = ItemRead(options=options, shape=shape)
         self._queues: frozenset[str] | None = None
         self._states = options.states
-        self._final: frozenset[str] | None = None
         self._span = ScoreSpan()
 
     @brief
