@@ -24,6 +24,7 @@ from jobrunner.cli.bench_steps import (
 )
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, echo, rising, table, talk
+from jobrunner.cli.signals import handling
 from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.errors import PayloadTooLarge, UsageError
 from jobrunner.formatting import size
@@ -167,14 +168,12 @@ def _ended_by_sigterm() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         raise _TerminatedError(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    except _TerminatedError as ended:
-        sys.stderr.flush()
-        os._exit(ended.code)  # all is tidy; threads that still run in C have crashed the interpreter's own end
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with handling({signal.SIGTERM: end}):
+        try:
+            yield
+        except _TerminatedError as ended:
+            sys.stderr.flush()
+            os._exit(ended.code)  # all is tidy; threads that still run in C have crashed the interpreter's own end
 
 
 class _TerminatedError(SystemExit):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.broker.calls.server import ping, processor_time
+from jobrunner.cli.signals import handling
 from jobrunner.client.client import Client, broker_of
 from jobrunner.clock import perf_counter, process_time, sleep
 from jobrunner.inspector.doctor import Check
@@ -169,11 +170,8 @@ def prepared(bench: Bench) -> Iterator[None]:
         yield
     finally:
         forget(NOOP)
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave keys behind
-        try:
+        with handling({signal.SIGINT: signal.SIG_IGN}):  # a second Ctrl-C would leave keys behind
             delete_all(bench.client)
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 def throw_away_prefix(stem: str) -> str:

@@ -9,10 +9,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from jobrunner.client.client import Client, endpoint_of
@@ -51,6 +51,17 @@ def leave_at_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, leave)
+
+
+@contextmanager
+def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Answers these signals by these handlers until the block ends. For the main thread."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def exit_within(seconds: float) -> None:

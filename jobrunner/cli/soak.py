@@ -19,6 +19,7 @@ import click
 from jobrunner.broker.calls.server import facts
 from jobrunner.cli.options import CommonOptions, seconds_of, with_shared_options
 from jobrunner.cli.output import DONE, NO, answer_json, talk
+from jobrunner.cli.signals import handling
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.snapshot import shown_url
@@ -195,9 +196,5 @@ def _stopped_by_signals(soak: Soak, say: Callable[[str], None]) -> Iterator[None
         soak.stop.set()
         say("ends early; once more: at once")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling({signal.SIGINT: stop, signal.SIGTERM: stop}):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -74,11 +74,8 @@ class ServerControl:
         if self.files.socket.exists() or pid is None or not is_held_by(self.files.server_lock, pid):
             return False
         os.kill(pid, signal.SIGTERM)  # it syncs its file, as when it is asked
-        for _ in tries(STOP_TIMEOUT_S):
-            if not is_locked(self.files.server_lock):
-                self.files.remove_socket_folder()
-                return True
-        raise self._silence()
+        self._await_end()
+        return True
 
     def shut_down(self) -> bool:
         """Stops the server; False when none runs. The caller holds start.lock."""
@@ -93,10 +90,14 @@ class ServerControl:
         refusal = ask(self.files.socket, "SHUTDOWN NOSAVE")
         if refusal:
             raise EmbeddedServerError(f"{self.name} does not stop: {refusal[1:]}; see {self.files.log}")
+        self._await_end()
+        return True
+
+    def _await_end(self) -> None:
         for _ in tries(STOP_TIMEOUT_S):
             if not is_locked(self.files.server_lock):
                 self.files.remove_socket_folder()
-                return True
+                return
         raise self._silence()
 
     def apply_fsync(self) -> None:

@@ -21,6 +21,8 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from jobrunner.cli.signals import handling
+
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _REST_S = 0.05
@@ -111,13 +113,8 @@ def _signals(enter: Callable[[], None], leave: Callable[[], None]) -> Iterator[N
         os.kill(os.getpid(), signal.SIGSTOP)
         enter()
 
-    handlers = {signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: pause}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    with handling({signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: pause}):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 _NAMED = {
