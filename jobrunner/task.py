@@ -44,9 +44,9 @@ import itertools
 import math
 import os
 import re
+import threading
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -158,20 +158,27 @@ class _IdSource:
     """
 
     def __init__(self) -> None:
-        self._process = os.urandom(6).hex()
-        self._counter: Any = itertools.count(time_ns() // 1_000_000 << 16)
+        self.renew()
+        self._floor = time_ns() // 1_000_000 << 16
+        self._counter = itertools.count(self._floor)
 
     def renew(self) -> None:
-        """Takes a new process part; a forked child must not share its parent's."""
+        """Takes a new process part; a forked child must not share its parent's, nor a lock that a thread of it held."""
         self._process = os.urandom(6).hex()
+        self._lock = threading.RLock()
 
     def next(self) -> str:
-        """The next id, without its tag."""
+        """The next id, without its tag; no two threads get the same one."""
         number = next(self._counter)
         floor = time_ns() // 1_000_000 << 16
         if number < floor:
-            self._counter = itertools.count(floor + 1)
-            number = floor
+            counter = itertools.count(floor + 1)
+            with self._lock:
+                # The first one in a millisecond sets the counter. Nothing is called meanwhile, so a signal handler that
+                # makes an id, which the lock lets in, runs before or after.
+                if is_first := floor > self._floor:
+                    self._floor, self._counter = floor, counter
+            number = floor if is_first else next(self._counter)
         return f"{number:016x}{self._process}"
 
 

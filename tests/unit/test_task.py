@@ -1,10 +1,13 @@
 """Ids, due times and priorities."""
 
 import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from jobrunner import task as task_module
 from jobrunner.broker.keys import Keys, check_id, split_queue, tag_of_id
 from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime
@@ -27,6 +30,44 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         made = [set(ids) for ids in [make_ids(2000), *pool.map(make_ids, [2000, 2000])]]
     assert len(set.union(*made)) == 6000
+
+
+def test_a_thread_that_loses_the_processor_while_it_makes_an_id_gets_one_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = task_module.time_ns() + 3_600_000_000_000  # a millisecond in which no id was made yet
+    interrupted, go_on = threading.Event(), threading.Event()
+
+    def clock() -> int:
+        if threading.current_thread() is not threading.main_thread() and not interrupted.is_set():
+            interrupted.set()
+            go_on.wait(30)
+        return now_ns
+
+    monkeypatch.setattr(task_module, "_ids", task_module._IdSource())
+    monkeypatch.setattr(task_module, "time_ns", clock)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(make_ids, 3)
+        assert interrupted.wait(30)
+        ids = make_ids(3)
+        go_on.set()
+        ids += other.result()
+    assert len(set(ids)) == 6
+
+
+def test_a_signal_handler_that_makes_an_id_gets_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns, of_handler = task_module.time_ns() + 3_600_000_000_000, list[str]()
+
+    def clock() -> int:
+        if not of_handler:
+            of_handler.append("")
+            of_handler[:] = make_ids(2)
+        return now_ns
+
+    monkeypatch.setattr(task_module, "_ids", task_module._IdSource())
+    monkeypatch.setattr(task_module, "time_ns", clock)
+    ids = make_ids(2)
+    assert len({*ids, *of_handler}) == 4
 
 
 def test_an_id_of_the_users_own_has_no_tag() -> None:
