@@ -152,6 +152,33 @@ def test_a_task_that_expired_is_still_that_of_a_throttle(mail, add, clock):
     assert add("b", lasts="expired", ttl_ms=5000) == ("clash", "a")
 
 
+@pytest.mark.parametrize("on_clash", ["existing", "raise", "replace", "reschedule"])
+@pytest.mark.parametrize("way", ["release", "expiry of its lease"])
+def test_a_task_that_was_asked_to_stop_and_handed_back_holds_no_lock(mail, add, clock, way, on_clash):
+    """The next reserve cancels it, and what was merged into it with it."""
+    mail.configure(keepalive_ms=1000)
+    add("a")
+    (held,) = mail.reserve()
+    assert mail.run(tasks.cancel(mail.keys, "a", keep_ms=60_000)) == "reserved"
+    assert add("b", on_clash=on_clash) == ("clash", "a")
+    if way == "release":
+        mail.release(held)
+    else:
+        clock.advance(1000)
+        mail.run(queues.upkeep(mail.keys))
+    assert mail.ids("waiting") == ["a"]
+    assert add("c", on_clash=on_clash) == ("new", "c")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["c"]
+
+
+def test_a_task_that_was_asked_to_stop_and_handed_back_is_still_that_of_a_throttle(mail, add):
+    add("a", lasts="expired")
+    (held,) = mail.reserve()
+    mail.run(tasks.cancel(mail.keys, "a", keep_ms=60_000))
+    mail.release(held)
+    assert add("b", lasts="expired") == ("clash", "a")
+
+
 def test_a_task_that_was_tried_or_never_expires_keeps_its_lock(mail, add, clock):
     add("a", expires_in_ms=1000)
     mail.fail(*mail.reserve(), delay_ms=5000)

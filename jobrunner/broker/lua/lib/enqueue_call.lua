@@ -25,15 +25,16 @@ local function existing_positions(hashes)
 end
 
 -- Where the holder of a lock is: the prefix of the keys of its queue, its state, and fields of its hash: full name of
--- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Nothing when its state is none that holds a lock.
+-- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Nothing when its state is none that holds a lock; and
+-- for one that was asked to stop and handed back: it never runs again, the next reserve cancels it.
 local function place_of_holder(holder)
   local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'attempts', 'expires_in_ms',
-    'enqueue_time')
+    'enqueue_time', 'cancel_requested')
   if task.err or not task[1] then return end
   local name = task[1]
   if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
   local prefix = base .. name .. ':'
-  for _, state in ipairs({'waiting', 'scheduled', 'pending'}) do
+  for _, state in ipairs(task[6] and {'pending'} or {'waiting', 'scheduled', 'pending'}) do
     if redis.call('ZSCORE', prefix .. state, holder) then return prefix, state, task end
   end
 end
