@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.calls import batches, leases, queues, tasks
 from jobrunner.errors import DuplicateTask, QueueFull, ServerFull
 from jobrunner.task import Task
 from tests.support.server import topology_name
@@ -260,6 +260,69 @@ def test_a_note_of_a_call_lasts_for_ten_seconds(mail):
     mail.raw.delete(note)
     mail.run(leases.pop(mail.keys, 9))
     assert sent(mail, "a") == [True]
+
+
+MADE_ID = "0123456789abcdef0123456789ab-mail"
+
+
+def end_by_hand(mail, clock, end):
+    """Ends the one task of the queue otherwise than by the report of a worker."""
+    if "history" in end:
+        mail.configure(history_ms=1)
+    if end.startswith("pop"):
+        assert len(mail.run(leases.pop(mail.keys, 9))) == 1
+        return
+    if end.startswith("batch"):
+        mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
+        mail.run(batches.decide(mail.keys, "b", 1, [], rest=end.removeprefix("batch, ")))
+        assert mail.run(batches.advance(mail.keys, "b", count=9)).ended == 1
+        return
+    if end == "expiry":
+        mail.configure(dead_ttl_ms=0, expires_in_ms=1)
+        clock.advance(1)
+        assert mail.reserve() == []
+        return
+    (held,) = mail.reserve()
+    if end.startswith("delete"):
+        mail.run(tasks.delete(mail.keys, held.id))
+        return
+    if end == "death":
+        mail.configure(dead_ttl_ms=0)
+    mail.fail(held, fate="dead")
+    if end == "death and trimming":
+        clock.advance(50)
+        mail.configure(dead_ttl_ms=50)
+        mail.run(queues.upkeep(mail.keys))
+
+
+ENDS = ["pop", "pop, history", "delete", "delete, history", "batch, dropped", "batch, succeeded"]
+DEATHS = ["death", "expiry", "death and trimming"]
+
+
+@pytest.mark.parametrize("end", ENDS + DEATHS)
+def test_a_task_without_a_note_stays_known_while_its_enqueue_may_be_sent_again(mail, keys, clock, end):
+    """Whoever ends it: the enqueue of a job's task leaves no note because a worker keeps the task for so long."""
+    call = tasks.enqueue(mail.keys, [Task(id=MADE_ID, queue="mail", type="send", payload=b"", kept_s=3600)])
+    mail.run(call)
+    end_by_hand(mail, clock, end)
+
+    assert mail.ids("dead") == mail.ids("waiting") == []
+    state = mail.run(tasks.show(keys, MADE_ID, queue="mail")).state
+    assert state == ("dead" if end in DEATHS else "cancelled" if "dropped" in end else "succeeded")
+    assert 50_000 < mail.raw.pttl(mail.keys.task(MADE_ID)) <= 60_000
+    assert call.repeat_s == 59  # not the hour that a worker would keep it
+    assert mail.run(call) == [False]
+
+
+@pytest.mark.parametrize("of", ["an item", "an id of the caller's own"])
+@pytest.mark.parametrize("end", [end for end in ENDS + DEATHS if "history" not in end])
+def test_a_task_with_a_note_is_gone_at_its_end(mail, clock, end, of):
+    """Its id may be used again on purpose."""
+    of_item = of == "an item"
+    task = Task(id=MADE_ID if of_item else "a", queue="mail", type="" if of_item else "send", payload=b"")
+    mail.run(tasks.enqueue(mail.keys, [task]))
+    end_by_hand(mail, clock, end)
+    assert mail.hash(task.id) == {}
 
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["noted", "kept"])

@@ -17,6 +17,7 @@ from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.broker.resp import Arg
 from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.errors import DuplicateTask, QueueFull
+from jobrunner.settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import Task
 
 if TYPE_CHECKING:
@@ -115,8 +116,9 @@ def _name_of_one(task: Task) -> str:
 
 def _known_for(call: Call[T], sent: Sequence[Task]) -> Call[T]:
     """The call for tasks whose ids the server knows for longer than its note of a call, although they may finish at
-    once."""
-    return replace(call, repeat_s=max(min([task.kept_s for task in sent], default=0.0) - 1.0, NOTED_S))
+    once. Their jobs may keep them for longer than one stays that a consumer takes with `pop` or `delete`."""
+    known_s = min([task.kept_s for task in sent], default=0.0)
+    return replace(call, repeat_s=max(min(known_s, DEFAULT_RESULT_TTL_S) - 1.0, NOTED_S))
 
 
 def _tells_when_sent(task: Task) -> bool:

@@ -8,12 +8,11 @@ local now_ms, tasks, id = unpack(ARGV)
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'then')
+local task = redis.pcall('HMGET', key, 'id', 'then', 'type')
 if task.err or not task[1] or is_finished(key) then return 'gone' end
 local lease_end = redis.call('ZSCORE', pending, id)
 if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
-local history = read_history()
-if history then retire({id}, now, history) else redis.call('UNLINK', key) end
+retire({id}, {task[3]}, now, read_history())
 redis.call('ZREM', pending, id)
 free_partitions({id})
 redis.call('ZREM', leases, id)

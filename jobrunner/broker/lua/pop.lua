@@ -19,7 +19,7 @@ local config = maintain(now, count)
 local reply, history = {}, read_history()
 
 local function take_out(ids)
-  local taken, doomed = {}, {}
+  local taken, types = {}, {}
   for _, id in ipairs(ids) do
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
       'expires_in_ms', 'then', 'retry_count', 'cancel_requested')
@@ -27,10 +27,10 @@ local function take_out(ids)
     if not is_unfit(id, is_damaged, task[6], task[5], task[8], task[9], now, config) then
       post(task[7], 'succeeded', '')
       reply[#reply + 1] = {id, task[1], task[2], task[3], task[4], task[7], task[8]}
-      taken[#taken + 1], doomed[#doomed + 1] = id, tasks .. id
+      taken[#taken + 1], types[#types + 1] = id, task[1] or ''
     end
   end
-  if history then retire(taken, now, history) else unlink(doomed) end
+  retire(taken, types, now, history)
   if #taken > 0 then redis.call('HINCRBY', counters, 'succeeded', #taken) end
   return #taken
 end

@@ -17,6 +17,7 @@ from jobrunner.codec import write_result
 from jobrunner.error_groups import group_of, telling_line
 from jobrunner.errors import LeaseError, ReportsRefused, UsageError
 from jobrunner.formatting import describe
+from jobrunner.settings import DEFAULT_RESULT_TTL_S
 
 
 class ReservedItem:
@@ -53,7 +54,7 @@ class ReservedItem:
 
 T = TypeVar("T")
 Words = list[str]
-_KEPT_MS = 10_000
+_KEPT_MS = round(DEFAULT_RESULT_TTL_S * 1000)
 """How long a task of a job stays readable that is committed by hand: its enqueue may be sent again for so long."""
 AT_ONCE = 500
 """Reports in one script: more would keep the server from others for too long."""

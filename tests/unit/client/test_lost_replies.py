@@ -157,7 +157,12 @@ def test_a_push_of_all_delivers_each_once_though_replies_to_slices_are_lost(
     assert queue.totals()["enqueued"] == 6503
 
 
-def test_a_job_runs_once_however_long_it_is_kept(consumer: Consumer, producer: Client, greet: Any) -> None:
+@pytest.mark.parametrize("way", ["commit", "pop", "delete", "die"])
+def test_a_job_runs_once_however_long_it_is_kept(
+    consumer: Consumer, producer: Client, greet: Any, way: str
+) -> None:
+    producer.queue("line/q").configure(max_attempts=1, dead_ttl=0)
+    consumer.way = way
     consumer.lose(times=2)
 
     tasks = [greet().enqueue(), greet(name="Bob").enqueue(id="mine")]
@@ -504,6 +509,22 @@ def test_a_kept_job_is_sent_again_as_long_as_its_id_is_known(
         greet().enqueue()
     consumer.take_all()
     assert len(consumer.taken) == 1
+
+
+def test_a_job_that_is_committed_by_hand_is_known_as_long_as_its_enqueue_may_be_sent_again(
+    producer: Client, raw: Any
+) -> None:
+    @job(queue="line/q", result_ttl=3600)
+    def mend() -> None: ...
+
+    try:
+        with pinned(producer):
+            task = mend.enqueue()
+        producer.queue("line/q").reserve()[0].commit()
+        (key,) = raw.keys(f"*task:{task.id}")
+        assert 50_000 < raw.pttl(key) <= 60_000
+    finally:
+        forget("mend")
 
 
 @pytest.mark.parametrize("on_clash", ["replace", "reschedule"])

@@ -6,8 +6,10 @@ local function end_members(ids, counter, now)
   local outcome, history = counter == 'succeeded' and counter or 'cancelled', read_history()
   local keep_ms, has_waiters, doomed = ttl_for('0', history), redis.call('EXISTS', waiters) == 1, {}
   for _, one in ipairs(ids) do
-    post(redis.pcall('HGET', tasks .. one, 'then'), outcome, '')
-    if end_task(one, keep_ms, outcome, '', exact(now), has_waiters) then doomed[#doomed + 1] = tasks .. one end
+    local task = redis.pcall('HMGET', tasks .. one, 'then', 'type')
+    local own_ms = exact(math.max(tonumber(keep_ms), trace_ms(one, task[2])))
+    post(task[1], outcome, '')
+    if end_task(one, own_ms, outcome, '', exact(now), has_waiters) then doomed[#doomed + 1] = tasks .. one end
   end
   unlink(doomed)
   if history then add_to_history(ids, now, history) end

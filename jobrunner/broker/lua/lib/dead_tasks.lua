@@ -50,6 +50,16 @@ local function dead_letter(id, now, reason, to, hops)
   notify_worker(prefix .. 'wake')
 end
 
+-- Whether the hash of a task that died at `died_at`, and is kept no longer, is to be deleted now. One that its enqueue
+-- still needs stays so long, as that of a finished task.
+local function is_forgotten(id, type, died_at, now)
+  local left_ms = trace_ms(id, type) - math.max(now - died_at, 0)
+  if left_ms <= 0 then return true end
+  redis.call('PEXPIRE', tasks .. id, exact(math.ceil(left_ms)))
+  redis.call('HSET', tasks .. id, 'outcome', 'dead', 'finished_at', exact(died_at))
+  return false
+end
+
 -- Gives a task up: it is dead since `now` for that reason, or is deleted at once, or goes to the dead letter queue, as
 -- the queue is set. The caller takes it out of the set that it is in. `group`: of its last error, which the
 -- caller counts; nil: it is counted here. Returns whether the task is kept.
@@ -68,7 +78,11 @@ local function bury(id, now, reason, config, group)
     return false
   end
   if config.dead_ttl == 0 then
-    redis.call('UNLINK', tasks .. id)
+    if is_forgotten(id, task[2], now, now) then
+      redis.call('UNLINK', tasks .. id)
+    else
+      redis.call('HSET', tasks .. id, 'error', reason)
+    end
     redis.call('HINCRBY', counters, 'trimmed', 1)
     return false
   end

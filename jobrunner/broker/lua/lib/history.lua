@@ -66,11 +66,19 @@ local function add_to_history(ids, now, history)
   redis.call('HSET', settings, 'history_noted', ended)
 end
 
--- For tasks that end without a report: their hashes stay as long as history, with only the time added.
-local function retire(ids, now, history)
-  for _, id in ipairs(ids) do
-    redis.call('PEXPIRE', tasks .. id, exact(history.age))
-    redis.call('HSET', tasks .. id, 'finished_at', exact(now))
+-- Ends tasks that succeed without a report, with their types beside them. The hash of one stays as long as history and
+-- its enqueue need it, with only the time added.
+local function retire(ids, types, now, history)
+  local doomed = {}
+  for n, id in ipairs(ids) do
+    local keep_ms = math.max(history and history.age or 0, trace_ms(id, types[n]))
+    if keep_ms > 0 then
+      redis.call('PEXPIRE', tasks .. id, exact(keep_ms))
+      redis.call('HSET', tasks .. id, 'finished_at', exact(now))
+    else
+      doomed[#doomed + 1] = tasks .. id
+    end
   end
-  add_to_history(ids, now, history)
+  unlink(doomed)
+  if history then add_to_history(ids, now, history) end
 end

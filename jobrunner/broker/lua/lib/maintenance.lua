@@ -42,14 +42,12 @@ local function trim(set, before, most, hash_of)
   return #old / 2, old[#old]
 end
 
-local function hash_of_dead(id)
-  local group = redis.pcall('HGET', tasks .. id, 'group')
-  if group and not group.err then leave_group(group) end
-  return tasks .. id
-end
-
 local function trim_dead(now, config)
-  local gone = trim(dead, now - config.dead_ttl, config.dead_max, hash_of_dead)
+  local gone = trim(dead, now - config.dead_ttl, config.dead_max, function(id, died_at)
+    local task = redis.pcall('HMGET', tasks .. id, 'group', 'type')
+    if task[1] then leave_group(task[1]) end
+    return is_forgotten(id, task[2], tonumber(died_at), now) and tasks .. id or nil
+  end)
   if gone > 0 then redis.call('HINCRBY', counters, 'trimmed', gone) end
   return gone
 end

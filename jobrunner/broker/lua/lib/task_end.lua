@@ -89,6 +89,12 @@ local function end_cancelled(id, type, onward, attempts, keep_ms, now)
   return post(onward, 'cancelled', '')
 end
 
+-- How long the hash of a task must stay that ends otherwise than by the report of a worker. The enqueue of a task of a
+-- job leaves no note when jobrunner made the id: a call that is sent again finds the hash, as after a worker's report.
+local function trace_ms(id, type)
+  return type and type ~= '' and string.sub(id, 29, 29) == '-' and DEFAULT_RESULT_TTL_MS or 0
+end
+
 local WAITERS_KEEP_MS = '5000'
 
 -- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller is to delete it instead.
