@@ -60,6 +60,8 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
     if before.served == 1 and settings.partitions == 1:
         yield from one.configure(ref, options, by=by)
         return
+    if options.get("dead_letter_queue"):
+        yield from _make_shards_for_the_dead(ref, settings, before)
     for _ in range(TRIES):
         generation = yield from begin_division(ref)
         if (yield from _configured(ref, written, generation, is_count_given="partitions" in options)):
@@ -140,11 +142,19 @@ def align(ref: QueueRef) -> Operation[None]:
         yield from settle_sizes(ref)
     if "/" in ref.name and counts.served > 1:
         yield making_shards(ref.all_keys, counts.names(ref.name))
+        yield from _make_shards_for_the_dead(ref, read_settings(stored), counts)
     for _ in range(TRIES if counts.served > 1 else 0):
         generation = yield from begin_division(ref)
         if (yield from _aligned(ref, generation)):
             break
     check_fits(ref.name, read_settings(stored), counts.partitions)
+
+
+def _make_shards_for_the_dead(ref: QueueRef, settings: QueueSettings, counts: ShardCounts) -> Operation[None]:
+    """Dead tasks stay in their partition, so all shards of the dead letter queue get some: as a death adds none to the
+    registry, and no worker may serve them, the tasks in these would be in no figure but the counts of that queue."""
+    if settings.dead_letter_queue is not None:
+        yield making_shards(ref.all_keys, counts.names(settings.dead_letter_queue))
 
 
 def _aligned(ref: QueueRef, generation: int) -> Operation[bool]:

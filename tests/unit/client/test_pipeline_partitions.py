@@ -15,6 +15,7 @@ from jobrunner.broker.keys import Keys, is_queue, tag_of_id
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_name, whole_queue
 from jobrunner.broker.slots import slot_of
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.queue import align_shards
 from jobrunner.errors import (
     InvalidName,
     InvalidOption,
@@ -207,6 +208,24 @@ def test_settings_reach_all_shards_and_dead_letters_stay_in_their_partition(clie
     assert all(lease.move("raw") for lease in leases)
     raw_queue.configure(partitions=2 * N)
     assert client.queue(f"orders@{N}/raw").settings().dead_letter_queue == f"orders@{N}/failed"
+
+
+@pytest.mark.parametrize("by", ["hand", "an earlier version"])
+def test_a_dead_letter_queue_that_nobody_serves_is_known_with_all_its_shards(
+    client: Client, raw: redis.Redis, raw_queue: Any, by: str
+) -> None:
+    """Two thirds of the dead were in no figure: a death adds no queue to the registry."""
+    raw_queue.configure(max_attempts=1, dead_letter_queue="orders/failed")
+    if by != "hand":
+        raw.srem(keys_of(client).queues, *(shard_name("orders/failed", number) for number in range(1, N)))
+        align_shards(client.queue("orders/raw"))
+    raw_queue.push_many(range(80))
+    while taken := raw_queue.reserve(10):
+        raw_queue.rollback_many(taken, error="boom")
+
+    assert client.stats()["orders/failed"].waiting == client.queue("orders/failed").counts()["waiting"] == 80
+    failed = {shard_name("orders/failed", number) for number in range(N)}
+    assert failed <= {name.decode() for name in raw.smembers(keys_of(client).queues)}
 
 
 def test_limits_hold_for_all_partitions_of_each_queue(client: Client, raw_queue: Any) -> None:
