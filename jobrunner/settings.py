@@ -245,16 +245,34 @@ def _check_buffer(options: dict[str, Any]) -> None:
         )
 
 
+def working_folder() -> Path | None:
+    """The working directory; None when it was deleted, as that of an earlier release may be while its processes run."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+_last_here = FileSettings()
+"""What was read here last. It stays in force when the working directory is deleted."""
+
+
 def file_settings(folder: Path | None = None) -> FileSettings:
     """[tool.jobrunner] of the pyproject.toml in `folder` (default: here) or the nearest one above it."""
+    global _last_here
+    if folder is None and working_folder() is None:
+        return _last_here
     path = project_file(folder)
-    return FileSettings() if path is None else _read_table(path)
+    found = FileSettings() if path is None else _read_table(path)
+    if folder is None:
+        _last_here = found
+    return found
 
 
 def project_file(folder: Path | None = None) -> Path | None:
     """The pyproject.toml in `folder` (default: here) or the nearest one above it."""
-    here = folder or Path.cwd()
-    paths = (place / "pyproject.toml" for place in (here, *here.parents))
+    here = folder or working_folder()
+    paths = (place / "pyproject.toml" for place in ((here, *here.parents) if here is not None else ()))
     return next((path for path in paths if path.is_file()), None)
 
 

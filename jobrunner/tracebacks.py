@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+from jobrunner.settings import working_folder
+
 _FRAME = re.compile(r'(?P<indent>[ |+]*)File "(?P<path>[^"]+)", line (?P<line>\d+)')
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
@@ -21,7 +23,7 @@ def short_traceback(text: str) -> str:
     """
     found: list[str] = []
     folded: list[re.Match[str]] = []
-    is_folding, indent = False, ""
+    is_folding, indent, here = False, "", working_folder()
     for line in text.splitlines():
         if frame := _FRAME.match(line):
             is_folding, indent = is_of_library(frame["path"]), frame["indent"]
@@ -35,7 +37,7 @@ def short_traceback(text: str) -> str:
                 found.append(_folded(folded))
             folded = []  # what led from the worker to the job is no part of the error
         is_folding = False
-        found.append(line.replace(f'"{Path.cwd()}{os.sep}', '"', 1) if frame else line)
+        found.append(line.replace(f'"{here}{os.sep}', '"', 1) if frame and here is not None else line)
     if folded:
         found.append(_folded(folded))
     cut = len(found) - _MOST_LINES

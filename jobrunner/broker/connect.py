@@ -9,8 +9,9 @@ import msgspec
 
 from jobrunner.broker.connection import ConnectionOptions
 from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import EmbeddedServerError, InvalidOption
 from jobrunner.formatting import describe, safe_url
+from jobrunner.settings import working_folder
 
 if TYPE_CHECKING:
     from jobrunner.broker.cluster import Cluster
@@ -131,9 +132,14 @@ def project_server_folder() -> Path:
     has a pyproject.toml; else here.
 
     So a command in a subfolder finds the server of the project, as git finds the repository, and starts no second one.
-    A folder of another user does not count: in /tmp anybody could make one.
+    A folder of another user does not count: in /tmp anybody could make one. Raises EmbeddedServerError.
     """
-    here = Path.cwd()
+    here = working_folder()
+    if here is None:
+        raise EmbeddedServerError(
+            "the working directory was deleted, so the project and its embedded server cannot be found; set the URL "
+            "of a server, or run this in the folder of the project"
+        )
     for place in (here, *here.parents):
         folder = place / FOLDER
         if _is_own_folder(folder) or ((place / "pyproject.toml").is_file() and os.access(place, os.W_OK)):

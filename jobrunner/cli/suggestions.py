@@ -187,7 +187,7 @@ def module_sources(modules: Iterable[str]) -> Iterator[str]:
     """The sources of modules, read and not run; those that are not found or too long are left out."""
     project = project_file()
     for module in modules:
-        for folder in (Path.cwd(), *([] if project is None else [project.parent]), *map(Path, sys.path)):
+        for folder in (Path(), *([] if project is None else [project.parent]), *map(Path, sys.path)):
             place = folder.joinpath(*module.split("."))
             path = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
             if path is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from traceback import extract_tb
 
 from jobrunner.errors import ModuleNotLoadable
+from jobrunner.settings import working_folder
 
 _NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "SparkContext or SparkSession should be created first")
 _ON_TYPES = (
@@ -32,7 +33,7 @@ def _remedy(name: str, error: Exception) -> str:
     if dotted and dotted != name:
         return f"a module has a dotted name, without a path or a colon: {dotted}"
     if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
-        return f"mend its name, or run this in the folder that has it; here is {Path.cwd()}"
+        return f"mend its name, or run this in the folder that has it; here is {working_folder() or 'a deleted folder'}"
     return ""
 
 
@@ -45,5 +46,5 @@ def _place(error: Exception) -> str:
         found = [(at.filename, at.lineno) for at in frames if not at.filename.startswith(_NOT_THE_USERS)]
     if not found:
         return ""
-    file, line = Path(found[-1][0]), found[-1][1]
-    return f" ({file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line})"
+    file, line, here = Path(found[-1][0]), found[-1][1], working_folder()
+    return f" ({file.relative_to(here) if here is not None and file.is_relative_to(here) else file}:{line})"

@@ -7,7 +7,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -22,7 +21,7 @@ from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_names
 from jobrunner.retry import whole_ms
-from jobrunner.settings import DEFAULT_RESULT_TTL_S, project_file
+from jobrunner.settings import DEFAULT_RESULT_TTL_S, project_file, working_folder
 from jobrunner.task import Task
 
 if TYPE_CHECKING:
@@ -262,8 +261,8 @@ def load_modules(names: Iterable[str]) -> None:
     """Imports modules that declare jobs, also from the working directory and the folder of the project's
     pyproject.toml. Raises ModuleNotLoadable."""
     project = project_file()
-    for folder in (*([] if project is None else [project.parent]), Path.cwd()):
-        if str(folder) not in sys.path:
+    for folder in (None if project is None else project.parent, working_folder()):
+        if folder is not None and str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
     for name in names:
         try:

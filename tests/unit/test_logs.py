@@ -285,6 +285,23 @@ def test_a_short_traceback_folds_libraries_and_keeps_the_chain(monkeypatch: pyte
     assert "    raise KeyError(\"no\") from error" in lines
 
 
+def test_an_error_is_logged_when_the_working_directory_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its line was lost, and one that a job wrote ended the attempt."""
+    text, stream = _traceback_of(_raise_in_library), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    log_to_stderr("console")
+    (folder := tmp_path / "release").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+    structlog.get_logger().error("mine", exception=text)
+
+    assert "mine" in stream.getvalue()
+    assert f'File "{__file__}", line ' in stream.getvalue()
+
+
 def test_the_way_from_the_worker_to_a_job_is_left_out_and_an_end_in_a_library_is_named() -> None:
     ours = f'  File "{Path(SafeLogger.__init__.__code__.co_filename)}", line 7, in run\n    work()\n    ^^^^'
     theirs = '  File "/srv/app/jobs.py", line 2, in job\n    helper()'

@@ -1,6 +1,7 @@
 """Where a setting comes from: argument, environment, pyproject.toml, default."""
 
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,17 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client, endpoint_of
-from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.errors import EmbeddedServerError, InvalidOption, ModuleNotLoadable, UnknownOption
+from jobrunner.jobs.registry import load_modules
 from jobrunner.queue_settings import RateLimit
-from jobrunner.settings import ClientOptions, ClientSettings, client_settings, file_settings
+from jobrunner.settings import (
+    ClientOptions,
+    ClientSettings,
+    FileSettings,
+    client_settings,
+    file_settings,
+    working_folder,
+)
 from jobrunner.worker.heartbeat import RELEASE_VARIABLES, configured_release
 from jobrunner.worker.settings import WorkerOptions, WorkerSettings
 
@@ -52,6 +61,27 @@ def test_an_empty_variable_is_none_and_an_empty_argument_is_refused(monkeypatch:
     for arguments in ({"url": ""}, {"prefix": ""}):
         with pytest.raises(InvalidOption, match="='': give one"):
             Client(**arguments)
+
+
+def test_what_was_read_stays_in_force_when_the_working_directory_is_deleted(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later deployment deletes the folder of an earlier release, of which processes still run."""
+    here = file_settings()
+    assert here.modules == ("tasks",)
+    shutil.rmtree(project)
+
+    assert working_folder() is None
+    assert file_settings() == here
+    assert client_settings().url == "redis://file:1"
+    assert file_settings(Path("/")) == FileSettings()
+    with pytest.raises(EmbeddedServerError, match="the working directory was deleted, so the project and its"):
+        Client("embedded://")
+    with pytest.raises(ModuleNotLoadable, match="here is a deleted folder"):
+        load_modules(["json", "gone_with_the_folder"])
+    (project / "src" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(project / "src" / "deep")
+    assert file_settings() == FileSettings()
 
 
 def test_modules_come_from_the_nearest_pyproject(project: Path) -> None:
