@@ -64,12 +64,12 @@ class BoundCall(Generic[R]):
     def enqueue(self, **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]:
         """Sends it as a task; these options are added to those that it has. Errors as in Job.enqueue."""
         call = self._with(options, "enqueue") if options else self
-        return current_client().enqueue(call.task(), wait=call.options.wait)
+        return current_client().enqueue(call.task(), wait=call.options.max_wait)
 
     async def aenqueue(self, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
         call = self._with(options, "aenqueue") if options else self
-        return await current_async_client().enqueue(call.task(), wait=call.options.wait)
+        return await current_async_client().enqueue(call.task(), wait=call.options.max_wait)
 
     def _with(self, options: EnqueueKeywords, method: str) -> "BoundCall[R]":
         return BoundCall(self.definition, self.values, read_options(options, method).over(self.options))
@@ -143,14 +143,14 @@ class FunctionJob(Generic[P, C, R]):
         `options` are those of all calls that do not have their own.
         """
         chosen = read_options(options, "enqueue_many").over(self._options)
-        return current_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.wait)
+        return current_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.max_wait)
 
     async def aenqueue_many(
         self, calls: Iterable[BoundCall[R]], **options: Unpack[EnqueueKeywords]
     ) -> list[AsyncTaskHandle[R]]:
         """The same for asyncio."""
         chosen = read_options(options, "aenqueue_many").over(self._options)
-        return await current_async_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.wait)
+        return await current_async_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.max_wait)
 
     def using(self, **options: Unpack[EnqueueKeywords]) -> "FunctionJob[P, C, R]":
         """The same job with these options for the tasks enqueued through what is returned (see EnqueueKeywords)."""

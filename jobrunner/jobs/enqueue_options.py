@@ -47,7 +47,7 @@ class EnqueueKeywords(TypedDict, total=False):
     timeout: Duration | None
     result_ttl: Duration | None
     headers: Mapping[str, str] | None
-    wait: Duration
+    wait: Duration | None
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,15 +63,18 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Duration | None = None
     result_ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
-    wait: Duration = 0
+    wait: Duration | None = None
+
+    @property
+    def max_wait(self) -> Duration:
+        """The `wait`; 0 where none is given."""
+        return 0 if self.wait is None else self.wait
 
     def over(self, base: "EnqueueOptions") -> "EnqueueOptions":
         """These options; those that are not given are those of `base`. Headers of both count."""
         if base is NOW or self is NOW:
             return self if base is NOW else base
         given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        if not self.wait:
-            del given["wait"]
         if "in_" in given or "at" in given:  # the due time is one choice
             given |= {"in_": self.in_, "at": self.at}
         if isinstance(self.headers, Mapping) and isinstance(base.headers, Mapping):

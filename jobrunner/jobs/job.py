@@ -68,7 +68,7 @@ class JobWithOptions(Generic[R]):
         """As Job.enqueue_many."""
         chosen = read_options(options, "enqueue_many").over(self._options)
         tasks = tasks_of(self._job.__name__, jobs, chosen, is_class=True)
-        return current_client().enqueue_many(tasks, wait=chosen.wait)
+        return current_client().enqueue_many(tasks, wait=chosen.max_wait)
 
     async def aenqueue_many(
         self, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
@@ -76,7 +76,7 @@ class JobWithOptions(Generic[R]):
         """The same for asyncio."""
         chosen = read_options(options, "aenqueue_many").over(self._options)
         tasks = tasks_of(self._job.__name__, jobs, chosen, is_class=True)
-        return await current_async_client().enqueue_many(tasks, wait=chosen.wait)
+        return await current_async_client().enqueue_many(tasks, wait=chosen.max_wait)
 
 
 def _not_made(method: str) -> UsageError:
@@ -193,7 +193,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         if self is None:
             raise _not_made("enqueue")
         chosen = read_options(options, "Job.enqueue")
-        return current_client().enqueue(build_task(definition_of(type(self)), self, chosen), wait=chosen.wait)
+        return current_client().enqueue(build_task(definition_of(type(self)), self, chosen), wait=chosen.max_wait)
 
     @overload
     async def aenqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
@@ -205,7 +205,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
             raise _not_made("aenqueue")
         chosen = read_options(options, "Job.aenqueue")
         task = build_task(definition_of(type(self)), self, chosen)
-        return await current_async_client().enqueue(task, wait=chosen.wait)
+        return await current_async_client().enqueue(task, wait=chosen.max_wait)
 
     using = _UsingOfClassOrInstance()
     """The same job with options for the tasks enqueued through what is returned, as `using` of a function job:
@@ -235,7 +235,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         for room in full queues.
         """
         chosen = read_options(options, "Job.enqueue_many")
-        return current_client().enqueue_many(tasks_of(cls.__name__, jobs, chosen, is_class=True), wait=chosen.wait)
+        return current_client().enqueue_many(tasks_of(cls.__name__, jobs, chosen, is_class=True), wait=chosen.max_wait)
 
     @overload
     @classmethod
@@ -257,7 +257,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         """The same for asyncio."""
         chosen = read_options(options, "Job.aenqueue_many")
         tasks = tasks_of(cls.__name__, jobs, chosen, is_class=True)
-        return await current_async_client().enqueue_many(tasks, wait=chosen.wait)
+        return await current_async_client().enqueue_many(tasks, wait=chosen.max_wait)
 
 
 class PeriodicJob(Job):

@@ -12,7 +12,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.item import ITEM_OPTIONS, ItemKeywords, read_headers
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime, ParameterError, UnknownOption, UsageError
 from jobrunner.jobs.decorator import job
-from jobrunner.jobs.enqueue_options import EnqueueKeywords, EnqueueOptions
+from jobrunner.jobs.enqueue_options import OPTIONS, EnqueueKeywords, EnqueueOptions, read_options
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.registry import forget
 from jobrunner.queue_settings import QueueSettings, SettingKeywords
@@ -77,6 +77,26 @@ def test_a_wrong_option_is_refused_alike_and_nothing_is_sent(current: Client, en
         with pytest.raises((InvalidOption, InvalidName, NaiveDatetime), match=name):
             enqueue(**{name: value})
     assert current.queues() == []
+
+
+@pytest.mark.parametrize("enqueue", ALIKE)
+def test_none_leaves_an_option_to_the_job(current: Client, enqueue: Any) -> None:
+    enqueue(**dict.fromkeys(OPTIONS))
+    assert sum(counts.waiting for counts in current.stats().values()) == 1
+
+
+def test_none_leaves_an_option_of_many_to_using_and_the_job(current: Client) -> None:
+    none: Any = dict.fromkeys(OPTIONS)
+    assert all(task.is_new for task in add.using(priority=2).enqueue_many([add.bind("ada")], **none))
+    assert all(task.is_new for task in Mail.enqueue_many([Mail(to="ada")], **none))
+    assert all(task.is_new for task in asyncio.run(add.aenqueue_many([add.bind("ada")], **none)))
+
+
+@pytest.mark.parametrize(("given", "wait"), [(None, 5), (0, 0), (1, 1)])
+def test_the_wait_of_a_call_counts_before_that_of_using(given: Any, wait: float) -> None:
+    """Also that it is not to wait at all."""
+    bound = add.using(wait=5).bind("ada")
+    assert read_options({"wait": given}, "enqueue").over(bound.options).max_wait == wait
 
 
 def test_many_jobs_share_the_options_of_their_class(current: Client) -> None:
