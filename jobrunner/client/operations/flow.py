@@ -277,6 +277,10 @@ class PollPauses:
 
     at_most_s: float
 
+    @property
+    def place(self) -> None:
+        """None: the pauses of an operation grow whatever it waits for."""
+
     def listen(self, broker: Broker) -> "_FlowPauses":  # noqa: ARG002 - nothing is asked of the server
         """In a thread."""
         return _FlowPauses()

@@ -76,10 +76,13 @@ class AsyncListener(Protocol):
 
 
 class Wait(Protocol):
-    """A pause that may end before its time. All waits of one operation share the listener that the first one opens."""
+    """A pause that may end before its time. Waits of one operation share a listener as long as their place is the same:
+    what they listen to."""
 
     @property
     def at_most_s(self) -> float: ...
+    @property
+    def place(self) -> object: ...
     def listen(self, broker: Broker) -> Listener: ...
     def listen_async(self, broker: "AsyncBroker") -> AsyncListener: ...
 
@@ -97,6 +100,7 @@ def ask(call: Call[T]) -> Operation[T]:
 def run_operation(broker: Broker, steps: Operation[T]) -> T:
     """Carries an operation out in this thread."""
     listener: Listener | None = None
+    place: object = None
     answer: Any = None
     error: JobrunnerError | None = None
     try:
@@ -116,7 +120,10 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                 elif isinstance(step, InThread):
                     answer = step.work()
                 else:
-                    listener = listener or step.listen(broker)
+                    if listener is not None and place != step.place:
+                        listener.close()
+                        listener = None
+                    listener, place = listener or step.listen(broker), step.place
                     answer = _waited(listener, step.at_most_s)
             except JobrunnerError as refused:
                 error = refused
@@ -137,6 +144,7 @@ def _waited(listener: Listener, at_most_s: float) -> object:
 async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
     """Carries an operation out in this coroutine."""
     listener: AsyncListener | None = None
+    place: object = None
     answer: Any = None
     error: JobrunnerError | None = None
     try:
@@ -158,7 +166,10 @@ async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
                 elif isinstance(step, InThread):
                     answer = await _in_thread(step.work)
                 else:
-                    listener = listener or step.listen_async(broker)
+                    if listener is not None and place != step.place:
+                        await listener.close()
+                        listener = None
+                    listener, place = listener or step.listen_async(broker), step.place
                     answer = await _waited_async(listener, step.at_most_s)
             except JobrunnerError as refused:
                 error = refused
@@ -211,6 +222,11 @@ class WorkHint(msgspec.Struct, frozen=True):
     queues: Sequence[QueueKeys]
     at_most_s: float
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The queues, by name."""
+        return tuple([queue.name for queue in self.queues])
+
     def listen(self, broker: Broker) -> "WakeListener":
         """In a thread."""
         from jobrunner.broker.notifier import WakeListener  # here and below: most programs wait for nothing
@@ -231,6 +247,11 @@ class CapacityHint(msgspec.Struct, frozen=True):
 
     queue: QueueKeys
     at_most_s: float
+
+    @property
+    def place(self) -> str:
+        """The queue, by name."""
+        return self.queue.name
 
     def listen(self, broker: Broker) -> "WakeListener":
         """In a thread."""
@@ -254,6 +275,11 @@ class TaskEndHint(msgspec.Struct, frozen=True):
 
     channel: bytes
     at_most_s: float
+
+    @property
+    def place(self) -> bytes:
+        """The channel."""
+        return self.channel
 
     def listen(self, broker: Broker) -> "ChannelListener":
         """In a thread. Subscribed from the first wait on, which therefore comes back at once."""

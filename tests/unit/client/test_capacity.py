@@ -31,10 +31,10 @@ def full(client: Client) -> Any:
     return queue
 
 
-def is_waited_for(raw: redis.Redis, keys: Keys) -> Callable[[], bool]:
+def is_waited_for(raw: redis.Redis, keys: Keys, queue: str = "mail") -> Callable[[], bool]:
     """Whether a client blocks on the notification of capacity."""
     return lambda: any(one["cmd"] == "bzpopmin" for one in raw.client_list()) and raw.hexists(
-        keys.queue("mail").settings, "capacity_wanted"
+        keys.queue(queue).settings, "capacity_wanted"
     )
 
 
@@ -166,6 +166,30 @@ def test_tasks_for_several_queues_go_where_there_is_room_and_are_sent_once(full:
 
     assert full.counts()["waiting"] == 2
     assert current.queue("other").totals()["enqueued"] == 1
+
+
+def test_who_waits_for_several_queues_is_woken_by_each(
+    way: Any, client: Client, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It listened to the first full one alone, and took the notifications of that from others later."""
+    monkeypatch.setattr(capacity, "_RECHECK_S", 60.0)
+    names = [f"full{number}" for number in range(4)]
+    for name in names:
+        client.queue(name).configure(max_size=1)
+        client.queue(name).push(0)
+
+    def make_room() -> None:
+        for name in names:
+            wait_for(is_waited_for(raw, keys, name))
+            client.queue(name).pop()
+            wait_for(lambda name=name: client.queue(name).counts()["waiting"] == 1)
+
+    helper, began = threading.Thread(target=make_room), monotonic()
+    helper.start()
+    way.enqueue_many([noop.bind(n).task(EnqueueOptions(queue=name)) for n, name in enumerate(names)], wait=15)
+    assert monotonic() - began < 14, "it came in at its end, and by no notification"
+    helper.join()
+    assert [client.queue(name).totals()["enqueued"] for name in names] == [2] * 4
 
 
 def test_what_was_written_stays_written_when_its_queue_cannot_be_registered_then(keys: Keys) -> None:
