@@ -157,8 +157,8 @@ class Fetcher:
     def _take_brought(self) -> None:
         """Takes in the tasks that came with a hint. Tasks that this worker cannot use any more go back in line."""
         while self._ahead:
-            queue, count, brought = self._ahead.first()
-            asked_at = monotonic() - self._parts.stats.age_ms(brought.now_ms) / 1000
+            queue, count, brought, listened_at = self._ahead.first()
+            asked_at = max(monotonic() - self._parts.stats.age_ms(brought.now_ms) / 1000, listened_at)
             is_wanted = self._wanted(self._executor.backlog) >= len(brought.attempts)
             if self._capped is not None:
                 is_wanted = is_wanted and self._capped.has_room(queue, len(brought.attempts))
@@ -258,7 +258,7 @@ class Fetcher:
             else:
                 self._take_reservation(turn, one)
         for queue in turn.plan.probed:
-            turn.refused = self._intake.take_probe(queue, next(found)) or turn.refused
+            turn.refused = self._intake.take_probe(queue, next(found), turn.asked_at) or turn.refused
         turn.refused = self.reporting.take_replies(turn.reports, turn.replies) or turn.refused
 
     def _may_read_later(self, count: int) -> bool:

@@ -85,12 +85,12 @@ class Intake:
         """Whether leases would end before a keeper that is still starting renews them: then nothing is reserved."""
         return self._leases_are_short and not self._parts.leases.is_ready
 
-    def take_probe(self, queue: str, reply: Probe | JobrunnerError) -> JobrunnerError | None:
+    def take_probe(self, queue: str, reply: Probe | JobrunnerError, asked_at: float) -> JobrunnerError | None:
         """Takes in the answer to a probe; returns the error, if it was one."""
         if isinstance(reply, JobrunnerError):
             self._rotation.refused(queue)
             return reply
-        self._parts.stats.synchronize(reply.now_ms)
+        self._parts.stats.synchronize(reply.now_ms, (monotonic() - asked_at) * 1000)
         if reply.has_tasks:
             self._rotation.has_tasks(queue)
         else:
@@ -107,14 +107,14 @@ class Intake:
 
     def _hold(self, queue: str, wanted: int, reply: Reservation, asked_at: float) -> list[Attempt]:
         """Returns the tasks that are held from now on and can begin."""
-        self._parts.stats.synchronize(reply.now_ms)
+        late_ms = (monotonic() - asked_at) * 1000
+        self._parts.stats.synchronize(reply.now_ms, late_ms)
         if reply.keeps_history != (queue in self._parts.timed):
             (self._parts.timed.add if reply.keeps_history else self._parts.timed.discard)(queue)
         if len(reply.attempts) < wanted:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
         else:
             self._rotation.gave_all(queue)
-        late_ms = (monotonic() - asked_at) * 1000
         attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]  # others' leases are over
         if len(attempts) < len(reply.attempts) and late_ms >= _STOOD_STILL_MS:
             over = [attempt for attempt in reply.attempts if attempt.keepalive_ms <= late_ms]
@@ -202,7 +202,8 @@ class ReserveAhead:
         self._keys = keys
         self._numbers = numbers
         self._planned: list[tuple[str, int, int]] = []
-        self._brought: deque[tuple[str, int, Reservation]] = deque()
+        self._planned_at = 0.0
+        self._brought: deque[tuple[str, int, Reservation, float]] = deque()
 
     def __len__(self) -> int:
         return len(self._brought)
@@ -212,6 +213,7 @@ class ReserveAhead:
         count = min(wanted // max(len(queues), 1), _MOST)
         asks = count > 0 and len(queues) <= _QUEUES
         self._planned = [(queue, count, self._numbers.first_of(count)) for queue in queues] if asks else []
+        self._planned_at = monotonic()
         return [
             leases.reserve(self._keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
             for queue, count, first in self._planned
@@ -228,12 +230,13 @@ class ReserveAhead:
         polled = set()
         for (queue, count, _), one in zip(self.take_planned(), brought, strict=False):
             if isinstance(one, Reservation):
-                self._brought.append((queue, count, one))
+                self._brought.append((queue, count, one, self._planned_at))
                 polled.add(queue)
         return polled
 
-    def first(self) -> tuple[str, int, Reservation]:
-        """The oldest answer: the queue, how many were asked for, and what came. It counts until it is `done`."""
+    def first(self) -> tuple[str, int, Reservation, float]:
+        """The oldest answer: the queue, how many were asked for, what came, and when the wait began (monotonic clock).
+        It counts until it is `done`."""
         return self._brought[0]
 
     def done(self) -> None:

@@ -6,6 +6,7 @@ are kept and added up in bounded memory; counting never delays or ends the work.
 counted since its last flush with it; totals that must be exact are counted by the scripts themselves.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -79,14 +80,21 @@ class StatsRecorder:
         self.late_ticks: deque[tuple[str, str, float]] = deque(maxlen=_MOST_LATE)
         """Queue, job and lateness in ms of the ticks of periodic jobs; the leader appends to it."""
 
-    def synchronize(self, server_ms: float) -> None:
-        """Notes the server's clock, as read from a reply that just came."""
-        self._server_ahead_ms = server_ms - perf_counter() * 1000
+    def synchronize(self, server_ms: float, within_ms: float) -> None:
+        """Notes that the server's clock showed this time at some moment of the last `within_ms`: since its reply was
+        asked for.
+
+        What is known of the clock stays where it fits that. A reply may be read seconds after it came, and taken for
+        a new one it would set the clock back, so that the next reply looks new as well.
+        """
+        least = server_ms - perf_counter() * 1000
+        ahead_ms = self._server_ahead_ms
+        self._server_ahead_ms = least if ahead_ms is None else min(max(ahead_ms, least), least + within_ms)
 
     def age_ms(self, server_ms: float) -> float:
-        """How long ago the server's clock showed this time, by the last reading of it; 0 before the first reading."""
+        """How long ago the server's clock showed this time, as far as is known; infinite before the first reading."""
         ahead_ms = self._server_ahead_ms
-        return 0.0 if ahead_ms is None else max(perf_counter() * 1000 + ahead_ms - server_ms, 0.0)
+        return math.inf if ahead_ms is None else max(perf_counter() * 1000 + ahead_ms - server_ms, 0.0)
 
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
         """Counts reports by the server's replies. Neighbouring reports mostly belong to one job."""

@@ -19,7 +19,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of
-from jobrunner.clock import monotonic
+from jobrunner.clock import monotonic, perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.inspector.stats import series
@@ -29,6 +29,7 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
+from jobrunner.worker.report import stats
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -912,11 +913,11 @@ def test_a_paused_queue_among_many_is_reserved_from_when_it_goes_on(broker: Brok
     assert len(bench.begun()) == 2
 
 
-def bring(bench: Bench, client: Client) -> list[Reservation]:
+def bring(bench: Bench, client: Client, queue: str = "q") -> list[Reservation]:
     """Does what the server does at the next hint."""
     bench.ear.is_armed = False
     found = [broker_of(client).run(call) for call in bench.ear.calls]
-    bench.fetcher.woken("q", found)
+    bench.fetcher.woken(queue, found)
     return found
 
 
@@ -1083,31 +1084,70 @@ def test_a_hint_that_brought_an_error_is_a_hint(bench: Bench, client: Client) ->
     assert len(bench.begun()) == 1
 
 
-def bring_old(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, *, age_ms: float) -> None:
-    """A task that the server handed out so long ago."""
-    bench.step()
-    push(client, 1)
-    bring(bench, client)
-    monkeypatch.setattr(bench.figures, "age_ms", lambda server_ms: age_ms)
+def bring_old(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, *, age_s: float, queue: str = "q"
+) -> float:
+    """A task that the server handed out so long ago; returns when that was."""
+    while not bench.ear.is_armed:
+        bench.step()
+    push(client, 1, queue)
+    bring(bench, client, queue)
+    brought_at = monotonic()
+    for module in (fetcher, intake):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + age_s)
+    monkeypatch.setattr(stats, "perf_counter", lambda: perf_counter() + age_s)
+    return brought_at
 
 
 def test_what_was_brought_is_held_since_the_server_handed_it_out(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_old(bench, client, monkeypatch, age_ms=4_000)
+    brought_at = bring_old(bench, client, monkeypatch, age_s=9)
 
     (attempt,) = bench.begun()
 
-    assert bench.held.tokens[attempt.token] == pytest.approx(monotonic() - 4, abs=3.5)
+    assert bench.held.tokens[attempt.token] == pytest.approx(brought_at, abs=4)
 
 
+@pytest.mark.parametrize("queue", ["q", "z"])
 def test_what_was_brought_too_long_ago_is_not_begun(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch, queue: str
 ) -> None:
-    """As after a worker was suspended: its lease has ended, and another worker holds the task."""
-    bring_old(bench, client, monkeypatch, age_ms=31_000)
+    """As after a worker was suspended: its lease has ended, and another worker holds the task. The replies of all
+    queues come together; the first one made the others look new, and two workers ran the task at once."""
+    bench = Bench(broker, keys, queues=("q", "z"), slots=4)
+    bring_old(bench, client, monkeypatch, age_s=31, queue=queue)
 
     assert bench.begun() == []
     bench.fetcher.reserving = False
     bench.step()
     assert bench.fetcher.in_hand == 0
+
+
+def test_what_was_brought_is_no_older_than_the_wait_for_it(bench: Bench, client: Client) -> None:
+    """The server's clock was set back: by what is known of it, its tasks would be too old, again and again."""
+    while not bench.ear.is_armed:
+        bench.step()
+    bench.figures.synchronize(unix_ms() + 60_000, 0)
+    push(client, 1)
+    bring(bench, client)
+
+    assert len(bench.begun()) == 1
+    assert bench.figures.age_ms(unix_ms()) < 30_000, "and the clock is known again"
+
+
+def test_a_reply_that_is_read_late_does_not_set_the_servers_clock_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = [1000.0]
+    monkeypatch.setattr(stats, "perf_counter", lambda: at[0])
+    assert bench.figures.age_ms(0) == math.inf, "nothing is known of its clock"
+    bench.figures.synchronize(50_000, 10)
+    at[0] += 5
+    assert bench.figures.age_ms(50_000) == 5_000
+    bench.figures.synchronize(50_100, 5_000)
+    assert bench.figures.age_ms(50_000) == 5_000, "it may have come 4.9 s ago"
+    bench.figures.synchronize(51_000, 500)
+    assert bench.figures.age_ms(51_000) == 500, "no: the clock was set back"
+    bench.figures.synchronize(99_000, 500)
+    assert bench.figures.age_ms(99_000) == 0, "and forward"
