@@ -149,7 +149,7 @@ class Intake:
             if self.quarantine.is_on or fit:
                 self._rotation.wake(queue)
             else:  # nothing but suspects, and it is the turn of others
-                self._rotation.rest(queue, self.quarantine.rest_s)
+                self._rotation.pause(queue, self.quarantine.rest_s)
 
     def isolate(self, ended: list[Attempt]) -> None:
         """Begins the task that runs alone when nothing else does, and takes others again when it has."""

@@ -166,16 +166,12 @@ class QueueRotation:
         self.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
         self._refused.add(queue)
 
-    def rest(self, queue: str, seconds: float) -> None:
-        """The tasks of this queue cannot begin now; a worker without other work polls it again soon."""
-        self.sleep(queue, min(seconds, _REFUSED_PAUSE_S), _REFUSED_PAUSE_S)
-        self._refused.add(queue)
-
-    def pause(self, queue: str) -> None:
-        """This worker cannot begin tasks of this queue now: for a second it has no turn, whatever wakes it. A task that
-        is handed back comes with a hint, and would be fetched again at once."""
-        self._paused_until[queue] = monotonic() + _REFUSED_PAUSE_S
-        self.sleep(queue, None, _REFUSED_PAUSE_S)
+    def pause(self, queue: str, seconds: float = _REFUSED_PAUSE_S) -> None:
+        """This worker cannot begin tasks of this queue now: for so long, a second at most, it has no turn, whatever
+        wakes it. A task that is handed back comes with a hint, and would be fetched again at once."""
+        seconds = min(seconds, _REFUSED_PAUSE_S)
+        self._paused_until[queue] = monotonic() + seconds
+        self.sleep(queue, seconds, _REFUSED_PAUSE_S)
 
     def wake(self, queue: str) -> None:
         """This queue may have work."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Client
+from jobrunner import Client, RateLimit
 from jobrunner.attempt import SUSPECT, Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -22,6 +22,7 @@ from jobrunner.client.client import broker_of
 from jobrunner.clock import monotonic, perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
+from jobrunner.inspector.limit_use import tokens_left
 from jobrunner.inspector.stats import series
 from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Succeeded
 from jobrunner.worker.fetch import fetcher, intake, quarantine, reserve_plan, waiting_reports
@@ -492,6 +493,38 @@ def test_suspects_of_one_queue_do_not_starve_another(
     assert held_up <= 5 * 41, "five times five seconds, of 800 turns in 100 s"
     assert begun >= 3, "and they do have their turn"
     assert client.queue("good").totals()["succeeded"] > 8_000, "of 16 000"
+
+
+def test_suspects_are_not_fetched_again_and_again_while_it_is_the_turn_of_others(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that was handed back came with a hint, and the hint with the same suspects: hundreds of times a second, each
+    time for tokens of the rate."""
+    clock = stopped(monkeypatch, fetcher, intake, reserve_plan)
+    rate = RateLimit(100, per=3600)
+    client.queue("q").configure(rate=rate)
+    push(client, 3)
+    own = keys.queue("q")
+    held = broker.run(leases.reserve(own, 3, token="dead", keepalive_ms=60_000)).attempts
+    broker.run(leases.crash(own, [(one.id, one.token, True) for one in held], reason="it died"))
+    bench = Bench(broker, keys, slots=4)
+    (suspect,) = bench.begun(2)
+    clock.now += 3.0
+    bench.finished.add(suspect, Succeeded())
+    bench.step()
+    left = tokens_left(client, "q", rate)
+    for _ in range(100):
+        bench.fetcher.woken("q", [])
+        bench.step()
+        if bench.ear.is_armed:
+            bring(bench, client)
+        assert bench.shelf.waiting == []
+        clock.now += 1.9 / 100
+
+    assert tokens_left(client, "q", rate) >= left - 2 * 4, "two for each of at most four reserves in two seconds"
+    clock.now += 1.0
+    (second,) = bench.begun(3)
+    assert second.id != suspect.id
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Acknowledged()])
