@@ -21,7 +21,7 @@ from jobrunner.spark.parsed_values import check_parsed, exact_number, parsed_kin
 
 _NOT_A_NUMBER = Literal["NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"]
 """The texts that `to_json` writes for a double that is no number."""
-_LARGEST_FLOAT = 3.4028235e38
+LARGEST_FLOAT = 3.4028235e38
 """A larger number would be infinity in a `float`."""
 _BITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 8,
@@ -30,7 +30,7 @@ _BITS: dict[type[spark.DataType], int] = {
     spark.LongType: 64,
 }
 _ONE_WORD: dict[type[spark.DataType], Any] = {
-    spark.FloatType: Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)] | _NOT_A_NUMBER,
+    spark.FloatType: Annotated[float, msgspec.Meta(ge=-LARGEST_FLOAT, le=LARGEST_FLOAT)] | _NOT_A_NUMBER,
     spark.DoubleType: float | _NOT_A_NUMBER,
     spark.DecimalType: Any,
     spark.BooleanType: bool,

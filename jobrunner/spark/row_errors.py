@@ -15,13 +15,14 @@ from pyspark.sql import types as spark_types
 
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.spark.columns import quoted
+from jobrunner.spark.exact_values import Check, exact, exact_in_series, is_exact_series
+from jobrunner.spark.running import conf_of, running_session
 
 ID, ERROR = "_id", "_error"
 _VALUE = "_value"
 _LONGEST = 1000
 CAUSED_BY_CODE = (ImportError, MemoryError, NameError)
 """Errors that no row causes: they fail the batch, or a missing module would kill every item."""
-_FLOATS = (spark_types.FloatType, spark_types.DoubleType)
 
 
 def guarded(
@@ -30,9 +31,10 @@ def guarded(
     """Makes a function of Python usable on columns. An exception becomes the error of its row, instead of failing the
     batch.
 
-    `returns`: the type of its value, as DDL or a DataType; a value of another type is an error of its row, too. With
-    `pandas` the function takes and returns Series; where it raises for a whole one, it is called row by row.
-    ImportError and NameError fail the batch all the same. Needs no session where it is declared.
+    `returns`: the type of its value, as DDL or a DataType; a value of another type, or one that the type cannot
+    hold, is an error of its row, too. With `pandas` the function takes and returns Series; where it raises for a whole
+    one, it is called row by row. ImportError and NameError fail the batch all the same. Needs no session where it is
+    declared.
     """
     if not isinstance(returns, (str, spark_types.DataType)):
         raise InvalidOption(f"guarded({returns!r}): name the type that the function returns, as in @guarded('int')")
@@ -57,9 +59,9 @@ class GuardedFunction:
         functions: Any = F  # its stubs lack pandas_udf
         result = spark_types.StructType().add(_VALUE, returns).add(ERROR, spark_types.StringType())
         if self._pandas:
-            made = functions.pandas_udf(_on_series(self._function, returns), result)
+            made = functions.pandas_udf(_on_series(self._function, returns, _zone()), result)
         else:
-            made = functions.udf(_on_values(self._function, returns), result)
+            made = functions.udf(_on_values(self._function, exact(returns)), result)
         column: Column = made(*columns)
         return column
 
@@ -114,48 +116,53 @@ def _name(column: Column | str) -> str:
     return column if isinstance(column, str) else "its input"
 
 
+def _zone() -> str:
+    """The session's time zone, of points in time in a Series that have none."""
+    session = running_session()
+    return (conf_of(session, "spark.sql.session.timeZone") if session is not None else None) or "UTC"
+
+
 def _type_of(ddl: str) -> spark_types.DataType:
     fields: Any = spark_types.StructType.fromDDL(f"{_VALUE} {ddl}")
     found: spark_types.DataType = fields[_VALUE].dataType
     return found
 
 
-def _on_values(function: Callable[..., Any], returns: spark_types.DataType) -> Callable[..., Any]:
-    verify = spark_types._make_type_verifier(returns)  # noqa: SLF001 - Spark makes null of another type
-
+def _on_values(function: Callable[..., Any], check: Check) -> Callable[..., Any]:
     def run(*values: Any) -> tuple[Any, str | None]:
         try:
-            value = function(*values)
-            value = value.item() if type(value).__module__ == "numpy" else value
-            value = float(value) if type(value) is int and isinstance(returns, _FLOATS) else value
-            verify(value)
+            return check(function(*values)), None
         except CAUSED_BY_CODE:
             raise
         except Exception as error:
             return None, one_line(error)
-        return value, None
 
     return run
 
 
-def _on_series(function: Callable[..., Any], returns: spark_types.DataType) -> Callable[..., Any]:
+def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone: str) -> Callable[..., Any]:
     import pandas as pd
 
-    by_row = partial(_first_of, function)
+    check = exact_in_series(returns, zone)
+    each, by_row = _on_values(lambda value: value, check), _on_values(partial(_first_of, function, pd.Series), check)
 
     def run(*columns: Any) -> Any:
         try:
-            values = list(function(*columns))
-            if len(values) == len(columns[0]):
-                return pd.DataFrame({_VALUE: pd.Series(values, dtype=object), ERROR: None})
+            found = function(*columns)
+            is_series = isinstance(found, pd.Series)
+            series = found.reset_index(drop=True) if is_series else pd.Series(list(found), dtype=object)
         except CAUSED_BY_CODE:
             raise
         except Exception:  # of which row, only a call for each can show
-            values = []
-        each = _on_values(partial(by_row, pd.Series), returns)
-        rows = [each(*row) for row in zip(*columns, strict=True)]
-        found, errors = zip(*rows, strict=True) if rows else ((), ())
-        return pd.DataFrame({_VALUE: pd.Series(found, dtype=object), ERROR: pd.Series(errors, dtype=object)})
+            series = None
+        if series is None or len(series) != len(columns[0]):
+            rows = [by_row(*row) for row in zip(*columns, strict=True)]
+        elif is_exact_series(series, returns):
+            return pd.DataFrame({_VALUE: series, ERROR: None})
+        else:
+            rows = [each(value) for value in series]
+        values, errors = zip(*rows, strict=True) if rows else ((), ())
+        return pd.DataFrame({_VALUE: pd.Series(values, dtype=object), ERROR: pd.Series(errors, dtype=object)})
 
     run.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame}
     return run

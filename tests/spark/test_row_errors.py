@@ -3,7 +3,10 @@
 import json
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 
+import numpy as np
+import pandas as pd
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import DoubleType, IntegerType
@@ -230,3 +233,68 @@ def test_a_row_whose_error_comes_and_goes_is_written_or_dead_when_a_sink_is_call
     assert len(calls) == 2
     assert sorted(client.queue("flights/clean").ids("dead")) == sorted(ids[1:3])
     assert sorted(written) == [3, 4]
+
+
+def test_a_value_that_the_type_cannot_hold_is_the_error_of_its_row(spark):
+    """Spark would cut it, write it as text, or fail the whole batch on it."""
+    amounts = ["1.239", "12345.678", "NaN"]
+
+    @guarded("decimal(4,2)")
+    def amount(n):
+        return Decimal(amounts[n])
+
+    @guarded("string")
+    def text(n):
+        return ["a", {"a": n}, "\ud800"][n]
+
+    @guarded("float")
+    def small(n):
+        return [1, 1e300, None][n]
+
+    for made, stored in ((amount, Decimal("1.24")), (text, "a"), (small, 1.0)):
+        rows = fold_errors(spark.range(3).withColumn("v", made(F.col("id").cast("int")))).orderBy("id").collect()
+        assert [row["v"] for row in rows] == [stored, None, None]
+        assert rows[0]["_error"] is None
+        assert rows[1]["_error"] is not None
+
+
+@pytest.mark.parametrize(
+    ("returns", "values", "stored"),
+    [
+        ("int", pd.Series([1.0, 1.5, None]), [1, None, None]),
+        ("int", pd.Series([1, "x", 3], dtype=object), [1, None, 3]),
+        ("int", pd.Series([1, 2**31, 3]), [1, None, 3]),
+        ("string", pd.Series(["a", 1, "c"], dtype=object), ["a", None, "c"]),
+        ("array<int>", pd.Series([np.array([1, 2]), [1.5], None]), [[1, 2], None, None]),
+    ],
+)
+def test_a_series_has_an_error_for_each_value_that_does_not_fit(spark, returns, values, stored):
+    @guarded(returns, pandas=True)
+    def made(n):
+        return values.iloc[n.tolist()].reset_index(drop=True)
+
+    frame = spark.range(3, numPartitions=1).withColumn("v", made("id"))
+    rows = fold_errors(frame).orderBy("id").collect()
+    assert [row["v"] for row in rows] == stored
+    assert [bool(row["_error"]) for row in rows] == [False, True, False]
+
+
+def test_a_series_of_points_in_time_is_in_the_zone_of_the_session(spark):
+    @guarded("timestamp", pandas=True)
+    def same(at):
+        return at
+
+    @guarded("timestamp", pandas=True)
+    def by_row(at):
+        if len(at) > 1:
+            raise ValueError("only one by one")
+        return at
+
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = spark.range(2, numPartitions=1).select(F.timestamp_seconds(F.lit(1780315200)).alias("at"))
+        for made in (same, by_row):
+            rows = fold_errors(frame.withColumn("v", made("at"))).select(F.unix_timestamp("v"), "_error").collect()
+            assert [tuple(row) for row in rows] == [(1780315200, None)] * 2
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

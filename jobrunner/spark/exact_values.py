@@ -1,0 +1,179 @@
+"""Values that a user's function returns, against a type of Spark: those that Spark would change (a fraction cut off, a
+dict made text), or on which it would fail the whole batch, are refused one by one.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from pyspark.sql import types as spark
+
+from jobrunner.formatting import describe
+from jobrunner.spark.parsed_values import decimal_of
+from jobrunner.spark.payloads import LARGEST_FLOAT
+
+Check = Callable[[Any], Any]
+
+
+def exact(returns: spark.DataType) -> Check:
+    """A function that returns a value as Spark stores it unchanged, numpy's scalars as Python's, decimals rounded to
+    the scale. It raises TypeError or ValueError for a value that does not fit."""
+    read = _check(returns)
+    verify = spark._make_type_verifier(returns)  # noqa: SLF001 - Spark makes null of another type
+
+    def check(value: Any) -> Any:
+        found = read(value)
+        verify(found)
+        return found
+
+    return check
+
+
+def exact_in_series(returns: spark.DataType, zone: str) -> Check:
+    """As `exact`, for a value in a Series: what means null in pandas is None, a whole float is an int for the types of
+    whole numbers, and a point in time without a zone is one of the session's `zone`."""
+    check = exact(returns)
+    return lambda value: check(_from_pandas(value, returns, zone))
+
+
+def is_exact_series(series: Any, returns: spark.DataType) -> bool:
+    """Whether all values of a Series fit, as Arrow finds without a look at each. False where each has to be checked."""
+    import pyarrow as pa
+
+    fitting = _WHOLE.get(type(returns))
+    if fitting is None or series.dtype.kind not in fitting[0]:
+        return False
+    try:
+        pa.Array.from_pandas(series, type=pa.type_for_alias(fitting[1]), safe=True)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+_WHOLE: Mapping[type[spark.DataType], tuple[str, str]] = {
+    spark.ByteType: ("iuf", "int8"),
+    spark.ShortType: ("iuf", "int16"),
+    spark.IntegerType: ("iuf", "int32"),
+    spark.LongType: ("iuf", "int64"),
+    spark.DoubleType: ("iuf", "double"),
+    spark.BooleanType: ("b", "bool"),
+}
+"""Kinds of numpy's types that Arrow converts without a loss, or refuses, and the Arrow type. It cuts fractions in a
+Series of objects, makes a number true, and an infinity of a large double for `float`."""
+
+
+def _check(kind: spark.DataType) -> Check:
+    if isinstance(kind, spark.ArrayType):
+        return partial(_list, _check(kind.elementType))
+    if isinstance(kind, spark.MapType):
+        return partial(_map, _check(kind.keyType), _check(kind.valueType))
+    if isinstance(kind, spark.StructType):
+        return partial(_struct, {one.name: _check(one.dataType) for one in kind.fields})
+    check = next((check for known, check in _CHECKS.items() if isinstance(kind, known)), _same)
+    if isinstance(kind, spark.DecimalType):
+        check = partial(_decimal, kind.precision, kind.scale)
+
+    def leaf(value: Any) -> Any:
+        value = value.item() if type(value).__module__ == "numpy" else value
+        return None if value is None else check(value)
+
+    return leaf
+
+
+def _list(element: Check, value: Any) -> Any:
+    value = value.tolist() if type(value).__module__ == "numpy" else value
+    return [element(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _map(key: Check, each: Check, value: Any) -> Any:
+    return {key(name): each(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _struct(fields: Mapping[str, Check], value: Any) -> Any:
+    if isinstance(value, dict):
+        return value | {name: check(value.get(name)) for name, check in fields.items()}
+    if isinstance(value, (list, tuple)) and len(value) == len(fields):
+        return tuple(check(one) for check, one in zip(fields.values(), value, strict=True))
+    return value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a string, got {describe(value)} of type {type(value).__name__}")
+    value.encode()  # fails for half of a surrogate pair
+    return value
+
+
+def _double(value: Any) -> Any:
+    return float(value) if type(value) is int else value
+
+
+def _float(value: Any) -> Any:
+    found = _double(value)
+    if isinstance(found, float) and math.isfinite(found) and abs(found) > LARGEST_FLOAT:
+        raise ValueError(f"{found!r} is larger than a float can be")
+    return found
+
+
+def _decimal(precision: int, scale: int, value: Any) -> Any:
+    if not isinstance(value, (int, Decimal)):
+        return value  # the verifier refuses it
+    if isinstance(value, Decimal) and value.is_nan():
+        return None
+    return decimal_of(value, precision, scale)
+
+
+def _date(value: Any) -> Any:
+    if isinstance(value, datetime):
+        if value.tzinfo is not None or value.time() != datetime.min.time():
+            raise ValueError(f"expected a date, got the point in time {value}")
+        return value.date()
+    return value
+
+
+def _instant(value: Any) -> Any:
+    if isinstance(value, datetime):
+        value.astimezone(UTC)  # fails beyond the years 1 to 9999
+    return value
+
+
+def _local(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        raise ValueError(f"expected a time without a zone, got {value}")
+    return value
+
+
+_CHECKS: Mapping[type[spark.DataType], Check] = {
+    spark.StringType: _text,
+    spark.CharType: _text,
+    spark.VarcharType: _text,
+    spark.FloatType: _float,
+    spark.DoubleType: _double,
+    spark.DateType: _date,
+    spark.TimestampType: _instant,
+    spark.TimestampNTZType: _local,
+}
+
+
+def _from_pandas(value: Any, returns: spark.DataType, zone: str) -> Any:
+    import pandas as pd
+
+    if value is pd.NaT or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, pd.Timedelta):
+        return value.to_pytimedelta()
+    if isinstance(value, float) and isinstance(returns, spark.IntegralType) and value.is_integer():
+        return int(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None and isinstance(returns, spark.TimestampType):
+            # Spark's choice where clocks are turned back; it fails where they are turned forward
+            value = pd.Timestamp(value).tz_localize(zone, ambiguous=False, nonexistent="shift_forward")
+        return value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
+    return value
