@@ -12,6 +12,7 @@ How: docs/how-batches-work.md. `stage` in broker/calls/batches.py is all that ex
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from secrets import token_hex
 from typing import Any, Final
@@ -53,16 +54,19 @@ class Batches:
     def take(self, n: int, *, lease_s: float) -> "BatchLease | None":
         """A batch that is due again, else a new one with up to `n` items (0: none); None when there is nothing.
 
-        One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`).
+        One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`). What is
+        put back into the queue, and writes that were abandoned, are rolled forward here: no driver ran them to an end.
         """
         lease_ms = _milliseconds(lease_s)
         if n and (answered := self._answered()) is not None:
             return answered
         while found := self.claim(("finishing", "batches"), lease_ms):
             lease = BatchLease(self, found, lease_ms)
-            if found.size or found.state == "committed":
+            is_abandoned = not found.size and found.rest in ("", "dead")  # a write
+            if found.rest != "back" and not is_abandoned:
                 return lease
-            lease.dissolve()  # a write that its writer abandoned
+            with suppress(BatchLost):  # another process was quicker
+                lease.dissolve() if found.state == "open" else lease._advance_to_the_end()  # noqa: SLF001
         return self.take_new(n, lease_s=lease_s) if n else None
 
     def take_new(self, n: int, *, lease_s: float) -> "BatchLease | None":
@@ -187,6 +191,8 @@ class BatchLease:
         """How often it failed before, as reported, and why it failed last; empty when it did not."""
         self.others_worked = found.others_worked
         """Whether another part of the same root was decided before this one was taken."""
+        self.is_dead = found.rest == "dead"
+        """Whether it was decided, before it was taken, that its last member is dead, as attempts are spent."""
         self.state = found.state
         """open, committed or done, as far as this lease knows."""
         self.rows_before = found.rows

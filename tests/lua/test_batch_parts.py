@@ -41,6 +41,7 @@ def test_all_that_a_driver_has_to_know_is_in_the_reply(held, clock):
     assert claim(held, name="n") == Claimed(
         id="b", root="b", epoch=3, state="committed", ends_ms=clock.ms + 1000, size=12, failures=0, first=0,
         error="its driver died, hung or was cut off", targets=("b",), claim="n", others_worked=False,
+        rest="dropped",
     )  # fmt: skip
 
 

@@ -54,6 +54,9 @@ class Claimed:
     """Short names of the queues that staged rows go to."""
     others_worked: bool = False
     """Whether another part of the same root was decided: then its error is not one of every item."""
+    rest: str = ""
+    """What happens to members that no row names, once it is decided: succeeded, dropped, back (to the queue) or dead.
+    Nothing was run to the end for the last two."""
     claim: str = ""
     """The name of the claim that handed it out; empty for a batch that its holder filled."""
     rows: int | None = None
@@ -177,11 +180,11 @@ def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int, name: str = "") -> C
 def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:
     if len(reply) < 2:
         return bool(reply)
-    epoch, state, ends, size, failures, root, first, error, others, *targets = reply
+    epoch, state, ends, size, failures, root, first, error, others, rest, *targets = reply
     return Claimed(
         id=batch_id, root=root.decode(), epoch=epoch, state=state.decode(), ends_ms=float(ends), size=size,
         failures=failures, first=first, error=error.decode("utf-8", "replace"), targets=_texts(targets), claim=claim,
-        others_worked=bool(others),
+        others_worked=bool(others), rest=rest.decode(),
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 --       claim: a name of this call alone, which `batch_renew` compares; '' for none
 -- reply {} when it is not due, {'gone'} when it cannot be taken (it was split, is damaged, or much is staged: ask
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
---       error, 1 when another part of its root was decided, target, ...}
+--       error, 1 when another part of its root was decided, rest ('' while it is open; see lib/batch_apply.lua),
+--       target, ...}
 --       Sent again under its name while its lease lasts it changes nothing: the same reply.
 -- Works on a server that is full.
 -- include numbers queue_settings batch
@@ -18,7 +19,8 @@ local read = read_batch()
 
 local function handed_out(epoch, ends)
   return {epoch, read.state, ends, tonumber(read.size), tonumber(read.failures), read.list, tonumber(read.first),
-    read.error or '', redis.call('HEXISTS', batch_key(read.list or id), 'worked'), unpack(batch_targets(read))}
+    read.error or '', redis.call('HEXISTS', batch_key(read.list or id), 'worked'), read.rest or '',
+    unpack(batch_targets(read))}
 end
 
 if claim ~= '' and read.claim == claim and is_leased_as(read, read.epoch, now) then

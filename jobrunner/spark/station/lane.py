@@ -112,14 +112,25 @@ class Lane:
                 line = error_line(made)
                 if not keeping.lost:
                     outcome, line = self._failures.set_back(spark, lease, made, cause, run_s)
-                self._notes.failed(note, outcome, line, stops=line == self._failures.reason)
+                self._failed(note, outcome, line)
                 return
             note.rows, note.commit_s, note.decided_s = made, run.commit_s, monotonic()
             run_s = note.decided_s - note.filled_s
             self._failures.succeeded()
             self._sizes.saw(lease.size, run_s)
             self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
-        self.closing.hand(lease, partial(self._notes.done, note), self._count)
+        self.closing.hand(lease, self._noted(note), self._count)
+
+    def _noted(self, note: AttemptNote) -> Callable[[], None]:
+        """What notes the end of a batch that is rolled forward. Not each ran through the station's function."""
+        if note.lease.is_dead:
+            return partial(self._failed, note, "dead", note.lease.error)
+        if not note.lease.size:  # a write into the queue
+            return lambda: None
+        return partial(self._notes.done, note)
+
+    def _failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str) -> None:
+        self._notes.failed(note, outcome, cause, stops=cause == self._failures.reason)
 
     def _count(self, step: Advance) -> None:
         """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""

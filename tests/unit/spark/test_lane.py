@@ -1,11 +1,14 @@
 """The lane of a driver around one batch; needs no Spark."""
 
 import threading
+from collections import Counter
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import batches as calls
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
 from jobrunner.errors import BatchLost, StationError
@@ -54,7 +57,19 @@ def failing(client: Client, broker: Any, keys: Any, monkeypatch: pytest.MonkeyPa
     )
     lane = Lane(station, client, judged, BatchLog(station, client, seen.append), BatchSizes(station), seen.append)
     lane.lease = Batches(broker, keys.queue(QUEUE)).take(3, lease_s=60)
+    lane.seen = seen  # type: ignore[attr-defined]
     return lane
+
+
+def ended(lane: Any) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Runs the batch of a lane to its end. Returns the outcomes and causes of the batch log, and what was counted."""
+    lane.run(None, None)
+    lane.closing.wait(30)
+    counts: Counter[str] = Counter()
+    for end in lane.seen:
+        counts.update(end.counts)
+    records = [end.record for end in lane.seen if end.record]
+    return [(one.outcome, one.cause) for one in records], {name: n for name, n in counts.items() if n}
 
 
 def test_the_lease_is_renewed_while_spark_is_asked_whether_it_is_alive(
@@ -92,3 +107,61 @@ def test_a_batch_whose_lease_is_lost_meanwhile_is_not_reported(failing: Lane, mo
     monkeypatch.setattr(failing._failures, "set_back", lambda *_: pytest.fail("reported"))
     failing.run(None, None)  # type: ignore[arg-type]
     assert lost.is_set()
+
+
+def test_a_batch_whose_items_are_put_back_is_no_batch_of_the_driver_that_finds_it(
+    failing: Lane, client: Client, broker: Any, keys: Any
+) -> None:
+    """A worker that stops leaves it to others when it has no time to put them back itself."""
+    assert failing.lease is not None
+    failing.lease.end("dissolved")
+    batches = Batches(broker, keys.queue(QUEUE))
+
+    assert batches.take(0, lease_s=60) is None
+
+    assert client.queue(QUEUE).counts()["waiting"] == 3
+    failing.lease = batches.take(3, lease_s=60)
+    assert failing.lease is not None
+    assert (failing.lease.is_new, failing.lease.size) == (True, 3)
+
+
+def test_an_item_that_died_with_its_drivers_is_noted_as_dead(
+    failing: Lane, broker: Any, keys: Any, client: Client
+) -> None:
+    assert failing.lease is not None
+    failing.lease.dissolve()
+    client.queue(QUEUE).configure(max_attempts=1)
+    batches = Batches(broker, keys.queue(QUEUE))
+    one = batches.take(1, lease_s=60)
+    assert one is not None
+    broker.run(calls.failed_attempt(keys.queue(QUEUE), one.id, one.epoch, fate="failed", reason="killed"))
+    failing.lease = batches.take(0, lease_s=60)
+
+    assert ended(failing) == ([("dead", "killed")], {"failed": 1, "dead": 1})
+
+
+def test_a_write_into_the_queue_is_no_batch_of_its_station(failing: Lane, broker: Any, keys: Any) -> None:
+    assert failing.lease is not None
+    failing.lease.dissolve()
+    batches = Batches(broker, keys.queue(QUEUE))
+    write = batches.open(lease_s=60)
+    write.stage("n", ["x", "raw", b"1", '{"new":1}'])
+    write.decide(["n"], rest="succeeded")
+    broker.run(command("ZADD", keys.queue(QUEUE).finishing, 0, write.id, read=int))
+    failing.lease = batches.take(0, lease_s=60)
+
+    assert ended(failing) == ([], {})
+
+
+def test_an_abandoned_write_is_removed_by_the_driver_that_finds_it(
+    broker: Any, keys: Any, client: Client, clock: Any
+) -> None:
+    clock.set()
+    batches = Batches(broker, keys.queue(QUEUE))
+    client.queue(QUEUE).push(1)
+    write = batches.open(lease_s=30)
+    clock.advance(3_600_000)
+
+    assert batches.take(0, lease_s=60) is None
+
+    assert broker.run(command("HGET", keys.queue(QUEUE).batch + write.id.encode(), "state", read=bytes)) == b"done"
