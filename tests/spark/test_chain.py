@@ -360,6 +360,41 @@ def test_stations_in_python_follow_each_other_and_columns_change_their_types(fli
     nothing_left(flights, audit)
 
 
+@pytest.mark.parametrize("is_chained", [True, False])
+@pytest.mark.parametrize("schema", [None, "variant"])
+def test_a_payload_that_a_station_makes_null_is_the_null_of_json(
+    flights, drive, found, tmp_path, schema, is_chained
+):  # fmt: skip
+    """Whether there is a queue behind the station or not; to a station in Python, and to one on Spark."""
+
+    @flights.spark_station("raw", to="seen", schema=schema, max_wait=0)
+    def inner(df, spark):
+        inner = F.get_json_object(df.payload if schema is None else F.to_json("payload"), "$.inner")
+        return df.withColumn("payload", inner if schema is None else F.parse_json(inner))
+
+    flights.station("seen", to="bare")(lambda item: {"got": item.payload})
+
+    @flights.spark_station("bare", to="end")
+    def bare(df, spark):
+        return df.withColumn("payload", F.get_json_object("payload", "$.got"))
+
+    @flights.spark_sink("end")
+    def end(df, spark, batch):
+        write_batch(df.select("_id", "payload"), batch, str(tmp_path / "end"))
+
+    if is_chained:
+        flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"inner": {"a": 1}}, {}])
+
+    assert drive("raw") == 1
+
+    if is_chained:
+        rows = stored(tmp_path, "end")
+        assert {one: rows[one]["payload"] for one in rows} == {ids[0]: '{"a":1}', ids[1]: "null"}
+    else:
+        assert found("seen") == {ids[0]: {"a": 1}, ids[1]: None}
+
+
 @pytest.mark.parametrize("schema", [None, "variant", "n int"])
 def test_payloads_of_a_station_without_columns_go_on_as_they_are(flights, drive, spark, audit, tmp_path, schema):
     """As text, as variants, or as a column that is called like theirs."""

@@ -121,8 +121,8 @@ def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
 def payload_text(
     columns: dict[str, spark_types.DataType], shape: PayloadShape, station: str
 ) -> tuple[Column, bool]:
-    """(a column with the JSON of the payload's columns, whether it is text of the user's own). Raises StationError for
-    a column whose values would not come out of it as they are."""
+    """(a column with the JSON of the payload's columns, whether it is text of the user's own). A payload that is null
+    is the null of JSON. Raises StationError for a column whose values would not come out of it as they are."""
     for name, kind in columns.items():
         try:
             _FORMS.check(kind)
@@ -130,9 +130,9 @@ def payload_text(
             raise StationError(f"station {station!r} returned column {name!r}: {error}") from None
     if list(columns) == [PAYLOAD] and shape.columns is None:
         if isinstance(columns[PAYLOAD], spark_types.StringType):
-            return F.col(PAYLOAD), True
+            return F.coalesce(F.col(PAYLOAD), F.lit("null")), True
         if isinstance(columns[PAYLOAD], spark_types.VariantType):
-            return F.to_json(F.col(PAYLOAD)), False
+            return F.coalesce(F.to_json(F.col(PAYLOAD)), F.lit("null")), False
     return F.to_json(F.struct(*[F.col(quoted(name)) for name in columns]), _JSON), False
 
 

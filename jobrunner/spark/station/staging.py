@@ -115,8 +115,6 @@ def _targets(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[str]:
 def _payloads(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[bytes]:
     column = batch.column(batch.schema.get_field_index("payload"))
     payloads: list[bytes] = _binary(batch, "payload")
-    if column.null_count:
-        payloads = [b"null" if one is None else one for one in payloads]
     if (pc.max(pc.binary_length(column)).as_py() or 0) > rules.payload_limit:
         size, task_id = max(zip(map(len, payloads), ids, strict=True), key=lambda pair: pair[0])
         raise PayloadTooLarge(

@@ -48,10 +48,6 @@ def test_targets_that_are_never_full_take_an_item_all_the_same():
     assert (json.loads(words[3]), words[7]) == ({"over": 1}, b"")
 
 
-def test_a_payload_that_is_null_is_the_null_of_json():
-    assert pack_rows(rows(payload=[None, "1"]), rules(), "", 0)[0][2::4] == [b"null", b"1"]
-
-
 def test_children_have_ids_made_of_parent_partition_and_place():
     packed = [pack_rows(rows(_id=["a", "a"]), rules(fan_out=True), "batch.0", before)[0] for before in (0, 2, 0)]
     made = {word.encode() if isinstance(word, str) else word for words in packed for word in words[0::4]}
