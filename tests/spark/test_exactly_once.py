@@ -11,9 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.errors import BatchLost, InvalidOption, PipelineError, StationError
 from jobrunner.retry import Backoff
-from jobrunner.spark import write_batch, write_sql
+from jobrunner.spark import micro_batch, write_batch, write_sql
 from jobrunner.spark.compaction import compact
 from jobrunner.spark.station import exactly_once
+from jobrunner.spark.station.exactly_once import write_folder
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import HadoopFolders, LocalFolders, folders_in
 
@@ -223,3 +224,20 @@ def test_folders_with_variants_become_one_or_stay_for_a_newer_pyarrow(spark, tmp
     assert done.folders_after == (1 if ARROW_READS_VARIANTS else 3)
     assert all("too old to read" in one for one in done.skipped)
     assert bool(done.skipped) is not ARROW_READS_VARIANTS
+
+
+def test_readers_pass_over_an_attempt_whatever_its_micro_batch_is_called(spark, tmp_path):
+    """Spark reads a folder whose name begins with _ all the same when there is a = in it."""
+    path, names, seen = str(tmp_path), [], []
+    write_batch(spark.range(1), micro_batch("topic=orders", 0), path)
+
+    def save(own):
+        names.append(own.partition("@")[0])
+        spark.range(5).write.parquet(f"{path}/{own}")
+        seen.append(spark.read.parquet(path).count())
+
+    for name in ("topic=orders", "topic%3Dorders"):
+        write_folder(folders_in(path, spark, {}), micro_batch(name, 1), path, save)
+
+    assert seen == [1, 6]
+    assert len(set(names)) == 2, "an attempt removes those of its own batch alone"

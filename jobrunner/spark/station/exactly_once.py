@@ -295,8 +295,13 @@ def _write_in_place(df: DataFrame, batch: SinkBatch, save: _Save) -> None:
 
 
 def _attempts_at(batch_id: str) -> str:
-    return f"_attempt-{as_name(batch_id)}@"
+    return f"_attempt-{_hidden(batch_id)}@"
 
 
 def _removed_of(batch_id: str) -> str:
-    return f"_removed-{as_name(batch_id)}@"
+    return f"_removed-{_hidden(batch_id)}@"
+
+
+def _hidden(batch_id: str) -> str:
+    """The id as part of a name that readers pass over, so without a `=`."""
+    return as_name(batch_id).replace("%3D", "%253D").replace("=", "%3D")
