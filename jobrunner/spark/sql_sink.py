@@ -69,15 +69,27 @@ def write_sql(
     if not _has_all_rows(batch, (table,)):
         return
     found = rows if isinstance(rows, pa.Table) else batch.quarantine(rows).toArrow()
+    _check_names(found.column_names, batch_column)
     names = [*found.column_names, batch_column]
-    if batch_column in found.column_names:
-        raise InvalidOption(f"the rows have a column {batch_column!r}, which is that of the batch's id; rename it")
     with _transaction(connect, batch, (table,), batch_column) as (cursor, statements):
         statement = statements.insert(table, names)
         for piece in found.to_batches(max_chunksize=_AT_ONCE):
             columns = [column.to_pylist(maps_as_pydicts="strict") for column in piece.columns]
             cursor.executemany(statement, list(zip(*columns, [batch.id] * piece.num_rows, strict=True)))
     batch.written.append(found.num_rows)
+
+
+def _check_names(names: list[str], batch_column: str) -> None:
+    """Raises InvalidOption for names that are one to a database, whatever their case: SQLite inserts the value of the
+    first, and a batch that comes again would not find its rows."""
+    own = str(batch_column).strip('"`').lower()
+    before: dict[str, str] = {}
+    for name in names:
+        if name.lower() == own:
+            raise InvalidOption(f"the rows have a column {name!r}, which is that of the batch's id; rename it")
+        if (other := before.get(name.lower())) is not None:
+            raise InvalidOption(f"the rows have columns {other!r} and {name!r}, one name to a database; rename one")
+        before[name.lower()] = name
 
 
 @contextmanager

@@ -287,6 +287,11 @@ def test_errors_name_what_to_do_and_change_nothing(database):
             write_sql(numbers(1), batch("a", epoch), database.connect, "bare")
     with pytest.raises(InvalidOption, match="the rows have a column 'n', which is that of the batch's id"):
         write_sql(numbers(1), batch("a"), database.connect, "late", batch_column="n")
+    with pytest.raises(InvalidOption, match="the rows have a column 'BATCH_ID', which is that of the batch's id"):
+        write_sql(pa.table({"n": [1], "BATCH_ID": ["x"]}), batch("a"), database.connect, "late")
+    for other in ("N", "n"):
+        with pytest.raises(InvalidOption, match=f"the rows have columns 'n' and '{other}', one name to a database"):
+            write_sql(pa.table([[1], [2]], names=["n", other]), batch("a"), database.connect, "late")
     with pytest.raises(InvalidOption, match="'late; drop table late' is no name of a table"):
         write_sql(numbers(1), batch("a"), database.connect, "late; drop table late")
     with pytest.raises(InvalidOption, match="connect\\(\\) returned SimpleNamespace, which is of no DB-API module"):
