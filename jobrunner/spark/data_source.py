@@ -24,6 +24,7 @@ from jobrunner.client.client import endpoint_of
 from jobrunner.client.current import configured_client, current_client, on_use
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing, UsageError
 from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
+from jobrunner.etl.table_sink import names_of
 from jobrunner.formatting import install_command
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import folded
@@ -195,7 +196,7 @@ def enqueue(
     *,
     queue: str | None = None,
     id: str | None = None,  # noqa: A002  its name everywhere
-    id_from: Iterable[str] = (),
+    id_from: str | Iterable[str] = (),
     micro_batch: int | tuple[str, int] | None = None,
 ) -> None:
     """Adds one task of `job` (a Job class or a function) for each row: columns are parameters, all rows or none.
@@ -223,7 +224,7 @@ def enqueue(
         "modules": module,
         "queue": queue,
         "id": id,
-        "idFrom": ",".join(id_from) or None,
+        "idFrom": ",".join(names_of(id_from if isinstance(id_from, str) else tuple(id_from), "id_from")) or None,
         "url": endpoint_of(where).shared_url(),
         "prefix": where.settings.prefix,
         **(named := as_options(df, micro_batch)),

@@ -226,6 +226,13 @@ def test_folders_with_variants_become_one_or_stay_for_a_newer_pyarrow(spark, tmp
     assert bool(done.skipped) is not ARROW_READS_VARIANTS
 
 
+def test_a_path_may_be_a_path_and_one_name_is_a_column(spark, tmp_path):
+    write_batch(spark.sql("select 1 as n, 'a' as day"), micro_batch("q", 0), tmp_path, partition_by="day")
+    assert [path.name for path in (tmp_path / "batch=q-0").glob("day=*")] == ["day=a"]
+    with pytest.raises(InvalidOption, match="partition_by=5: give names of columns, as in partition_by"):
+        write_batch(spark.range(1), micro_batch("q", 1), tmp_path, partition_by=5)
+
+
 def test_readers_pass_over_an_attempt_whatever_its_micro_batch_is_called(spark, tmp_path):
     """Spark reads a folder whose name begins with _ all the same when there is a = in it."""
     path, names, seen = str(tmp_path), [], []

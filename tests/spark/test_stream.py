@@ -252,7 +252,7 @@ def test_entries_that_go_while_a_slice_is_read_are_an_error(orders, clock, strea
         ({"history": "orders", "maxRowPerTrigger": "1"}, UnknownOption, "did you mean 'maxRowsPerTrigger'"),
         ({"history": "orders", "maxRowsPerTrigger": "none"}, InvalidOption, "give a whole number"),
         ({"history": "orders", "startingOffset": "soon"}, InvalidOption, "give earliest, latest or an instant"),
-        ({"history": "orders", "startingOffset": "2026-01-01"}, NaiveDatetime, "has no time zone"),
+        ({"history": "orders", "startingOffset": "2026-01-01"}, NaiveDatetime, "zone; write 2026-01-01T00:00:00Z or "),
     ],
 )
 def test_a_wrong_option_says_what_is_right(stream, options, error, message):

@@ -94,8 +94,8 @@ def test_rows_are_enqueued_as_a_job_and_checked_by_its_types(spark: Any, client:
     with pinned(client):
         rows = [(f"JFK-{n}", "http://partner", "/tmp") for n in range(20)]
         frame = spark.createDataFrame(rows, "route string, partner string, folder string")
-        for _ in range(2):
-            enqueue(frame, QuoteFare, id_from=["route"])
+        for columns in ("route", ["route"]):
+            enqueue(frame, QuoteFare, id_from=columns)
         with pytest.raises(
             ParameterError, match="column 'route' does not fit job 'QuoteFare': Expected `str`, got `int`"
         ):

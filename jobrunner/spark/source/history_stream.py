@@ -203,7 +203,8 @@ def _starting(given: str) -> float | None:
             f"startingOffset={given!r}: give earliest, latest or an instant like 2026-01-31T00:00:00Z"
         ) from None
     if at.tzinfo is None:
-        raise NaiveDatetime(f"startingOffset={given!r} has no time zone; write {given}Z or {given}+01:00")
+        instant = at.isoformat()
+        raise NaiveDatetime(f"startingOffset={given!r} has no time zone; write {instant}Z or {instant}+01:00")
     return at.timestamp() * 1000
 
 

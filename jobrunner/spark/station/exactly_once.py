@@ -27,6 +27,7 @@ from jobrunner.errors import (
     PipelineError,
     StationError,
 )
+from jobrunner.etl.table_sink import names_of
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.failures import is_of_python_task
@@ -56,10 +57,10 @@ folder that cannot be made, Hadoop says no more than its name."""
 def write_batch(
     df: DataFrame,
     batch: SinkBatch,
-    path: str,
+    path: str | os.PathLike[str],
     *,
     source: str = "parquet",
-    partition_by: Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     files: int | None = 1,
     **options: str,
 ) -> None:
@@ -74,6 +75,7 @@ def write_batch(
     Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
     are dead with the error. Raises PipelineError, and MicroBatchChanged for a number that another checkpoint wrote.
     """
+    path, partition_by = os.fspath(path), names_of(partition_by, "partition_by")
     if twice := same_names(df.sparkSession, df.columns):
         raise StationError(f"the rows for {path} have {names_told(twice)}")
     if hidden := [one for one in df.columns if one.lower() == FOLDER_COLUMN]:
