@@ -51,7 +51,8 @@ class PayloadStore:
         files, root = self._file_system()
         paths = {f"{root}/{reference.key}": raw for reference, raw in contents.items()}
         try:
-            self._check_folder(root)
+            if self._is_local:  # the file system makes all folders that are missing, this one too
+                _check_place(files, root)
             if len(paths) == 1:
                 ((path, raw),) = paths.items()
                 files.pipe_file(path, raw)
@@ -73,8 +74,7 @@ class PayloadStore:
         try:
             raw: bytes = files.cat_file(path, start=0, end=reference.size + 1)  # file systems differ in the order
         except FileNotFoundError as error:
-            if self._is_local and not Path(root).is_dir():
-                raise self._away("read", error) from error
+            self._refuse_missing_place("read")
             raise PayloadObjectMissing(
                 f"{named} is missing: it was deleted, or payload_store is not the store it was written to; "
                 "bring it back and requeue the task, or enqueue it again"
@@ -115,11 +115,9 @@ class PayloadStore:
     def _listed(self, folder: str) -> list[str]:
         files, root = self._file_system()
         try:
-            self._check_folder(root)
             found = files.ls(f"{root}/{folder}", detail=False, refresh=True)
-        except FileNotFoundError as error:
-            if self._is_local and not Path(root).is_dir():
-                raise self._away("listed", error) from error
+        except FileNotFoundError:
+            self._refuse_missing_place("listed")
             return []
         except Exception as error:
             raise self._away("listed", error) from error
@@ -137,13 +135,15 @@ class PayloadStore:
         protocol = self._opened[0].protocol
         return any(name in _LOCAL for name in ([protocol] if isinstance(protocol, str) else protocol))
 
-    def _check_folder(self, root: str) -> None:
-        """A folder is not made: where a volume is not mounted, its payloads would be missing for everybody else."""
-        if self._is_local and not Path(root).is_dir():
-            raise FileNotFoundError(f"the folder {root} does not exist: create it, or mount it")
+    def _refuse_missing_place(self, done: str) -> None:
+        """Raises PayloadStoreUnavailable when not an object is missing, but the whole store."""
+        try:
+            _check_place(*self._file_system())
+        except FileNotFoundError as error:
+            raise self._away(done, error) from error
 
     def _away(self, done: str, error: Exception, outcome: str = "") -> PayloadStoreUnavailable:
-        why = str(error).replace(self._url, self.shown_url) or type(error).__name__
+        why = str(error).replace(self._url, self.shown_url).rstrip(".") or type(error).__name__
         return PayloadStoreUnavailable(
             f"the payload store {self.shown_url} cannot be {done}: {why}; {outcome}see whether it can be reached from "
             "here, and with which rights"
@@ -165,6 +165,22 @@ def _open(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise InvalidOption(f"payload_store: {error}; give a URL as file:///srv/payloads or s3://bucket") from error
     return files, path.rstrip("/")
+
+
+def _check_place(files: Any, root: str) -> None:
+    """Raises FileNotFoundError when the folder of the store, or its bucket, does not exist.
+
+    Neither is made: where a volume is not mounted, or a name is misspelt, its payloads would be missing for everybody
+    else. What a file system cannot say, as it may not look, counts as there.
+    """
+    is_folder = root.startswith("/")  # else the name of a bucket is first; folders below it come with their objects
+    place, exists = root if is_folder else root.partition("/")[0], True
+    with suppress(Exception):
+        files.invalidate_cache()
+        exists = not place or files.exists(place)
+    if not exists:
+        kind, remedy = ("folder", "create it, or mount it") if is_folder else ("bucket", "create it")
+        raise FileNotFoundError(f"the {kind} {place} does not exist: {remedy}")
 
 
 def _size(files: Any, path: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 import redis
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from starlette.testclient import TestClient
 
@@ -448,6 +449,52 @@ def test_while_the_store_is_away_tasks_are_handed_back_and_run_when_it_returns(
         assert [task.result(timeout=20) for task in tasks] == [len(LARGE)] * 2
     finally:
         worker.stop(grace=0)
+
+
+class Buckets(DirFileSystem):  # type: ignore[misc]
+    """Buckets in a folder: as in S3, a bucket has to be made first, and the folders in it come with their objects."""
+
+    protocol = "buckets"
+    folder = ""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__(path=self.folder, fs=LocalFileSystem(auto_mkdir=True), skip_instance_cache=True)
+
+    def pipe_file(self, path: str, value: bytes, **_: Any) -> None:
+        if not self.exists(path.partition("/")[0]):
+            raise FileNotFoundError("The specified bucket does not exist.")
+        super().pipe_file(path, value)
+
+
+def test_a_bucket_that_is_missing_is_a_store_that_is_away(
+    connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has the name of another bucket, or credentials that lead elsewhere: no task is to blame."""
+    monkeypatch.setattr(Buckets, "folder", str(folder))
+    fsspec.register_implementation("buckets", Buckets, clobber=True)
+    client = connect(payload_store="buckets://acme/mail")
+    with pytest.raises(PayloadStoreUnavailable, match="written to: The specified bucket does not exist; nothing was"):
+        Note(text=LARGE).enqueue()
+
+    (folder / "acme").mkdir()
+    assert sweep_now(client).objects == 0
+    task, missing = Note(text=LARGE).enqueue(), Note(text=LARGE).enqueue()
+    next(path for path in objects(folder) if missing.id in path.name).unlink()
+    (folder / "acme").rename(folder / "other")
+    with pytest.raises(PayloadStoreUnavailable, match="cannot be listed: the bucket acme does not exist: create it;"):
+        sweep_now(client)
+
+    worker = Worker(client=client, queues=["stored"])
+    worker.start()
+    try:
+        wait_for(lambda: all(b"unknown_since" in read_fields(client, one.id) for one in (task, missing)))
+        assert [one.record().state for one in (task, missing)] == ["scheduled"] * 2
+        (folder / "other").rename(folder / "acme")
+        assert task.result(timeout=20) == len(LARGE)
+        wait_for(lambda: missing.record().state == "dead")
+    finally:
+        worker.stop(grace=0)
+    assert missing.record().error.startswith("PayloadObjectMissing: ")
 
 
 def read_fields(client: Client, task_id: str) -> dict[bytes, bytes]:
