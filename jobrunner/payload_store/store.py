@@ -22,6 +22,8 @@ from jobrunner.formatting import install_command
 from jobrunner.payload_store.reference import StoredReference, digest_of, folder_of_prefix
 
 _LOCAL = ("file", "local")
+_ONE_CONNECTION = ("sftp", "ssh", "ftp")
+"""Their file systems have one connection that threads cannot share: replies get lost, and a worker hangs."""
 
 
 class PayloadStore:
@@ -155,12 +157,18 @@ def _open(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise FsspecMissing(f"payload_store needs the package fsspec: {install_command('store')}") from error
+    protocol = url.partition(":")[0]
+    if protocol in _ONE_CONNECTION:
+        raise InvalidOption(
+            f"payload_store: threads cannot share the one connection of {protocol}; mount that folder and give "
+            "its path as file:///srv/payloads, or use a bucket"
+        )
     is_local = url.startswith(("file:", "local:", "/"))
     try:
         files, path = url_to_fs(url, **({"auto_mkdir": True} if is_local else {}))
     except ImportError as error:
         raise FsspecMissing(
-            f"payload_store with a URL of {url.partition(':')[0]!r} needs one more package: {error}"
+            f"payload_store with a URL of {protocol!r} needs one more package: {error}"
         ) from error
     except ValueError as error:
         raise InvalidOption(f"payload_store: {error}; give a URL as file:///srv/payloads or s3://bucket") from error

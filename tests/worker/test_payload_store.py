@@ -722,6 +722,8 @@ def test_what_is_no_url_is_refused_and_a_password_is_in_no_message(server: Serve
         Client(server.url, payload_store="file://payloads")
     with pytest.raises(InvalidOption, match=r"payload_store: Protocol not known: nowhere"):
         Client(server.url, payload_store="nowhere://bucket")
+    with pytest.raises(InvalidOption, match=r"payload_store: threads cannot share the one connection of sftp; mount"):
+        Client(server.url, payload_store="sftp://ada:hunter2@host/payloads")
     assert "hunter2" not in repr(Client(server.url, payload_store="memory://ada:hunter2@bucket").settings)
 
 
