@@ -1,11 +1,12 @@
 """`jobrunner soak`: mixed work under random faults for minutes or hours, live measurements, and checks at the end."""
 
 import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -38,6 +39,7 @@ Examples:
   jobrunner soak --duration 10m --history runs/1
 """
 _ABANDONED = 130
+_LEAST_EVERY_S = 0.1
 
 
 @click.command(epilog=_EXAMPLES)
@@ -97,6 +99,10 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
     url = options["url"]
     if options["history"] is not None and options["history"].exists() and any(options["history"].iterdir()):
         raise click.UsageError(f"--history {options['history']}: the folder is not empty; name a new one")
+    if options["every"] < _LEAST_EVERY_S:
+        raise click.UsageError(f"--every {options['every']:g}: give at least 100ms, or --no-faults")
+    for name, file in (("--report", options["report_file"]), ("--plot", options["plot"])):
+        _make_folder_of(name, file)
     has_proxy = url is None or target_of(url) is not None
     faults = "" if options["no_faults"] else options["faults"]
     return SoakOptions(
@@ -115,6 +121,18 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
         patience_s=options["patience"],
         history=None if options["history"] is None else options["history"].absolute(),
     )
+
+
+def _make_folder_of(option: str, file: Path | None) -> None:
+    """Raises UsageError for a file that cannot be written: at the end a run of hours would be for nothing."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise PermissionError("no right to write there")
+    except OSError as error:
+        raise click.UsageError(f"{option} {file} cannot be written: {error}; name another file") from error
 
 
 def _check_server(url: str) -> None:
@@ -140,15 +158,13 @@ def _played(wish: SoakOptions, folder: Path, options: dict[str, Any]) -> int:
     finally:
         soak.close()
     found = _written(soak, checks)
-    if options["report_file"] is not None:
-        options["report_file"].write_text(json.dumps(found, indent=1, default=str) + "\n")
-    if options["plot"] is not None:
-        options["plot"].write_text(plotted(soak.samples, soak.faults))
-    if options["as_json"]:
-        answer_json(found)
-    else:
-        for line in verdict_lines(checks, soak.striker.counts, soak.tally.totals.extra):
-            click.echo(line)
+    try:
+        if options["report_file"] is not None:
+            options["report_file"].write_text(json.dumps(found, indent=1, default=str) + "\n")
+        if options["plot"] is not None:
+            options["plot"].write_text(plotted(soak.samples, soak.faults))
+    finally:  # a full disk hides no verdict
+        _answer(found, verdict_lines(checks, soak.striker.counts, soak.tally.totals.extra), as_json=options["as_json"])
     return NO if any(check.holds is False for check in checks) else DONE
 
 
@@ -160,6 +176,14 @@ def _beginning(soak: Soak) -> str:
         f"below {keys_of(soak.client).prefix}:, {wish.workers} workers; faults: {struck}; "
         f"seed {wish.seed}, {len(soak.plan)} planned"
     )
+
+
+def _answer(found: dict[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
+    if as_json:
+        answer_json(found)
+        return
+    for line in lines:
+        click.echo(line)
 
 
 def _written(soak: Soak, checks: list[SoakCheck]) -> dict[str, Any]:

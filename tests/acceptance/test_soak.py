@@ -60,7 +60,7 @@ def folder() -> Any:
 
 def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
     history = folder / "history"
-    words = ("--plot", str(folder / "plot.svg"), "--history", str(history))
+    words = ("--plot", str(folder / "plots/soak.svg"), "--history", str(history))
     code, said, err = ended(soak(folder, "--duration", "20s", "--every", "2s", *words))
 
     assert code == 0, said + err
@@ -71,12 +71,12 @@ def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
     assert found["totals"]["finished"] > 200
     assert len(found["samples"]) > 8
     assert all(sample["memory"] for sample in found["samples"])
-    assert (folder / "plot.svg").read_text().count("<path") > 8
+    assert (folder / "plots/soak.svg").read_text().count("<path") > 8
     assert {"name": HISTORY, "value": "none", "bound": "none", "holds": True} in found["checks"]
     again = subprocess.run([sys.executable, "-m", "jobrunner.soak.history", history],
                            capture_output=True, text=True, cwd=ROOT)  # fmt: skip
     assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "no violation"), again
-    assert sorted(path.name for path in folder.iterdir()) == ["found.json", "history", "plot.svg"]
+    assert sorted(path.name for path in folder.iterdir()) == ["found.json", "history", "plots"]
 
 
 @pytest.mark.parametrize(
