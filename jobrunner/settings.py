@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.retry import seconds
@@ -25,6 +25,14 @@ DEFAULT_RESULT_LIMIT = 1024 * 1024
 DEFAULT_RESULT_TTL_S = 60.0
 EMBEDDED_URL = "embedded://"
 _LISTS = {"modules": "module names", "middleware": "texts, ['app.middleware:Tenant']", "redact": "names"}
+_OF_WORK = frozenset(
+    {
+        "concurrency", "min_concurrency", "processes", "executor", "grace", "heartbeat", "unknown_grace", "max_tasks",
+        "max_memory", "max_per_queue", "gate", "burst", "drain", "reload", "events", "log_format", "log_level",
+        "metrics_port", "metrics_host", "metrics_token", "otel", "allow_eviction",
+    }
+)  # fmt: skip
+"""Options of `jobrunner work`. They differ from one worker of a project to the next, so its file has none of them."""
 MOST_RELEASE = 64
 _EXACT = 2**53
 """Whole numbers above it are not exact in a script."""
@@ -286,6 +294,17 @@ def _table(text: str) -> Mapping[str, Any]:
     return table
 
 
+def _check_names(table: Mapping[str, Any], what: str) -> None:
+    known = [known.name for known in fields(FileSettings)]
+    for name in table:
+        if name.replace("-", "_") in _OF_WORK:
+            option = name.replace("_", "-")
+            raise UnknownOption(f"unknown {what} {name!r}; it is an option of a worker: jobrunner work --{option}")
+        if name not in known and name in ClientOptions.__annotations__:
+            raise UnknownOption(f"unknown {what} {name!r}; it is an option of configure() and Client()")
+    check_options(table, known, what)
+
+
 def _read_table(path: Path) -> FileSettings:
     try:
         table = _table(path.read_text("utf-8"))
@@ -293,7 +312,7 @@ def _read_table(path: Path) -> FileSettings:
         raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
     if not isinstance(table, Mapping):
         raise InvalidOption(f"jobrunner = {describe(table)} in {path}: give a table, [tool.jobrunner]")
-    check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
+    _check_names(table, f"option in [tool.jobrunner] of {path}")
     if "release" in table:
         check_release(table["release"], f"release in {path}")
     for name in ("url", "prefix", "payload_store"):

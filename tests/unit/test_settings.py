@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from jobrunner.cli.work import work
 from jobrunner.client.client import Client, endpoint_of
 from jobrunner.errors import EmbeddedServerError, InvalidOption, ModuleNotLoadable, UnknownOption
 from jobrunner.jobs.registry import load_modules
 from jobrunner.queue_settings import RateLimit
 from jobrunner.settings import (
+    _OF_WORK,
     ClientOptions,
     ClientSettings,
     FileSettings,
@@ -92,6 +94,9 @@ def test_modules_come_from_the_nearest_pyproject(project: Path) -> None:
     ("text", "error", "words"),
     [
         ("[tool.jobrunner]\nulr = 'x'", UnknownOption, "did you mean 'url'"),
+        ("[tool.jobrunner]\nconcurrency = 4", UnknownOption, "option of a worker: jobrunner work --concurrency"),
+        ("[tool.jobrunner]\nmax-tasks = 4", UnknownOption, "option of a worker: jobrunner work --max-tasks"),
+        ("[tool.jobrunner]\ndurability = 'fsync'", UnknownOption, "option of configure() and Client()"),
         ("[tool.jobrunner]\nurl = 5", InvalidOption, "url = 5"),
         ("[tool.jobrunner]\nmodules = 'tasks'", InvalidOption, "list of module names"),
         ("[tool.jobrunner]\nredact = 5", InvalidOption, "redact = 5"),
@@ -104,6 +109,12 @@ def test_a_wrong_file_is_named_with_what_is_wrong(project: Path, text: str, erro
     with pytest.raises(error, match=r"pyproject\.toml") as raised:
         file_settings()
     assert words in str(raised.value)
+
+
+def test_every_option_that_is_said_to_be_of_work_is_one() -> None:
+    options = {option for parameter in work.params for option in parameter.opts}
+
+    assert {f"--{name.replace('_', '-')}" for name in _OF_WORK} <= options
 
 
 @pytest.mark.parametrize(
