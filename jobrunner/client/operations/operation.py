@@ -166,16 +166,19 @@ async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
                 elif isinstance(step, InThread):
                     answer = await _in_thread(step.work)
                 else:
-                    if listener is not None and place != step.place:
-                        await listener.close()
-                        listener = None
-                    listener, place = listener or step.listen_async(broker), step.place
+                    if listener is None or place != step.place:
+                        await _close(listener)
+                        listener, place = step.listen_async(broker), step.place
                     answer = await _waited_async(listener, step.at_most_s)
             except JobrunnerError as refused:
                 error = refused
     finally:
-        if listener is not None:
-            await listener.close()
+        await _close(listener)
+
+
+async def _close(listener: AsyncListener | None) -> None:
+    if listener is not None:
+        await listener.close()
 
 
 async def _waited_async(listener: AsyncListener, at_most_s: float) -> object:

@@ -24,7 +24,7 @@ from jobrunner.observers import OBSERVERS, observed_batch
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
 from jobrunner.spark.station.batch_failures import BatchFailures
-from jobrunner.spark.station.batch_log import BatchLog
+from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
