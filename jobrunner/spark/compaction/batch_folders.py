@@ -13,6 +13,10 @@ the process dies in it:
 Invariant: a reader that lists the path before the switch finds its files, or one of them missing; during the switch it
 finds a file that is no Parquet file; afterwards it finds the merged folder. So it reads each row once, or gets an error
 and reads again.
+
+A listing is no single step: readers (Spark, Arrow) take the names first, look at one after the other, and pass over a
+name that is gone by then. So the switch waits for listings that have begun to end, behind its first step and in front
+of its last: else a listing with the names of the one side would look at them when only the other side is there.
 """
 
 import os
@@ -25,7 +29,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobrunner.clock import unix_ms
+from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing
 from jobrunner.formatting import install_command
 from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges, name_at, time_of
@@ -41,6 +45,8 @@ Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
 _SWITCH = "_jobrunner/switch"
 IN_THE_WAY = "batch=compaction-is-switching-folders"
 _WORDS = b"jobrunner spark compact is switching folders, or died while it did: read again, or run it again\n"
+_LISTING_S, _LISTINGS = 0.2, 3
+"""The shortest wait for listings of readers, and how many times as long as a listing by this process."""
 _ATTEMPT_S = 86_400
 """Folders of attempts that nothing was written to for so long are those of dead processes."""
 _BATCHES_KEPT_MS = 30 * 86_400_000
@@ -295,9 +301,11 @@ class _Compaction:
         (self._path / hidden).mkdir(exist_ok=True)
         if not self._folders.exists(IN_THE_WAY):
             self._folders.move(f"{_SWITCH}/{merge.name}", IN_THE_WAY)
+        self._wait_for_listings()
         for source in merge.sources:
             self._folders.move(source, f"{hidden}/{source}")
         self._folders.move(f"{MERGING}/{merge.name}", folder_of(merge.name))
+        self._wait_for_listings()
         self._folders.remove(IN_THE_WAY)
         self._folders.move(merge.path(DECIDED), merge.path(DONE))
         for name in (hidden, f"{_SWITCH}/{merge.name}"):
@@ -305,6 +313,13 @@ class _Compaction:
         for one in self._merges.all(DONE):
             if folder_of(one.name) in merge.sources:
                 self._folders.remove(one.path(DONE))
+
+    def _wait_for_listings(self) -> None:
+        """Lets the listings of readers end that have begun."""
+        began = monotonic()
+        for name in self._folders.names():
+            self._folders.exists(name)
+        sleep(max(_LISTING_S, _LISTINGS * (monotonic() - began)))
 
 
 def _data_files(folder: Path) -> Iterator[Path]:

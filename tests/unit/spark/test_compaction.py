@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from pathlib import Path
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -68,6 +69,14 @@ def listed(root):
 
 def run(root, **options):
     return compact(str(root), **{"older_than_s": 0, "size": SIZE} | options)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """The wait of a switch for the listings of readers, which takes no time here."""
+    pause = Mock()
+    monkeypatch.setattr(batch_folders, "sleep", pause)
+    return pause
 
 
 @pytest.fixture
@@ -310,6 +319,35 @@ def test_a_reader_finds_each_row_once_or_an_error_at_every_step(batches, at_each
     assert errors[-1] == 1  # the files that were listed before are gone
 
 
+def test_a_listing_that_is_under_way_during_a_switch_misses_no_row(batches, at_each_step, pauses):
+    """Readers take the names of folders first, and pass over one that is gone when they come to it."""
+    root, ids = batches
+    begun, errors = [], []
+
+    def read_what_is_left(names):
+        files = [one for one in listed(root) if Path(one).relative_to(root).parts[0] in names]
+        try:
+            assert read(files) == ids
+        except (OSError, pa.ArrowInvalid) as error:
+            errors.append(error)
+
+    def list_and_end_listings():
+        begun.append([one.name for one in root.iterdir()])
+        for names in begun:
+            read_what_is_left(names)
+
+    def pause(_):
+        list_and_end_listings()
+        begun.clear()
+
+    pauses.side_effect = pause
+    at_each_step(list_and_end_listings)
+    run(root)
+    list_and_end_listings()
+    assert pauses.call_count == 2
+    assert errors
+
+
 def attempt(root, what):
     """A write of a station while folders are merged."""
     if what == "again":
@@ -491,8 +529,9 @@ def test_the_command(cli, batches):
 PROGRAM = """
 import sys, pathlib
 import pyarrow.parquet
-from jobrunner.spark.compaction import compact
+from jobrunner.spark.compaction import batch_folders, compact
 import jobrunner.spark.compaction.parquet_files
+batch_folders.sleep = lambda _: None  # most kills would come in it
 print("ready", flush=True)
 sys.stdin.readline()
 compact(sys.argv[1], older_than_s=0, size=1 << 20)
