@@ -500,7 +500,7 @@ def test_suspects_are_not_fetched_again_and_again_while_it_is_the_turn_of_others
 ) -> None:
     """Each that was handed back came with a hint, and the hint with the same suspects: hundreds of times a second, each
     time for tokens of the rate."""
-    clock = stopped(monkeypatch, fetcher, intake, reserve_plan)
+    clock = stopped(monkeypatch, fetcher, intake, quarantine, reserve_plan)
     rate = RateLimit(100, per=3600)
     client.queue("q").configure(rate=rate)
     push(client, 3)
