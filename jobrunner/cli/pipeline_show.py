@@ -62,8 +62,8 @@ def show(
         echo(station_table(seen))
 
 
-def station_table(seen: PipelineView) -> str:
-    """One line a station, in the order of the way, and one for the whole."""
+def station_table(seen: PipelineView, *, wide: bool = False) -> str:
+    """One line a station, in the order of the way, and one for the whole; `wide`: whatever the terminal's width."""
     columns = ("STATION", "TO", "WAITING", "SCHEDULED", "PENDING", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
     rows: list[tuple[object, ...]] = [
         (
@@ -75,7 +75,7 @@ def station_table(seen: PipelineView) -> str:
     ]
     counts = (sum(getattr(one, state) for one in seen.stations) for state in ("waiting", "scheduled", "pending"))
     rows.append((seen.name, "", *counts, seen.dead, *_rate_texts(seen.rate), _ended(seen)))
-    return "\n".join([table(columns, rows), *_stopped(seen)])
+    return "\n".join([table(columns, rows, wide=wide), *_stopped(seen)])
 
 
 def narrow_table(seen: PipelineView, width: int) -> str:
@@ -96,11 +96,11 @@ def narrow_table(seen: PipelineView, width: int) -> str:
 
 def fitting_table(seen: PipelineView, width: int) -> str:
     """The table that fits: the full one when there is room."""
-    full, below = station_table(seen), len(_stopped(seen))
-    lines = full.splitlines()
-    if max(map(len, lines[: len(lines) - below])) > width:
+    stopped = _stopped(seen)
+    lines = station_table(seen, wide=True).splitlines()[: -len(stopped) or None]
+    if max(map(len, lines)) > width:
         return narrow_table(seen, width)
-    return "\n".join(cut(line, width) for line in lines)
+    return "\n".join([*lines, *(cut(line, width) for line in stopped)])
 
 
 def _ways(station: StationView) -> tuple[str, ...]:

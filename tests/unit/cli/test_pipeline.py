@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from jobrunner.broker.calls import batch_log
+from jobrunner.cli import output
 from jobrunner.cli.pipeline_show import fitting_table
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.etl import Pipeline
@@ -110,7 +111,7 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
     assert "STATION" in result.out
 
 
-def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None:
+def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     rate = Rate(in_per_s=123_456.0, out_per_s=123_456.7, left_s=7200.0)
     stations = tuple(
         StationView(
@@ -125,13 +126,17 @@ def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None
     )
 
     for width in (80, 95):
+        monkeypatch.setattr(output, "screen_width", lambda width=width: width)
         lines = fitting_table(seen, width).splitlines()
         assert max(map(len, lines)) <= width
-        assert lines[0].split()[0] == "STATION"
+        assert lines[0].split()[:2] == ["STATION", "WAIT"]
+        assert len(lines) == 5
         assert "1.2M" in lines[1]
         assert "paused" in lines[2]
         assert "9999999 finished" in lines[-1]
-    assert "another-target" in fitting_table(seen, 200)
+    full = fitting_table(seen, 200).splitlines()
+    assert full[1].index("one-target, another-target") == full[0].index("TO")
+    assert full[2].index("paused") == full[0].index("STATE")
 
 
 def test_show_marks_what_a_chain_leads_to(cli: Any, client: Client) -> None:
