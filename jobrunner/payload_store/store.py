@@ -108,6 +108,11 @@ class PayloadStore:
                 left[key] = str(away)
         return left
 
+    def check(self) -> None:
+        """Raises PayloadStoreUnavailable when it cannot be listed: it is away, its bucket or folder does not exist, or
+        this process lacks the right."""
+        self._listed(folder_of_prefix(self.prefix))
+
     def folders(self) -> Iterator[list[str]]:
         """The keys of all objects, in one list for each hash tag. Raises PayloadStoreUnavailable."""
         for folder in self._listed(folder_of_prefix(self.prefix)):

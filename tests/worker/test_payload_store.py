@@ -715,6 +715,23 @@ def test_a_sweep_needs_a_store(cli: Callable[..., CommandResult]) -> None:
     assert "no payload store is configured; set JOBRUNNER_PAYLOAD_STORE" in found.err
 
 
+def test_the_doctor_lists_the_store(
+    cli: Callable[..., CommandResult], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> list[dict[str, str]]:
+        return [check for check in cli("doctor", "--json").value if check["what"] == "payloads"]
+
+    assert found() == []
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
+    assert [(check["verdict"], check["found"]) for check in found()] == [
+        ("ok", f"the payload store {folder.as_uri()} can be listed")
+    ]
+    folder.rmdir()
+    (check,) = found()
+    assert (check["verdict"], check["advice"].partition(",")[0]) == ("warn", "see whether it can be reached from here")
+    assert check["found"].endswith(f"cannot be listed: the folder {folder} does not exist: create it, or mount it")
+
+
 def test_what_is_no_url_is_refused_and_a_password_is_in_no_message(server: Server) -> None:
     with pytest.raises(InvalidOption, match=r"payload_store='payloads': give a URL"):
         Client(server.url, payload_store="payloads")

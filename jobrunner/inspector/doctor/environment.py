@@ -12,9 +12,17 @@ from pathlib import Path
 
 from jobrunner.broker.calls.server import ServerFacts, fsync_policy, server_time
 from jobrunner.broker.embedded.process import find_binary
-from jobrunner.client.client import Client, broker_of, endpoint_of
+from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of
 from jobrunner.clock import unix_ms
-from jobrunner.errors import EmbeddedServerError, NewerFormat, OlderFormat, ServerError, ServerRefused, UsageError
+from jobrunner.errors import (
+    EmbeddedServerError,
+    NewerFormat,
+    OlderFormat,
+    PayloadStoreUnavailable,
+    ServerError,
+    ServerRefused,
+    UsageError,
+)
 from jobrunner.formatting import DISTRIBUTION, OTHER_DISTRIBUTION, REPAIR, duration, install_command, percent, size
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
@@ -22,6 +30,8 @@ from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url
 from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.job_defaults import read_configured_defaults
 from jobrunner.jobs.registry import all_jobs, load_modules
+from jobrunner.payload_store.store import PayloadStore
+from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.settings import file_settings
 
 _OLDEST_SERVER = (6, 2)
@@ -153,6 +163,8 @@ def check_setup(client: Client, url: str | None, *, is_configured: bool) -> Iter
     if endpoint_of(client).embedded is not None:
         yield folder_check(Path(endpoint_of(client).shared_url().removeprefix("embedded://")))
         yield program_check()
+    if isinstance(encryption := encryption_of(client), StoredPayloads):
+        yield payloads_check(encryption.store)
 
 
 def python_check() -> Check:
@@ -233,6 +245,17 @@ def program_check() -> Check:
     except EmbeddedServerError as error:
         found, _, advice = str(error).partition(": ")
         return fail("program", found, advice)
+
+
+def payloads_check(store: PayloadStore) -> Check:
+    """Whether the payload store can be listed, as its sweep does. It writes nothing there, so it does not try whether
+    this process may."""
+    try:
+        store.check()
+    except PayloadStoreUnavailable as error:
+        found, _, advice = str(error).partition("; ")
+        return warn("payloads", found, advice)
+    return ok("payloads", f"the payload store {store.shown_url} can be listed")
 
 
 def modules_checks(modules: Iterable[str]) -> Iterator[Check]:
