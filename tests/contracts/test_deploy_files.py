@@ -123,6 +123,16 @@ def test_probes_ask_the_port_that_the_command_opens() -> None:
                 assert asked["path"] in ("/health", "/ready")
 
 
+def test_a_worker_whose_jobs_hold_the_interpreter_has_a_minute_to_answer_its_probe() -> None:
+    """With Kubernetes' defaults, a second and three tries, half a minute of computing ended the pod and its tasks."""
+    (block,) = re.findall(r"^livenessProbe: .*?\}$", (DOCS / "monitoring.md").read_text("utf-8"), re.DOTALL | re.M)
+    asked = [container["livenessProbe"] for _, container in containers() if "work" in container.get("command", ())]
+    assert len(asked) == 2
+    for probe in [*asked, yaml.safe_load(block)["livenessProbe"]]:
+        assert probe["timeoutSeconds"] >= 5
+        assert probe["failureThreshold"] * probe["periodSeconds"] >= 60
+
+
 def test_the_blocks_of_the_page_parse_and_name_a_metric_that_exists() -> None:
     page = (DEPLOY / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.M)
