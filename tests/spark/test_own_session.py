@@ -115,14 +115,20 @@ def test_a_session_of_the_user_reads_and_writes_once_it_knows_the_format(server,
 
 
 def test_a_function_of_a_module_runs_through_spark_connect(client, shell, tmp_path):
+    """Also behind a batch of which no payload fits: its items are dead with the reason."""
     pytest.importorskip("grpc")
-    client.queue("numbers/rows").push_many([{"n": n} for n in range(20)])
+    rows = client.queue("numbers/rows")
+    rows.push_many([{"n": "none"} for _ in range(10)])
+    rows.push_many([{"n": n} for n in range(20)])
 
-    process = shell("pipeline", "run", "numbers", "number_stations", "--burst", "--remote", "local[1]")
+    process = shell("pipeline", "run", "numbers", "number_stations", "--burst", "--remote", "local[1]", batch=10)
 
     assert process.wait(280) == 0, (tmp_path / "log").read_text()
     moved = client.queue("numbers/late").pop(100)
     assert sorted(item.payload["n"] for item in moved) == [2 * n for n in range(20)]
+    dead = [(one.error, one.attempts) for one in rows.tasks("dead")]
+    assert len(dead) == 10
+    assert all("the payload does not fit the schema: column 'n'" in error and tries == 1 for error, tries in dead), dead
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])

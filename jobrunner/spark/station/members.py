@@ -206,7 +206,9 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
     if place.size <= THROUGH_DRIVER:
         with access:
             read = [read_members(access, start, CHUNK, reader) for start in range(0, place.size, CHUNK)]
-        return shape.dress(spark.createDataFrame(pa.Table.from_batches(read, arrow_schema(reader))), reader)
+        rows = pa.Table.from_batches(read, arrow_schema(reader))
+        # Spark Connect refuses a table without a row, as of a batch of which no payload fits, unless it has a schema.
+        return shape.dress(spark.createDataFrame(rows, spark_schema(reader)), reader)
     read_task = Shipped(partial(_read_task, place, shape.columns, zone, CHUNK))
     return shape.dress(spark.range(0, place.size, CHUNK).mapInArrow(read_task, spark_schema(reader)), reader)
 
