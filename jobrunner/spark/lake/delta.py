@@ -6,8 +6,8 @@ was written since the table was loaded is refused by the library, whatever else 
 """
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import ceil
 from typing import Any
 from urllib.parse import unquote
@@ -105,10 +105,8 @@ class DeltaLake:
         fields = Schema.from_arrow(pa.schema(plan.new)).fields
         if any(_TIMESTAMP_NTZ in one.to_json() for one in fields):
             self._check_ntz(fields)
-        try:
+        with _committing():
             self._table.alter.add_columns(fields)
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
         return True
 
     def check_new(self, names: Sequence[str]) -> None:
@@ -116,13 +114,11 @@ class DeltaLake:
 
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         added = [AddAction(one.name, one.size, one.partition, unix_ms(), True, _statistics(one)) for one in files]
-        try:
+        with _committing():
             self._table.create_write_transaction(
                 added, "append", self._table.schema(), partition_by=list(self.partition_by),
                 commit_properties=_properties(attempt, retries=_LIBRARY_RETRIES),
             )  # fmt: skip
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
         return self.version
 
     def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
@@ -133,27 +129,21 @@ class DeltaLake:
             rows, same, source_alias="s", target_alias="t", commit_properties=_properties(attempt, retries=0),
             writer_properties=self._writing("SNAPPY", rows),
         )  # fmt: skip
-        try:
+        with _committing():
             merging.when_matched_update(values).when_not_matched_insert(values).execute()
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
         return self.version
 
     def fence(self, batch_id: str) -> None:
         mark = Transaction(f"{APPLICATION}{batch_id}", PARTS, unix_ms())
         done = CommitProperties(custom_metadata={"jobrunner.fenced": batch_id}, app_transactions=[mark])
-        try:
+        with _committing():
             self._table.create_write_transaction([], "append", self._table.schema(), commit_properties=done)
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
 
     def compact(self) -> int:
-        try:
+        with _committing():
             done = self._table.optimize.compact(
                 partition_filters=self._without_tildes() or None, writer_properties=self._writing("ZSTD")
             )
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
         return int(done["numFilesRemoved"])
 
     def expire(self, older_than_s: float) -> None:
@@ -233,6 +223,15 @@ class DeltaLake:
         if used:
             raise TableError(f"table {self.address} needs {sorted(used)[0]} of its writers, which this sink has not: "
                              "write to another table")  # fmt: skip
+
+
+@contextmanager
+def _committing() -> Iterator[None]:
+    """Raises CommitConflict when another transaction came first."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise CommitConflict(str(error)) from error
 
 
 def _properties(attempt: WriteAttempt, *, retries: int) -> CommitProperties:
