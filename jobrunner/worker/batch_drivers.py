@@ -1,7 +1,8 @@
 """The batch drivers of a worker. A driver reads a queue in whole batches, in place of the fetch loop."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from jobrunner.broker.broker import Broker
@@ -73,40 +74,31 @@ class BatchDrivers:
         for shard in self.shards.weights:
             with self._lock:  # one that is started meanwhile would not be stopped
                 if self._takes_more and shard not in self._running:
-                    try:
+                    with _logged(shard, "a partition has no driver: it is served when the worker starts again"):
                         self._start(shard)
-                    except Exception:
-                        _log.exception("a partition has no driver: it is served when the worker starts again",
-                                               queue=shard)  # fmt: skip
 
     def be_quiet(self, quiet: bool) -> None:
         """Lets none of them take anything new, or all of them again."""
         with self._lock:
             self._is_quiet = quiet
             for queue, driver in list(self._running.items()):  # `start` adds to them without the lock
-                try:
+                with _logged(queue, "a driver failed on a command to rest or go on"):
                     driver.be_quiet(quiet)
-                except Exception:
-                    _log.exception("a driver failed on a command to rest or go on", queue=queue)
 
     def ask_to_stop(self) -> None:
         """Lets none of them take anything new, and starts no more of them."""
         with self._lock:
             self._takes_more = False
         for queue, driver in self._running.items():
-            try:
+            with _logged(queue, "a driver cannot be asked to stop"):
                 driver.ask_to_stop()
-            except Exception:
-                _log.exception("a driver cannot be asked to stop", queue=queue)
 
     def stop(self, ends: float) -> None:
         """Stops all of them, which together have until then (monotonic clock)."""
         self.ask_to_stop()
         for queue, driver in self._running.items():
-            try:
+            with _logged(queue, "a driver did not stop as it should"):
                 driver.stop(max(ends - monotonic(), 0.0))
-            except Exception:
-                _log.exception("a driver did not stop as it should", queue=queue)
         self._running.clear()
 
     @property
@@ -129,3 +121,12 @@ class BatchDrivers:
                 failed.__cause__ = cause
                 return failed
         return None
+
+
+@contextmanager
+def _logged(queue: str, event: str) -> Iterator[None]:
+    """Logs an error of the driver of a queue, which must not keep the others from what they are told."""
+    try:
+        yield
+    except Exception:
+        _log.exception(event, queue=queue)
