@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -267,7 +267,26 @@ def work_here(
         announce_start(client)
     else:
         supervisor.report_client(client)
-    worker = Worker(
+    worker = _worker(wanted, client, None if supervisor is None else supervisor.report)
+    IDENTITY.worker = worker.id
+    claim_children()
+    if supervisor is None:
+        ask_at_signals(lambda: renewal.stop(worker.ask_to_stop), lambda: renewal.ask(worker.ask_to_stop))
+    else:
+        ask_at_signals(worker.ask_to_stop, lambda: supervisor.report(DUE))
+        supervisor.ask_at_end(worker.ask_to_stop)
+    streams = sys.stdout, sys.stderr
+    with metrics.serving(client, worker.health), _ending_after_errors(wanted.grace):
+        summary = worker.run(burst=wanted.burst, drain=wanted.drain)
+    sys.stdout, sys.stderr = streams  # a job may have put others there, as redirect_stdout on two threads does
+    if shared.as_json:
+        echo(json.dumps(asdict(summary)))
+    worker.client.close()
+    return _leave(summary, wanted.grace, renewal)
+
+
+def _worker(wanted: WorkOptions, client: Client, report: Callable[[str], None] | None) -> Worker:
+    return Worker(
         wanted.imported,
         wanted.queues or None,
         wanted.concurrency,
@@ -284,23 +303,8 @@ def work_here(
         unknown_grace=wanted.unknown_grace,
         events=wanted.events,
         release=wanted.release,
-        report=None if supervisor is None else supervisor.report,
+        report=report,
     )
-    IDENTITY.worker = worker.id
-    claim_children()
-    if supervisor is None:
-        ask_at_signals(lambda: renewal.stop(worker.ask_to_stop), lambda: renewal.ask(worker.ask_to_stop))
-    else:
-        ask_at_signals(worker.ask_to_stop, lambda: supervisor.report(DUE))
-        supervisor.ask_at_end(worker.ask_to_stop)
-    streams = sys.stdout, sys.stderr
-    with metrics.serving(client, worker.health), _ending_after_errors(wanted.grace):
-        summary = worker.run(burst=wanted.burst, drain=wanted.drain)
-    sys.stdout, sys.stderr = streams  # a job may have put others there, as redirect_stdout on two threads does
-    if shared.as_json:
-        echo(json.dumps(asdict(summary)))
-    worker.client.close()
-    return _leave(summary, wanted.grace, renewal)
 
 
 @contextmanager

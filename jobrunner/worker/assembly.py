@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -176,13 +176,7 @@ class Assembly:
             isolates=settings.executor != "processes",
             shards=shards,
         )
-        coordinator = Coordinator(
-            self._broker, self._keys, self._worker_id,
-            LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
-            served=tasks.rotation.queues,
-            reserves=lambda: fetcher.reserves,
-            cron=PeriodicTicks(self._broker, self._keys, self._inline, self._stats.late_ticks.append),
-        )  # fmt: skip
+        coordinator = self._coordinator(tasks.rotation.queues, lambda: fetcher.reserves)
         identity = self._identity(queues)
         monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
 
@@ -207,6 +201,16 @@ class Assembly:
             *([Loop("payload store", cleaner.step, self._complaints)] if cleaner is not None else ()),
         )
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
+
+    def _coordinator(self, served: Sequence[str], reserves: Callable[[], bool]) -> Coordinator:
+        settings = self._settings
+        return Coordinator(
+            self._broker, self._keys, self._worker_id,
+            LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
+            served=served,
+            reserves=reserves,
+            cron=PeriodicTicks(self._broker, self._keys, self._inline, self._stats.late_ticks.append),
+        )  # fmt: skip
 
     def _task_parts(
         self, fetched: dict[str, int], shards: ServedShards, leases: HeldLeases, cleaner: PayloadCleaner | None

@@ -153,13 +153,14 @@ def _summary(reply: list[Any]) -> QueueSummary:
             paused=bool(paused),
             totals=read_totals(totals),
         ),
-        pause_ends_ms=_finite(paused) if paused not in (b"", b"1") else None,
-        oldest_due_ms=_finite(oldest),
+        pause_ends_ms=_number(paused) if paused not in (b"", b"1") else None,
+        oldest_due_ms=_number(oldest),
         limits={name: raw for name, raw in zip(_LIMITS, limits, strict=False) if raw},
     )
 
 
-def _finite(raw: bytes) -> float | None:
+def _number(raw: bytes) -> float | None:
+    """None where there is none, and for damage."""
     try:
         return float(raw)
     except ValueError:
