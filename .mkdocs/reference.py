@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import python_api
 
-from jobrunner import errors, queue_settings, schedule, settings
+from jobrunner import due_ticks, errors, queue_settings, settings
 from jobrunner.broker import keys as all_keys
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.jobs import decorator
@@ -79,7 +79,7 @@ def job_options() -> str:
     how = "See [jobs](../jobs.md) for how to use them. `Duration` is a number of seconds or a `timedelta`."
     parts = ["# Options of `@job`", how]
     of_options = get_overloads(job)[-1]  # that of @job(option=…)
-    parameters = inspect.signature(of_options, eval_str=True, globals=vars(decorator) | vars(schedule)).parameters
+    parameters = inspect.signature(of_options, eval_str=True, globals=vars(decorator) | vars(due_ticks)).parameters
     for title, names in OPTION_GROUPS.items():
         rows = [(f"`{name}`", _type_of(parameters[name]), said[name]) for name in names]
         parts += [f"## {title}", _table(("option", "type", "what it does"), rows)]

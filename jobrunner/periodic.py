@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from jobrunner.due_ticks import CatchUp, parse_catch_up
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
 from jobrunner.errors import JobrunnerError
-from jobrunner.schedule import CatchUp, Schedule, parse_catch_up, parse_spec
+from jobrunner.schedule import Schedule, parse_spec
 from jobrunner.task import Task
 
 KNOWN_FOR_MS = 60_000.0

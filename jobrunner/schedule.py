@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,12 +30,6 @@ from jobrunner.formatting import describe
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
-
-CatchUp = Literal["none", "last"] | int
-
-MAX_CATCH_UP = 1000
-GRACE = timedelta(seconds=10)
-"""How late a tick may be, and how far a clock may step back, before that counts."""
 
 # Every tick is a task written to the server; work that must run more often is a loop inside one task.
 _SHORTEST, _LONGEST = timedelta(milliseconds=100), timedelta(days=36_525)
@@ -67,12 +60,12 @@ class Every:
 
     def next_after(self, instant: datetime) -> datetime:
         """The tick that follows a tick at `instant`."""
-        return _utc(instant) + self.interval
+        return in_utc(instant) + self.interval
 
     def ticks_between(self, last: datetime, now: datetime, limit: int) -> list[datetime]:
         """The latest ticks of the grid last + k × interval in (last, now], oldest first, at most `limit`."""
-        start = _utc(last)
-        count = max((_utc(now) - start) // self.interval, 0)
+        start = in_utc(last)
+        count = max((in_utc(now) - start) // self.interval, 0)
         return [start + k * self.interval for k in range(max(count - limit, 0) + 1, count + 1)]
 
     def describe(self) -> str:
@@ -136,7 +129,7 @@ class Cron:
 
     def ticks_between(self, last: datetime, now: datetime, limit: int) -> list[datetime]:
         """The latest ticks in (last, now], oldest first, at most `limit`, by walking back from `now`."""
-        start, tick = _utc(last), self.last_until(now)
+        start, tick = in_utc(last), self.last_until(now)
         ticks: list[datetime] = []
         while tick > start and len(ticks) < limit:
             ticks.append(tick)
@@ -162,7 +155,7 @@ class Cron:
 
     def _read(self, instant: datetime) -> tuple[datetime, datetime, int]:
         """The instant in UTC, its wall clock and its fold; in whole seconds, as every tick is."""
-        now = _utc(instant).replace(microsecond=0)
+        now = in_utc(instant).replace(microsecond=0)
         local = now.astimezone(self._zone)
         return now, local.replace(tzinfo=None, fold=0), local.fold
 
@@ -191,69 +184,6 @@ def parse_spec(spec: Mapping[str, object]) -> Schedule:
         case {"cron": str(expression), "tz": str(tz)} if len(spec) == 2:
             return Cron(expression, tz)
     raise InvalidOption(f"schedule is {describe(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
-
-
-class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """The ticks to fire now, oldest first, and the instant to remember as the schedule's last tick."""
-
-    ticks: tuple[datetime, ...]
-    last: datetime
-
-
-def due_ticks(
-    schedule: Schedule,
-    last: datetime,
-    now: datetime,
-    *,
-    catch_up: CatchUp,
-    grace: timedelta = GRACE,
-) -> Due:
-    """Chooses which ticks in (last, now] are to be fired; the others are passed over for good.
-
-    `catch_up` "last" fires the latest, a number the latest so many, "none" the latest unless it is older than
-    `grace`. `Due.last` is the latest tick, fired or not, so that the grid of an `Every` never shifts; it is
-    `last` again when there was none, also after the clock was set back. Raises InvalidOption for another
-    `catch_up`.
-    """
-    policy = parse_catch_up(catch_up)
-    ticks = schedule.ticks_between(last, now, policy if isinstance(policy, int) else 1)
-    if not ticks:
-        return Due(ticks=(), last=_utc(last))
-    too_old = policy == "none" and now - ticks[-1] > grace
-    return Due(ticks=() if too_old else tuple(ticks), last=ticks[-1])
-
-
-def parse_catch_up(value: object) -> CatchUp:
-    """Returns `value` if it is "none", "last" or a whole number from 1 to 1000; else raises InvalidOption."""
-    if value == "none" or value == "last":
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CATCH_UP:
-        return value
-    raise InvalidOption(f"catch_up is {describe(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
-
-
-def last_tick_at(schedule: Schedule, later: datetime, now: datetime) -> datetime:
-    """The last tick at `now` of a schedule that ticked at `later`, which is in the future. The grid of an `Every`
-    stays as it was."""
-    if not isinstance(schedule, Every):
-        return _utc(now)
-    steps = -((_utc(now) - _utc(later)) // schedule.interval)
-    return _utc(later) - steps * schedule.interval
-
-
-def first_tick(schedule: Schedule, now: datetime) -> datetime:
-    """The first tick of a schedule that never ran: at once for `Every`, the next matching time for `Cron`."""
-    return _utc(now) if isinstance(schedule, Every) else schedule.next_after(now)
-
-
-def jittered(tick: datetime, jitter_s: float, key: str) -> datetime:
-    """Moves `tick` into [tick, tick + jitter_s), by an offset that `key` and `tick` alone decide."""
-    instant = _utc(tick)
-    span = int(jitter_s * 1_000_000)
-    if span < 1:
-        return instant
-    seed = f"{instant.isoformat()} {key}".encode(errors="surrogatepass")
-    return instant + timedelta(microseconds=int.from_bytes(blake2b(seed, digest_size=16).digest()) % span)
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +215,8 @@ def _instants(wall: datetime, zone: "ZoneInfo") -> tuple[datetime, datetime]:
     return local.astimezone(UTC), local.replace(fold=1).astimezone(UTC)
 
 
-def _utc(instant: datetime) -> datetime:
+def in_utc(instant: datetime) -> datetime:
+    """The instant in UTC; raises NaiveDatetime for one without a time zone."""
     if instant.utcoffset() is None:
         raise NaiveDatetime(f"{describe(instant)} has no time zone; give an aware datetime, such as datetime.now(UTC)")
     return instant.astimezone(UTC)

@@ -17,10 +17,11 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.client.operations.operation import EachReply, Operation, ask
 from jobrunner.clock import from_ms
+from jobrunner.due_ticks import first_tick
 from jobrunner.errors import UnknownJob
 from jobrunner.formatting import describe, listed
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
-from jobrunner.schedule import Schedule, first_tick
+from jobrunner.schedule import Schedule
 
 TOO_MANY = "*"
 """Published instead of the job names of a worker when they are too long together."""

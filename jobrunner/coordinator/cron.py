@@ -21,11 +21,11 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.periodic_state import bring_state
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.put_aside import ErrorsPutAside
+from jobrunner.due_ticks import GRACE, due_ticks, first_tick, jittered, last_tick_at
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
-from jobrunner.schedule import GRACE, due_ticks, first_tick, jittered, last_tick_at
 
 _READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0

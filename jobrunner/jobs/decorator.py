@@ -20,7 +20,7 @@ from jobrunner.retry import BackoffPolicy, RetryOn
 from jobrunner.settings import Duration, file_settings
 
 if TYPE_CHECKING:
-    from jobrunner.schedule import CatchUp
+    from jobrunner.due_ticks import CatchUp
 
 P = ParamSpec("P")
 C = TypeVar("C")

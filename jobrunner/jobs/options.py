@@ -17,7 +17,8 @@ from jobrunner.settings import DEFAULT_RESULT_TTL_S, Duration, check_whole
 from jobrunner.task import Lock, check_priority
 
 if TYPE_CHECKING:
-    from jobrunner.schedule import CatchUp, Schedule
+    from jobrunner.due_ticks import CatchUp
+    from jobrunner.schedule import Schedule
 
 _DAY = timedelta(days=1)
 
@@ -167,7 +168,8 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
 def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
     if not given:
         return None
-    from jobrunner.schedule import Cron, Every, parse_catch_up  # most programs declare no periodic job
+    from jobrunner.due_ticks import parse_catch_up  # most programs declare no periodic job
+    from jobrunner.schedule import Cron, Every
 
     if ("every" in given) == ("cron" in given):
         raise InvalidOption(f"options {', '.join(given)}: a periodic job takes either every=… or cron=…")

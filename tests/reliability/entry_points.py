@@ -15,11 +15,12 @@ from jobrunner import Client, RateLimit, Unique, job
 from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.item import Item
+from jobrunner.due_ticks import due_ticks
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import forget
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import Backoff
-from jobrunner.schedule import Cron, Every, due_ticks
+from jobrunner.schedule import Cron, Every
 from jobrunner.settings import ClientSettings
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback

@@ -16,20 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jobrunner.due_ticks import MAX_CATCH_UP, CatchUp, Due, due_ticks, first_tick, jittered, parse_catch_up
 from jobrunner.errors import InvalidOption, NaiveDatetime
-from jobrunner.schedule import (
-    MAX_CATCH_UP,
-    CatchUp,
-    Cron,
-    Due,
-    Every,
-    Schedule,
-    due_ticks,
-    first_tick,
-    jittered,
-    parse_catch_up,
-    parse_spec,
-)
+from jobrunner.schedule import Cron, Every, Schedule, parse_spec
 from tests.support.examples import examples
 
 MICROSECOND = timedelta(microseconds=1)

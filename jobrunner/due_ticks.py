@@ -1,0 +1,83 @@
+"""Which ticks of a schedule are fired: those that were missed, the first one, and by how much each is moved.
+
+Pure, as the schedules are: the clock is never read.
+"""
+
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.schedule import Every, Schedule, in_utc
+
+CatchUp = Literal["none", "last"] | int
+
+MAX_CATCH_UP = 1000
+GRACE = timedelta(seconds=10)
+"""How late a tick may be, and how far a clock may step back, before that counts."""
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """The ticks to fire now, oldest first, and the instant to remember as the schedule's last tick."""
+
+    ticks: tuple[datetime, ...]
+    last: datetime
+
+
+def due_ticks(
+    schedule: Schedule,
+    last: datetime,
+    now: datetime,
+    *,
+    catch_up: CatchUp,
+    grace: timedelta = GRACE,
+) -> Due:
+    """Chooses which ticks in (last, now] are to be fired; the others are passed over for good.
+
+    `catch_up` "last" fires the latest, a number the latest so many, "none" the latest unless it is older than
+    `grace`. `Due.last` is the latest tick, fired or not, so that the grid of an `Every` never shifts; it is
+    `last` again when there was none, also after the clock was set back. Raises InvalidOption for another
+    `catch_up`.
+    """
+    policy = parse_catch_up(catch_up)
+    ticks = schedule.ticks_between(last, now, policy if isinstance(policy, int) else 1)
+    if not ticks:
+        return Due(ticks=(), last=in_utc(last))
+    too_old = policy == "none" and now - ticks[-1] > grace
+    return Due(ticks=() if too_old else tuple(ticks), last=ticks[-1])
+
+
+def parse_catch_up(value: object) -> CatchUp:
+    """Returns `value` if it is "none", "last" or a whole number from 1 to 1000; else raises InvalidOption."""
+    if value == "none" or value == "last":
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CATCH_UP:
+        return value
+    raise InvalidOption(f"catch_up is {describe(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
+
+
+def last_tick_at(schedule: Schedule, later: datetime, now: datetime) -> datetime:
+    """The last tick at `now` of a schedule that ticked at `later`, which is in the future. The grid of an `Every`
+    stays as it was."""
+    if not isinstance(schedule, Every):
+        return in_utc(now)
+    steps = -((in_utc(now) - in_utc(later)) // schedule.interval)
+    return in_utc(later) - steps * schedule.interval
+
+
+def first_tick(schedule: Schedule, now: datetime) -> datetime:
+    """The first tick of a schedule that never ran: at once for `Every`, the next matching time for `Cron`."""
+    return in_utc(now) if isinstance(schedule, Every) else schedule.next_after(now)
+
+
+def jittered(tick: datetime, jitter_s: float, key: str) -> datetime:
+    """Moves `tick` into [tick, tick + jitter_s), by an offset that `key` and `tick` alone decide."""
+    instant = in_utc(tick)
+    span = int(jitter_s * 1_000_000)
+    if span < 1:
+        return instant
+    seed = f"{instant.isoformat()} {key}".encode(errors="surrogatepass")
+    return instant + timedelta(microseconds=int.from_bytes(blake2b(seed, digest_size=16).digest()) % span)
