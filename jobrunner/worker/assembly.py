@@ -29,7 +29,7 @@ from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.gates import Gates, gate_of
-from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
+from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
@@ -55,6 +55,7 @@ from jobrunner.worker.settings import WorkerSettings
 from jobrunner.worker.shards import ServedShards, served_shards
 from jobrunner.worker.slices import SliceLoop
 from jobrunner.worker.slot_monitor import SlotMonitor
+from jobrunner.worker.worker_state import RunUntil, WorkerState
 
 if TYPE_CHECKING:
     from jobrunner.worker.run.coroutines import CoroutineExecutor

@@ -9,8 +9,8 @@ from jobrunner.errors import JobrunnerError, ServerError, WorkerBroken
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Failed, Outcome, Released
 from jobrunner.worker.assembly import WorkerParts
-from jobrunner.worker.heartbeat import RunUntil, WorkerState
 from jobrunner.worker.report.report_calls import report_calls
+from jobrunner.worker.worker_state import RunUntil, WorkerState
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5

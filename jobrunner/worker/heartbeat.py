@@ -1,20 +1,16 @@
 """Heartbeats: the record of this worker in the list of workers, the periodic jobs it knows, and the commands that come
-back, with the state of the worker that they change."""
+back."""
 
-import os
-import re
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import chain, islice
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from jobrunner.attempt import Attempt, new_mark
+from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import events
@@ -26,129 +22,22 @@ from jobrunner.broker.resp import Arg
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
 from jobrunner.jobs.declared_queues import publishing
 from jobrunner.jobs.registry import JobDefinition, all_jobs
 from jobrunner.logs import SafeLogger
-from jobrunner.loop import Signal
-from jobrunner.settings import MOST_RELEASE, check_release, file_settings
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.recycling import resident_bytes
 from jobrunner.worker.shards import ServedShards
+from jobrunner.worker.worker_state import WorkerState
 
-_STOP_NOW = 2
 _MOST_RUNNING = 50
 """Attempts that are listed; their total is a field of its own."""
 _LONGEST_NAMES = 4096
-RELEASE_VARIABLES = (
-    "SENTRY_RELEASE", "GIT_COMMIT", "HEROKU_BUILD_COMMIT", "HEROKU_SLUG_COMMIT", "SOURCE_VERSION", "RENDER_GIT_COMMIT",
-    "RAILWAY_GIT_COMMIT_SHA", "KOYEB_GIT_SHA", "GAE_VERSION", "K_REVISION", "CI_COMMIT_SHA", "GITHUB_SHA",
-)  # fmt: skip
-"""Variables in which hosts and build services name the deployed version; the first that is set counts."""
 _log = SafeLogger("jobrunner.worker")
-
-
-def new_worker_id() -> str:
-    """host.pid.mark, of the characters that names may have; the mark is random."""
-    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60] or "host"
-    return f"{host}.{os.getpid()}.{new_mark()}"
-
-
-def configured_release() -> str:
-    """The release of this process where no option names one: JOBRUNNER_RELEASE, then the file, then the first variable
-    of the host or the build; "" when there is none. Raises InvalidOption.
-
-    The host's variables were not set for this package: one with an odd value is cleaned, and never stops a worker.
-    """
-    if release := os.environ.get("JOBRUNNER_RELEASE", ""):
-        check_release(release, "JOBRUNNER_RELEASE")
-        return release
-    if (stored := file_settings().release) is not None:
-        return stored
-    for name in RELEASE_VARIABLES:
-        if found := os.environ.get(name, "").strip():
-            release = "".join(one if one.isprintable() else "?" for one in found)[:MOST_RELEASE].strip()
-            if release != found:
-                _log.warning("the release was shortened or cleaned", variable=name, release=release)
-            return release
-    return ""
-
-
-class RunUntil(Enum):
-    """When `Worker.run` returns without being asked to stop."""
-
-    STOPPED = "never"
-    EMPTY = "nothing is waiting or pending"
-    DRAINED = "nothing is scheduled either"
-
-
-class WorkerState:
-    """The stage of a worker and the requests to it. Any thread changes it; `wait` returns after a change."""
-
-    def __init__(self) -> None:
-        self.until = RunUntil.STOPPED
-        self.is_working = False
-        self.has_begun = False
-        """Whether it ever worked. Its parts, its id and its requests to stop are those of one run."""
-        self.waits_for = ""
-        """Why a worker that starts waits for its server; '' when it does not."""
-        self.is_quiet = False
-        """Whether an operator told it to take no new tasks."""
-        self.gate = ""
-        """Why a gate keeps it from taking tasks; '' while all are open."""
-        self.is_stopping = False
-        """Whether the worker stops or is to: by a request, a command of the dashboard, or itself."""
-        self.stops_asked = 0
-        """Requests of the program, a signal among them. A stop that began otherwise is none: the first signal after it
-        takes no time from running tasks."""
-        self.refused: NewerFormat | OlderFormat | None = None
-        """The server's answer to a version that must leave the prefix."""
-        self.broken: WorkerBroken | None = None
-        """The loss for which `run` ends."""
-        self._changed = Signal()
-
-    @property
-    def must_stop_now(self) -> bool:
-        """Whether a second request to stop came: running tasks get no more time."""
-        return self.stops_asked >= _STOP_NOW
-
-    def ask_to_stop(self) -> None:
-        """A graceful stop; a second call asks to stop at once. Safe in a signal handler and in any thread."""
-        self.stops_asked += 1
-        self.stop_gracefully()
-
-    def stop_gracefully(self) -> None:
-        """The worker is to stop, for a reason of its own or by a command of the dashboard."""
-        self.is_stopping = True
-        self._changed.set()
-
-    def stop_now(self) -> None:
-        """Running tasks get no more time."""
-        self.stops_asked = max(self.stops_asked, _STOP_NOW)
-        self.stop_gracefully()
-
-    def begin_work(self) -> None:
-        """The worker works from now on."""
-        self.is_working = self.has_begun = True
-
-    def begin_stop(self) -> None:
-        """The worker stops; where nothing has led to that, the program asked for it."""
-        self.is_working = False
-        if not self.is_stopping:
-            self.ask_to_stop()
-
-    def refuse(self, error: NewerFormat | OlderFormat) -> None:
-        """This version may not go on here."""
-        self.refused = error
-        self._changed.set()
-
-    def wait(self, timeout_s: float) -> None:
-        """Waits until the state changes, at most `timeout_s`."""
-        self._changed.wait(timeout_s)
 
 
 class Commands:

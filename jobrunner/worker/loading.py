@@ -14,7 +14,7 @@ from jobrunner.client.client import Client, endpoint_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.heartbeat import WorkerState
+from jobrunner.worker.worker_state import WorkerState
 
 _PAUSE_S = 0.5
 _log = SafeLogger("jobrunner.worker")

@@ -28,7 +28,6 @@ from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import hide_in_errors
 from jobrunner.worker.assembly import Assembly, LeaseGuard, WorkerParts
 from jobrunner.worker.drain import EmptyQueues, Shutdown
-from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.loading import once_loaded
 from jobrunner.worker.process_guard import Canary
@@ -45,6 +44,7 @@ from jobrunner.worker.queues import (
 )
 from jobrunner.worker.recycling import Recycling
 from jobrunner.worker.settings import WorkerOptions, WorkerSettings
+from jobrunner.worker.worker_state import RunUntil, WorkerState, configured_release, new_worker_id
 
 _DRIVERS_PAUSE_S = 0.2
 _PAUSE_S = 1.0

@@ -22,8 +22,8 @@ from jobrunner.settings import (
     file_settings,
     working_folder,
 )
-from jobrunner.worker.heartbeat import RELEASE_VARIABLES, configured_release
 from jobrunner.worker.settings import WorkerOptions, WorkerSettings
+from jobrunner.worker.worker_state import RELEASE_VARIABLES, configured_release
 
 
 @pytest.fixture
