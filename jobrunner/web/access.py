@@ -20,7 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobrunner.client.client import Client
 from jobrunner.inspector import audit
-from jobrunner.web.auth import Auth, Identity, Network, Role, address_of, is_secure, read_cookie, set_cookie, site_of
+from jobrunner.web.addresses import Network, address_of, site_of
+from jobrunner.web.auth import Auth, Identity, Role
+from jobrunner.web.cookies import is_secure, read_cookie, set_cookie
 from jobrunner.web.credentials import Basic, LoginAuth
 from jobrunner.web.errors import NOTED, NotAllowed, NotIdentified
 from jobrunner.web.sessions_and_login_throttle import LASTS_S, LoginThrottle, Session, Sessions

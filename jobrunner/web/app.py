@@ -26,7 +26,8 @@ from jobrunner.formatting import describe, install_command
 from jobrunner.inspector.snapshot import latency_ms
 from jobrunner.option_names import checks_options
 from jobrunner.web.access import SecurityHeaders
-from jobrunner.web.auth import AskedOf, Auth, Identity, Role, TrustedProxy, networks
+from jobrunner.web.addresses import networks
+from jobrunner.web.auth import AskedOf, Auth, Identity, Role, TrustedProxy
 from jobrunner.web.credentials import LoginAuth
 from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.errors import NotThere, Refused

@@ -1,4 +1,4 @@
-"""Identities of requests: the address of the client, its cookies, and the user and role by authentication method.
+"""Identities of requests: the user and role by authentication method.
 
 An `auth` maps a request to an `Identity`, or to None when it does not recognise the user: `Token` and `Basic`
 (credentials.py), `LoginLinks` (links that work once, the default of `jobrunner dashboard`; login.py), and those of this
@@ -8,26 +8,22 @@ on this machine in as an admin; `AskedOf` is a function of the application that 
 Any client can write headers, so only those of a trusted proxy count.
 """
 
-import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from inspect import iscoroutinefunction, signature
 from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
-from starlette.responses import Response
 
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
+from jobrunner.web.addresses import host_name, is_among, is_loopback, networks
 
 LONGEST_NAME = 200
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """The name of a header (RFC 9110, section 5.6.2)."""
-_ONE_CUSTOMER = 64
-"""Bits of an IPv6 address that differ between sites; the others are one machine's to choose."""
 
 
 class Role(IntEnum):
@@ -96,7 +92,7 @@ class Loopback:
         passed_on = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
         if passed_on or request.client is None or not is_loopback(request.client.host):
             return None
-        return Identity(name="local", role=Role.ADMIN) if is_loopback(_host_name(request)) else None
+        return Identity(name="local", role=Role.ADMIN) if is_loopback(host_name(request)) else None
 
     def signing_key(self) -> bytes:
         """Empty."""
@@ -189,123 +185,3 @@ def _takes_one(function: Callable[..., object]) -> bool:
     except ValueError:  # one in C that does not tell
         return True
     return True
-
-
-def networks(given: Iterable[str]) -> tuple[Network, ...]:
-    """Addresses and networks (10.0.0.0/8) of trusted proxies. Raises InvalidOption."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InvalidOption(f"trusted proxies {describe(given)}: give a list of IP addresses or networks")
-    try:
-        return tuple(ipaddress.ip_network(str(address), strict=False) for address in given)
-    except ValueError as error:
-        raise InvalidOption(f"trusted proxy: {error}; give IP addresses or networks") from error
-
-
-def is_among(host: str, trusted: Collection[Network]) -> bool:
-    """Whether the address is in one of the networks."""
-    address = _address(host)
-    return address is not None and any(address in network for network in trusted)
-
-
-def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
-    """The peer's address, or, if the peer is a trusted proxy, the last untrusted address in X-Forwarded-For."""
-    peer = request.client.host if request.client else ""
-    if not is_among(peer, trusted):
-        return peer
-    said = [part for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
-    for part in reversed(said):
-        host = _without_port(part.strip())
-        if _address(host) is None:
-            return peer
-        if not is_among(host, trusted):
-            return host
-    return peer
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is a loopback address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def site_of(host: str) -> str:
-    """The unit that limits count by: the /64 of an IPv6 address, and one for all loopback addresses, because a client
-    that has one of them has all."""
-    address = _address(host)
-    if address is not None and address.is_loopback:
-        return "loopback"
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((address, _ONE_CUSTOMER), strict=False))
-    return host if address is None else str(address)
-
-
-def is_secure(request: HTTPConnection) -> bool:
-    """Whether the browser uses https, with this server or with a proxy that says so."""
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
-
-
-def read_cookie(request: HTTPConnection, name: str) -> str:
-    """The value that the browser sent; empty without one."""
-    return request.cookies.get(_full_name(request, name), "")
-
-
-def set_cookie(
-    request: HTTPConnection, response: Response, name: str, value: str, lasts_s: int | None, *, strict: bool = False
-) -> None:
-    """Sets a cookie that scripts cannot read."""
-    response.set_cookie(
-        _full_name(request, name),
-        value,
-        max_age=lasts_s,
-        path=_path(request),
-        httponly=True,
-        samesite="strict" if strict else "lax",
-        secure=is_secure(request),
-    )
-
-
-def delete_cookie(request: HTTPConnection, response: Response, name: str) -> None:
-    """Deletes a cookie in the browser."""
-    response.delete_cookie(
-        _full_name(request, name), path=_path(request), secure=is_secure(request), httponly=True, samesite="lax"
-    )
-
-
-def _full_name(request: HTTPConnection, name: str) -> str:
-    # Over https a name begins with __Host- (or __Secure- below a path). A browser takes such a cookie only over https,
-    # and __Host- only from this very host, so a neighbouring subdomain or a plain http page cannot plant one. (RFC
-    # 6265bis, section 4.1.3.)
-    if not is_secure(request):
-        return name
-    return f"__Host-{name}" if _path(request) == "/" else f"__Secure-{name}"
-
-
-def _path(request: HTTPConnection) -> str:
-    return request.scope.get("root_path", "") or "/"
-
-
-def _host_name(request: HTTPConnection) -> str:
-    host = request.headers.get("host", "")
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
-
-
-def _without_port(said: str) -> str:
-    """1.2.3.4 of `1.2.3.4:5678`, as load balancers of Azure write it, and ::1 of `[::1]:5678` or `[::1]`."""
-    if said.startswith("["):
-        return said[1:].partition("]")[0]
-    return said.partition(":")[0] if said.count(":") == 1 else said
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address

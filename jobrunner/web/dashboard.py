@@ -28,7 +28,9 @@ from jobrunner.web.access import (
     new_browser,
     nonce_of,
 )
-from jobrunner.web.auth import Auth, Identity, Network, Role, delete_cookie, read_cookie, set_cookie
+from jobrunner.web.addresses import Network
+from jobrunner.web.auth import Auth, Identity, Role
+from jobrunner.web.cookies import delete_cookie, read_cookie, set_cookie
 from jobrunner.web.errors import NOTED, NotAllowed, Refused, TooMany, explained
 from jobrunner.web.live import AlertThresholds, LiveUpdates
 from jobrunner.web.operations import Operations

@@ -24,7 +24,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobrunner.errors import InvalidOption
 from jobrunner.web.access import TOKEN_FIELD, TOKEN_HEADER, check_meant
-from jobrunner.web.auth import Identity, Role, delete_cookie
+from jobrunner.web.auth import Identity, Role
+from jobrunner.web.cookies import delete_cookie
 from jobrunner.web.credentials import LoginAuth
 from jobrunner.web.dashboard import Dashboard, local_path
 from jobrunner.web.errors import NotAllowed, NotThere, TooMany

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
+from jobrunner.web.addresses import site_of
 from jobrunner.web.app import create_app
-from jobrunner.web.auth import site_of
 from jobrunner.web.live import LiveUpdates
 from jobrunner.web.settings import DashboardSettings
 

@@ -30,7 +30,9 @@ from jobrunner.broker.call import command, text_fields
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.inspector import audit
-from jobrunner.web.auth import Identity, Network, address_of, read_cookie, set_cookie, site_of
+from jobrunner.web.addresses import Network, address_of, site_of
+from jobrunner.web.auth import Identity
+from jobrunner.web.cookies import read_cookie, set_cookie
 from jobrunner.web.errors import NOTED, TooMany
 
 LASTS_S = 12 * 3600

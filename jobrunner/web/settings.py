@@ -8,7 +8,8 @@ from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import check_whole, file_settings
-from jobrunner.web.auth import Auth, Loopback, Role, TrustedProxy, networks, role_named
+from jobrunner.web.addresses import networks
+from jobrunner.web.auth import Auth, Loopback, Role, TrustedProxy, role_named
 from jobrunner.web.credentials import Basic, Token, check_secret
 from jobrunner.web.live import AlertThresholds
 from jobrunner.web.login import LoginLinks

@@ -13,8 +13,9 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.inspector import audit as notes_module
 from jobrunner.web.access import BROWSER_COOKIE
+from jobrunner.web.addresses import site_of
 from jobrunner.web.app import create_app
-from jobrunner.web.auth import Identity, Loopback, Role, TrustedProxy, site_of
+from jobrunner.web.auth import Identity, Loopback, Role, TrustedProxy
 from jobrunner.web.credentials import Basic, Token
 from jobrunner.web.sessions_and_login_throttle import MOST
 from tests.unit.web.conftest import Browser

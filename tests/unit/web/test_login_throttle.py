@@ -10,7 +10,8 @@ import redis
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
-from jobrunner.web.auth import Role, address_of, networks, site_of
+from jobrunner.web.addresses import address_of, networks, site_of
+from jobrunner.web.auth import Role
 from jobrunner.web.credentials import Basic, Token
 from jobrunner.web.sessions_and_login_throttle import MOST, MOST_OF_ADDRESS, WAIT_S
 from jobrunner.web.settings import settle
