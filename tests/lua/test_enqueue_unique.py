@@ -379,7 +379,8 @@ def test_a_damaged_lock_or_holder_locks_nothing(mail, add):
 
 
 def test_what_is_replaced_keeps_no_options_of_the_old_one(mail, add):
-    options = {"headers": b"{}", "encoding": "json", "max_attempts": 3, "expires_in_ms": 99}
+    options = {"headers": b"{}", "encoding": "json", "max_attempts": 3, "max_stalled": 2, "keepalive_ms": 9, "key": "k"}
+    options |= {"expires_in_ms": 99}
     add("a", **options)
     assert mail.hash("a").keys() >= options.keys()
     assert add("b", on_clash="replace") == ("replaced", "a")
@@ -388,6 +389,15 @@ def test_what_is_replaced_keeps_no_options_of_the_old_one(mail, add):
     assert mail.hash("a").keys() >= options.keys()
     add("d", on_clash="reschedule")
     assert options.keys() - mail.hash("a").keys() == {"expires_in_ms"}
+
+
+def test_what_is_replaced_leaves_the_partition_of_the_old_one(mail, add):
+    mail.configure(key_inflight=1)
+    mail.lease("busy", key="k")
+    add("a", key="k")
+    assert mail.reserve(9) == []
+    assert add("b", on_clash="replace") == ("replaced", "a")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["a"], "the partition has as many leases as it may have"
 
 
 def test_its_note_has_the_name_of_the_call_and_lasts_for_ten_seconds(mail, add):

@@ -31,7 +31,7 @@ local function take_lock(id)
   local ends = math.max(when, now) + ttl_ms
   redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
 end
-local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts'}  -- the new one may have none
+local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts', 'max_stalled', 'keepalive_ms', 'key'}  -- it may have none
 local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
 -- Puts the holder, which has not begun, where the new task would have gone. Its time to start begins anew, and is
