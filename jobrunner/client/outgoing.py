@@ -6,6 +6,7 @@ id of the user's own.
 
 import itertools
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
@@ -115,7 +116,7 @@ def new_token() -> str:
 
 
 _REMEMBERED = 1000
-_unknown: dict[tuple[str, str], str] = {}
+_unknown: OrderedDict[tuple[str, str], str] = OrderedDict()
 
 
 def sending_of(queue: str, task_id: str) -> str:
@@ -132,4 +133,4 @@ def remember_unknown(tasks: Iterable[Task]) -> None:
         if task.sending:
             _unknown[whole_queue(task.queue), task.id] = task.sending
     while len(_unknown) > _REMEMBERED:
-        _unknown.pop(next(iter(_unknown)), None)
+        _unknown.popitem(last=False)  # at once: while it looked for the oldest, another thread might add one

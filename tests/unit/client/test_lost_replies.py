@@ -1,6 +1,7 @@
 """The reply to an enqueue is lost, and consumers are done before it is sent again: each task is handed out once."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from jobrunner.errors import (
 )
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
+from jobrunner.task import Task
 from tests.reliability.proxy import Proxy
 from tests.support.server import topology_name
 from tests.unit.client.conftest import Awaited
@@ -525,6 +527,26 @@ def test_a_job_that_is_committed_by_hand_is_known_as_long_as_its_enqueue_may_be_
         assert 50_000 < raw.pttl(key) <= 60_000
     finally:
         forget("mend")
+
+
+def test_threads_whose_outcomes_are_unknown_forget_the_oldest_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The caller got RuntimeError in place of OutcomeUnknown."""
+
+    class Shared(OrderedDict[tuple[str, str], str]):
+        """Another thread adds one whenever this one begins to look."""
+
+        def __iter__(self) -> Iterator[tuple[str, str]]:
+            first = super().__iter__()
+            self["q", f"of another thread {len(self)}"] = "sending"
+            return first
+
+    unknown = Shared({("q", f"{number}"): "sending" for number in range(outgoing._REMEMBERED)})
+    monkeypatch.setattr(outgoing, "_unknown", unknown)
+    outgoing.remember_unknown([Task(id="last", queue="q", payload=b"", sending="its own")])
+    assert outgoing.sending_of("q", "last") == "its own"
+    assert outgoing.sending_of("q", "0") != "sending"
 
 
 @pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
