@@ -55,7 +55,8 @@ class VirtualTime:
         """Begins a run: its clock counts, and names of calls and ids begin anew."""
         self.world = world
         process = f"{seed % 2**48:012x}"
-        task._ids._process, task._ids._counter = process, itertools.count(int(STARTED_MS) << 16)
+        task._ids._process, task._ids._floor = process, int(STARTED_MS) << 16
+        task._ids._counter = itertools.count(task._ids._floor)
         outgoing._source._process, outgoing._source._count = process, itertools.count(1)
         outgoing._unknown.clear()
         self._names = itertools.count(1)
