@@ -226,10 +226,13 @@ def running_on(port: int) -> RunningDashboard:
 
 
 def _folder() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime, "jobrunner")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "jobrunner")
+    """The folder of this user for it. Raises OSError when the user has no home."""
+    if named := os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_STATE_HOME"):
+        return Path(named, "jobrunner")
+    try:
+        return Path.home() / ".local" / "state" / "jobrunner"
+    except RuntimeError as error:  # an id that the image of a container does not know, and no HOME
+        raise FileNotFoundError(str(error)) from error
 
 
 def _facts_of(folder: Path, port: int) -> Path:

@@ -1,5 +1,6 @@
 """The dashboard without configuration: its link lets in one browser, and is the only way in."""
 
+import pwd
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Identity, Role
-from jobrunner.web.login import LoginLinks
+from jobrunner.web.login import LoginLinks, left_for_owner, running_on
 from jobrunner.web.sessions_and_login_throttle import MOST
 from tests.unit.web.conftest import Browser
 
@@ -25,6 +26,21 @@ def links() -> LoginLinks:
 
 def link(links: LoginLinks) -> str:
     return f"/login?token={links.new_token()}"
+
+
+def test_a_dashboard_of_a_user_without_a_home_leaves_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container with a user that its image does not know; it did not start."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with left_for_owner(8787, "http://127.0.0.1:8787", "owner", "link") as left:
+        assert left is None
+    with pytest.raises(InvalidOption, match="runs no dashboard with login links on port 8787"):
+        running_on(8787)
 
 
 @pytest.mark.parametrize(
