@@ -16,7 +16,9 @@ from typing import Any, NoReturn
 from urllib.parse import quote
 
 from jobrunner.client.client import Client, endpoint_of
+from jobrunner.errors import UsageError
 from jobrunner.logs import SafeLogger
+from jobrunner.settings import working_folder
 from jobrunner.worker.process_guard import answer_signals, ignore_signals, watch_descriptor
 
 SERVES = "serves"
@@ -127,12 +129,17 @@ def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object
 
 def folder_of_start() -> Path:
     """The working folder, under the name that a shell gave it. Behind a symbolic link, as to the current release, a
-    restart then finds the release of that time. To be called as the process starts."""
-    named = Path(os.environ.get("PWD", ""))
+    restart then finds the release of that time. To be called as the process starts. Raises UsageError."""
+    here, named = working_folder(), Path(os.environ.get("PWD", ""))
+    if here is None:
+        raise UsageError(
+            "the working directory was deleted, so the modules of jobs cannot be found; run this in the folder of the "
+            "project"
+        )
     with suppress(OSError):
-        if named.is_absolute() and named.samefile(Path.cwd()):
+        if named.is_absolute() and named.samefile(here):
             return named
-    return Path.cwd()
+    return here
 
 
 class Restart:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.cli.signals import folder_of_start
+from jobrunner.errors import UsageError
+
 ROOT = Path(__file__).parents[3]
 SWALLOWED = """
 import os, signal, sys, threading, weakref
@@ -61,6 +64,15 @@ def test_ctrl_c_while_the_modules_of_the_command_are_imported_prints_no_tracebac
     )  # fmt: skip
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_a_worker_that_starts_in_a_deleted_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that begins anew after its release was deleted."""
+    (folder := tmp_path / "release").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(UsageError, match="the working directory was deleted, so the modules of jobs cannot be found"):
+        folder_of_start()
 
 
 BEGINS_ANEW = """
