@@ -143,7 +143,7 @@ class Shutdown:
 
     def _release_rest(self) -> None:
         tasks = self._tasks
-        unreported = self._parts.fetcher.reporting.tokens | tasks.finished.tokens  # they ended, and must not run again
+        unreported = self._parts.fetcher.reporting.tokens  # they ended, and must not run again
         rest = [attempt for attempt in tasks.leases.attempts() if attempt.token not in unreported]
         tasks.leases.drop(rest)
         reports = report_calls(tasks.keys, [(attempt, self._last_outcome(attempt)) for attempt in rest])

@@ -148,6 +148,8 @@ class Reporting:
         self._unanswered: set[str] = set()
         """Tokens of attempts whose report was sent, and may have been made, as no answer came."""
         self.backpressure = Backpressure(parts.rotation)
+        self._collected: list[Report] = []
+        """Those of this turn until they are `pending`: what is reported of some may be a question to the server."""
         self.pending: list[Report] = []
         """Those of the next exchange."""
         self.ended: list[Attempt] = []
@@ -159,13 +161,15 @@ class Reporting:
 
     @property
     def tokens(self) -> set[str]:
-        """Of attempts that ended and are not yet reported, but for those that wait for capacity: a worker that ends
-        hands these back."""
-        return {*self._undelivered.tokens(), *(attempt.token for attempt, _ in self.pending)}
+        """Of attempts that ended and are not yet reported, but for those that wait for capacity or are handed back: a
+        worker that ends hands these back. Any thread may ask: reports pass in this order, so none is missed."""
+        reports = [*self._parts.finished.copy(), *self._collected, *self.pending]
+        ended = {attempt.token for attempt, outcome in reports if type(outcome) is not Released}
+        return {*ended, *self._undelivered.tokens()}
 
     def collect(self) -> bool:
         """Takes in what the executor finished; returns whether that was anything."""
-        reports = self._parts.finished.drain()
+        reports = self._collected = self._parts.finished.drain()
         self.ended = [attempt for attempt, _ in reports]
         if not reports:
             self._parts.prefetch.gave(0)
@@ -196,6 +200,7 @@ class Reporting:
         if self._encryption is not None:
             reports = [(attempt, self._encrypted(attempt, outcome)) for attempt, outcome in reports]
         self.pending += reports
+        self._collected = []
         self._parts.prefetch.gave(count - released, released)
         self.finished_total += count - released
         return True

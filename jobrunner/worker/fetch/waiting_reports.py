@@ -155,8 +155,8 @@ class UndeliveredReports:
         self.is_on = bool(self._queues)
 
     def tokens(self) -> Iterable[str]:
-        """Of the attempts whose reports wait."""
-        return (attempt.token for queue in self._queues.values() for attempt, _ in queue.reports)
+        """Of the attempts whose reports wait. Any thread may ask."""
+        return (attempt.token for queue in list(self._queues.values()) for attempt, _ in queue.reports)
 
     def until_next(self) -> float:
         """Seconds until a report is to be tried again."""

@@ -7,7 +7,7 @@ threads.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from itertools import count
@@ -75,10 +75,9 @@ class FinishedAttempts:
         except IndexError:
             return reports
 
-    @property
-    def tokens(self) -> set[str]:
-        """The attempts whose outcomes were not drained yet."""
-        return {attempt.token for attempt, _ in self._reports.copy()}
+    def copy(self) -> Sequence[Report]:
+        """The outcomes that were not drained yet. Any thread may ask."""
+        return self._reports.copy()
 
     def __len__(self) -> int:
         return len(self._reports)

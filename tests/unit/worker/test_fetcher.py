@@ -30,12 +30,15 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
+from jobrunner.worker.fetch.waiting_reports import UndeliveredReports
 from jobrunner.worker.report import stats
 from jobrunner.worker.report.attempt_log import AttemptLog
-from jobrunner.worker.report.reported_outcome import UnknownJobs
+from jobrunner.worker.report.report_calls import Report
+from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import CannotStartError, FinishedAttempts
 from tests.support.stopped_clock import stopped
+from tests.unit.worker.attempts import attempt_at
 
 USUAL_KEEPALIVE = 3
 """Where the reply to a reserve has the length of its leases."""
@@ -402,6 +405,59 @@ def test_reports_that_are_refused_for_ever_are_given_up(broker: Broker, keys: Ke
     way.losing = False
     bench.step()
     assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+
+
+@pytest.fixture
+def good_and_bad(bench: Bench, client: Client) -> set[str]:
+    """Tokens of an attempt that has succeeded and one that has failed, neither reported; a third is handed back."""
+    push(client, 3)
+    good, bad, back = bench.begun()
+    bench.finished.add(good, Succeeded())
+    bench.finished.add(bad, Failed("no"))
+    bench.finished.add(back, Released())
+    return {good.token, bad.token}
+
+
+def test_attempts_that_ended_are_known_while_the_server_is_asked_how_to_report_one(
+    bench: Bench, good_and_bad: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that stopped in that moment handed the others back as if they had not ended, and they ran again."""
+    known: list[set[str]] = []
+    ask = QueueBackoffs.reported
+
+    def asked(backoffs: QueueBackoffs, attempt: Attempt, outcome: Failed) -> Failed:
+        known.append(bench.fetcher.reporting.tokens)
+        return ask(backoffs, attempt, outcome)
+
+    monkeypatch.setattr(QueueBackoffs, "reported", asked)
+    bench.step()
+
+    assert known == [good_and_bad]
+    assert bench.fetcher.reporting.tokens == set()
+
+
+def test_attempts_that_ended_are_known_when_the_fetch_loop_takes_them_in_meanwhile(
+    bench: Bench, good_and_bad: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = FinishedAttempts.copy
+
+    def moving_on(finished: FinishedAttempts) -> Sequence[Report]:
+        reports = copy(finished)
+        bench.fetcher.reporting.collect()
+        return reports
+
+    monkeypatch.setattr(FinishedAttempts, "copy", moving_on)
+
+    assert bench.fetcher.reporting.tokens == good_and_bad
+
+
+def test_undelivered_reports_can_be_listed_while_more_are_kept() -> None:
+    undelivered = UndeliveredReports()
+    undelivered.keep([(attempt_at("t", queue="a"), Succeeded())], ServerUnavailable("away"))
+    tokens = undelivered.tokens()
+    undelivered.keep([(attempt_at("t", queue="b"), Succeeded())], ServerUnavailable("away"))
+
+    assert len(list(tokens)) == 1
 
 
 class HalfAway(Unreachable):
