@@ -1,6 +1,8 @@
 """Which shards of its queues a worker serves (docs/queues.md, partitions)."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -25,6 +27,8 @@ class ServedShards:
         self._keys = keys
         self._weights = dict(weights)
         self._counts = dict(zip(weights, counts, strict=True))
+        self._next = deque(weights)
+        self._asked: list[str] = []
         self.has_changed = False
         self.on_change: Callable[[], object] = lambda: None
         """Called when there is something for the fetch loop to take over."""
@@ -47,12 +51,14 @@ class ServedShards:
         return {queue: counts.served for queue, counts in self._counts.items() if counts.is_limited}
 
     def asking(self) -> list[Call[ShardCounts]]:
-        """Calls that ask for the shards of the first hundred queues."""
-        return [shard_counts(self._keys.queue(queue)) for queue in list(self._weights)[:_MOST_ASKED]]
+        """Calls that ask for the shards of a hundred queues at most, the next time of the next hundred."""
+        self._asked = list(islice(self._next, _MOST_ASKED))
+        self._next.rotate(-len(self._asked))
+        return [shard_counts(self._keys.queue(queue)) for queue in self._asked]
 
     def take(self, replies: Sequence[ShardCounts]) -> None:
-        """Takes in the replies. A queue never has fewer shards to serve."""
-        for queue, found in zip(self._weights, replies, strict=False):
+        """Takes in the replies to the calls that were made last. A queue never has fewer shards to serve."""
+        for queue, found in zip(self._asked, replies, strict=False):
             known = self._counts[queue]
             if found.served > known.served:
                 _log.info("a queue has more partitions: serving them", queue=queue, partitions=found.partitions)
