@@ -24,8 +24,8 @@ _log = SafeLogger("jobrunner.drivers")
 class BatchDrivers:
     """The drivers of these queues, created when they are started. A driver that fails to start stops the others.
 
-    One thread starts and stops them; another one starts those of partitions that are added meanwhile. `seen` is called
-    with each queue and the end of each of its batches.
+    Threads may start and stop them at the same time, and start those of partitions that are added. Invariant: a driver
+    that was started is stopped. `seen` is called with each queue and the end of each of its batches.
     """
 
     def __init__(self, client: Client, queues: Iterable[str], seen: Callable[[str, BatchEnd], None]) -> None:
@@ -34,7 +34,11 @@ class BatchDrivers:
         self.queues = [queue for queue in queues if driver_of(queue) is not None]
         self._running: dict[str, Driver] = {}
         self._lock = threading.Lock()
+        self._starting = threading.RLock()  # a signal handler may stop the worker in the thread that starts it
+        """Held while a driver starts, for seconds: a stop waits for that, a command to rest does not."""
         self._takes_more = self._is_quiet = False
+        self.stopping = threading.Event()
+        """Set when a stop is requested: no more of them are started."""
         self.shards = ServedShards(keys_of(client), dict.fromkeys(self.queues, 1), [WITHOUT] * len(self.queues))
         """A batch is filled from one slot, so every shard has a driver of its own."""
 
@@ -52,44 +56,57 @@ class BatchDrivers:
         self.shards.on_change = self._serve_more
 
     def start(self) -> None:
-        """Starts them one by one. Raises what a driver raises."""
+        """Starts them one by one, until a stop is requested. Raises what a driver raises."""
         for shard in self.shards.weights:
             self._start(shard)
+            if self.stopping.is_set():
+                return
             if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
                 align_queue(self._client, shard)  # the first driver wrote what its station declares
         self._takes_more = True
         self._serve_more()  # those that were added by now
 
     def _start(self, shard: str) -> None:
-        make = driver_of(shard)
-        assert make is not None, "a driver was forgotten while its worker started"
-        driver = make(self._client, partial(self._seen, whole_queue(shard)))
-        if self._is_quiet:
-            driver.be_quiet(True)
-        driver.start()
-        self._running[shard] = driver
+        """Starts the driver of a shard, unless it has one or a stop was requested."""
+        with self._starting:
+            if self.stopping.is_set() or shard in self._running:
+                return
+            make = driver_of(shard)
+            assert make is not None, "a driver was forgotten while its worker started"
+            driver = make(self._client, partial(self._seen, whole_queue(shard)))
+            if was_quiet := self._is_quiet:
+                driver.be_quiet(True)
+            driver.start()
+            with self._lock:
+                if not self.stopping.is_set():
+                    self._running[shard] = driver
+                    if self._is_quiet != was_quiet:  # the command came while it started
+                        driver.be_quiet(self._is_quiet)
+                    return
+            driver.stop(0.0)
 
     def _serve_more(self) -> None:
         self.shards.has_changed = False
+        if not self._takes_more:
+            return
         for shard in self.shards.weights:
-            with self._lock:  # one that is started meanwhile would not be stopped
-                if self._takes_more and shard not in self._running:
-                    with _logged(shard, "a partition has no driver: it is served when the worker starts again"):
-                        self._start(shard)
+            with _logged(shard, "a partition has no driver: it is served when the worker starts again"):
+                self._start(shard)
 
     def be_quiet(self, quiet: bool) -> None:
         """Lets none of them take anything new, or all of them again."""
         with self._lock:
             self._is_quiet = quiet
-            for queue, driver in list(self._running.items()):  # `start` adds to them without the lock
+            for queue, driver in self._running.items():
                 with _logged(queue, "a driver failed on a command to rest or go on"):
                     driver.be_quiet(quiet)
 
     def ask_to_stop(self) -> None:
-        """Lets none of them take anything new, and starts no more of them."""
-        with self._lock:
-            self._takes_more = False
-        for queue, driver in self._running.items():
+        """Lets none of them take anything new, and starts no more of them. Waits for one that is just starting."""
+        self.stopping.set()
+        with self._starting:
+            running = list(self._running.items())
+        for queue, driver in running:
             with _logged(queue, "a driver cannot be asked to stop"):
                 driver.ask_to_stop()
 

@@ -162,6 +162,8 @@ class Worker:
         except BaseException:
             self.stop(grace=0)
             raise
+        if not self._state.is_working:  # stopped by another thread while its drivers started
+            return
         log_declared()
         _log.info("worker started", worker=self.id, queues=parts.queues, concurrency=self.settings.concurrency,
                   executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip

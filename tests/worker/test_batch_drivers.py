@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class ByTens:
 
     def __init__(self, client: Client, seen: Any, queue: str = BATCHES) -> None:
         self.seen = seen
+        self.name = queue
         self._queue = client.queue(queue)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work)
@@ -390,6 +392,65 @@ def test_a_driver_of_an_added_partition_rests_with_the_others_and_is_stopped_wit
     drivers.shards.on_change()
     assert len(made) == started, "none is started any more"
     forget_station(BATCHES)
+
+
+@pytest.fixture
+def starting(current: Client) -> Iterator[Callable[[Callable[[], None]], dict[str, ByTens]]]:
+    """starting(meanwhile): makes drivers of three queues, of which the second one calls that while it starts; returns
+    those that were started, by queue."""
+    queues = ["driven/1", "driven/2", "driven/3"]
+
+    def declare(meanwhile: Callable[[], None]) -> dict[str, ByTens]:
+        begun: dict[str, ByTens] = {}
+
+        class Begun(ByTens):
+            def start(self) -> None:
+                begun[self.name] = self
+                if self.name == queues[1]:
+                    meanwhile()
+                super().start()
+
+        def make(queue: str, client: Client, seen: Any) -> ByTens:
+            return Begun(client, seen, queue)
+
+        for queue in queues:
+            register_driver(queue, partial(make, queue), origin="test:driver")
+        return begun
+
+    yield declare
+    for queue in queues:
+        forget_station(queue)
+
+
+@pytest.mark.parametrize("by", ["another thread", "a signal handler"])
+def test_a_stop_while_drivers_start_leaves_none_of_them_running(current: Client, starting: Any, by: str) -> None:
+    """The stop failed and left all loops running, or drivers started after it and nobody stopped them."""
+    stopping = threading.Thread(target=lambda: worker.stop(grace=30))
+
+    def stop() -> None:
+        if by == "a signal handler":
+            worker.stop(grace=30)
+            return
+        stopping.start()
+        assert worker._parts.drivers.stopping.wait(30)
+
+    begun = starting(stop)
+    worker: Any = Worker(queues=["driven/1", "driven/2", "driven/3"], client=current)
+    worker.start()
+    if by == "another thread":
+        stopping.join(30)
+
+    assert {queue: driver.calls[-1] for queue, driver in begun.items()} == {"driven/1": "stop", "driven/2": "stop"}
+    assert not any(loop.is_alive for loop in worker._parts.loops)
+
+
+def test_a_driver_that_starts_while_a_worker_is_told_to_rest_takes_nothing(current: Client, starting: Any) -> None:
+    begun = starting(lambda: drivers.be_quiet(True))
+    drivers = BatchDrivers(current, ["driven/1", "driven/2", "driven/3"], lambda queue, end: None)
+    drivers.start()
+
+    assert [driver.quiet for driver in begun.values()] == [True] * 3
+    drivers.stop(monotonic() + 30)
 
 
 def test_a_partition_that_is_added_while_the_first_drivers_start_has_one(current: Client) -> None:
