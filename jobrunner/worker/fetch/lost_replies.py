@@ -46,7 +46,7 @@ class LostReplies:
     def hand_back(self) -> None:
         """Asks for the leases when that is due, and releases their tasks. One that does not answer is asked again."""
         now = monotonic()
-        due = [one for one in self._lost if one.due_at <= now]
+        due = [one for one in list(self._lost) if one.due_at <= now]  # a copy: others are noted meanwhile
         if not due:
             return
         asked = [leases.taken_in(self._keys.queue(one.queue), one.first, one.last) for one in due]
@@ -72,7 +72,7 @@ class LostReplies:
         """The pause, or less where the server is to be asked before."""
         if not self._lost:
             return pause_s
-        return min(pause_s, max(min(one.due_at for one in self._lost) - monotonic(), 0.0))
+        return min(pause_s, max(min(one.due_at for one in list(self._lost)) - monotonic(), 0.0))
 
 
 def _has_any(held: Any) -> bool:

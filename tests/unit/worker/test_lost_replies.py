@@ -186,3 +186,25 @@ def test_a_question_or_a_release_that_is_cut_off_is_sent_again_before_a_lease_of
 
 def _raise(error: Exception) -> Any:
     raise error
+
+
+def test_a_reply_that_is_lost_while_others_are_asked_for_is_noted(broker: Broker, keys: Keys) -> None:
+    """By the thread of the notifier, in the middle of a turn of the fetch loop: the turn failed."""
+    lost = LostReplies(broker, keys)
+
+    class MeetsAnother(float):
+        def __le__(self, other: float) -> bool:
+            lost.note("q", 1, FIRST)
+            return super().__le__(other)
+
+        def __lt__(self, other: float) -> bool:
+            lost.note("q", 1, FIRST)
+            return super().__lt__(other)
+
+    for _ in range(2):
+        lost.note("q", 1, FIRST)
+    for one in lost._lost:
+        one.due_at = MeetsAnother(math.inf)
+    lost.hand_back()
+    assert lost.until_next(5.0) == 0.0
+    assert len(lost._lost) > 4, "two, and one more for each question about them"
