@@ -6,6 +6,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.clock import monotonic
+from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.shards import ServedShards
 
@@ -25,12 +26,16 @@ class SliceLoop:
         shards.on_limits = self.loop.wake
 
     def step(self) -> float:
-        """Looks at those that are due; returns the seconds to the next. Raises ServerError."""
-        limited = self._shards.limited
+        """Looks at those that are due; returns the seconds to the next. Raises ServerError when all had their turn."""
+        limited, errors = self._shards.limited, ErrorsPutAside(self._broker)
         for queue, count in limited.items():
             if queue not in self._balancers:
                 self._balancers[queue] = SliceBalancer(QueueRef(self._keys, None, queue, 0))
             if self._balancers[queue].due_at <= monotonic():
-                run_operation(self._broker, self._balancers[queue].balancing(count))
+                try:
+                    run_operation(self._broker, self._balancers[queue].balancing(count))
+                except Exception as error:
+                    errors.put(error)  # to wait for a node may take longer than until this queue is due again
+        errors.raise_first()
         due_at = min((self._balancers[queue].due_at for queue in limited), default=monotonic() + _LONG_S)
         return max(due_at - monotonic(), 0.0)
