@@ -4,7 +4,8 @@ The options of a queue are those of every station that serves one, so stations o
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
@@ -15,7 +16,7 @@ from jobrunner.client.item import read_headers, read_payload
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption, ParameterError, PipelineError
 from jobrunner.etl.graph import full_name
-from jobrunner.etl.station_outcome import Drop, Link
+from jobrunner.etl.station_outcome import LARGEST_SPREAD, Drop, Link
 from jobrunner.jobs.options import JobOptions, settle
 from jobrunner.jobs.registry import StationDefinition
 from jobrunner.jobs.running_task import JobRun
@@ -232,11 +233,22 @@ class _AsyncVisit(_Visit):
     async def run(self) -> Any:
         """The outcome of the attempt."""
         try:
-            returned = self.function(self.item)
-            found = [one async for one in returned] if inspect.isasyncgen(returned) else await returned
+            returned: Any = self.function(self.item)
+            found = await _first_of(returned) if inspect.isasyncgen(returned) else await returned
             return self.link.outcome(found, self.attempt)
         except Drop as dropped:
             return self.link.outcome(dropped, self.attempt)
+
+
+async def _first_of(values: AsyncGenerator[Any, Any]) -> list[Any]:
+    """What it yields, up to one more than a fan-out may make."""
+    found: list[Any] = []
+    async with aclosing(values):
+        async for one in values:
+            found.append(one)
+            if len(found) > LARGEST_SPREAD:
+                break
+    return found
 
 
 def define_station(function: StationFunction, link: Link, settled: StationSettings) -> StationDefinition:

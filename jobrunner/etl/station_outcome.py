@@ -130,12 +130,14 @@ class Link:
                 f"station {self.queue!r} has fan_out=True and returned {type(returned).__name__}; "
                 "return a list of payloads and To(...), or yield them"
             )
-        children = [self._child(one, attempt) for one in returned]
-        if len(children) > LARGEST_SPREAD:
-            raise PipelineError(
-                f"station {self.queue!r} made {len(children)} items of one, more than {LARGEST_SPREAD}; "
-                "split in two stations, the first of which makes parts"
-            )
+        children: list[Moved] = []
+        for one in returned:  # no further: a generator may have millions, or no end
+            if len(children) == LARGEST_SPREAD:
+                raise PipelineError(
+                    f"station {self.queue!r} made more than {LARGEST_SPREAD} items of one; "
+                    "split in two stations, the first of which makes parts"
+                )
+            children.append(self._child(one, attempt))
         return FannedOut(children=tuple(children)) if children else Dropped()
 
     def _child(self, one: Any, attempt: Attempt) -> Moved:

@@ -154,7 +154,7 @@ def test_a_fan_out_may_yield_make_nothing_or_leave_the_item_as_it_is(orders: Pip
         ({"a": 1}, "returned dict; return a list"),
         (7, "returned int; return a list"),
         ([Drop()], "returned Drop among its items"),
-        (range(1001), "made 1001 items of one, more than 1000"),
+        (range(1001), "made more than 1000 items of one"),
     ],
 )
 def test_what_is_no_fan_out_is_an_error(orders: Pipeline, visit: Visit, answer: Any, said: str) -> None:
@@ -162,6 +162,32 @@ def test_what_is_no_fan_out_is_an_error(orders: Pipeline, visit: Visit, answer: 
 
     with pytest.raises(Fail, match=said):
         visit("orders/raw")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_fan_out_without_end_is_an_error_at_once(orders: Pipeline, visit: Visit, is_async: bool) -> None:
+    made: list[int] = []
+    ended: list[bool] = []
+
+    @orders.station("plain", to="next", fan_out=True)
+    def plain(item: Any) -> Iterator[int]:
+        for n in range(10**6):
+            made.append(n)
+            yield n
+
+    @orders.station("awaited", to="next", fan_out=True)
+    async def awaited(item: Any) -> Any:
+        try:
+            for n in plain(item):
+                yield n
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    with pytest.raises(Fail, match="made more than 1000 items of one"):
+        asyncio.run(visit("orders/awaited")) if is_async else visit("orders/plain")
+    assert len(made) == 1001
+    assert ended == [True] * is_async
 
 
 def test_a_fan_out_with_several_ways_needs_to_for_each(orders: Pipeline, visit: Visit) -> None:
