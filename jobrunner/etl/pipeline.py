@@ -286,7 +286,7 @@ class Pipeline:
         settle_station(self.name, queue, options, default_name=default, what=what, explicit=explicit)
 
         def declare(function: S) -> S:
-            check_function(function, queue, ("item",))
+            check_function(function, queue, ("item",), may_yield=link.fan_out)
             settled = settle_station(
                 self.name, queue, options, default_name=name_of(function, default), what=what, explicit=explicit
             )
@@ -305,7 +305,7 @@ class Pipeline:
         arguments = _SPARK_SINK if link.is_sink and sink is None else _SPARK_STATION
 
         def declare(function: F) -> F:
-            check_function(function, link.queue, arguments)
+            check_function(function, link.queue, arguments, may_await=False)
             own = name or name_of(function, link.queue.partition("/")[2])
             if sink is not None:
                 self.graph.forget(link.queue)  # it was declared by the call that made this decorator

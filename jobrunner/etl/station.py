@@ -277,8 +277,10 @@ def define_station(function: StationFunction, link: Link, settled: StationSettin
     )
 
 
-def check_function(function: object, queue: str, arguments: tuple[str, ...]) -> None:
-    """Raises PipelineError unless `function` can be called with these positional arguments."""
+def check_function(
+    function: object, queue: str, arguments: tuple[str, ...], *, may_yield: bool = False, may_await: bool = True
+) -> None:
+    """Raises PipelineError unless `function` can be called with these positional arguments, and a call runs it."""
     shown = f"({', '.join(arguments)})"
     if not callable(function) or isinstance(function, type):
         raise PipelineError(f"station of queue {queue!r} is {function!r}; put the decorator above a function {shown}")
@@ -287,6 +289,13 @@ def check_function(function: object, queue: str, arguments: tuple[str, ...]) -> 
     except TypeError as error:
         name = getattr(function, "__name__", "it")
         raise PipelineError(f"station {name!r} of queue {queue!r} is called as {name}{shown}: {error}") from error
+    if not may_yield and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+        raise PipelineError(
+            f"the function of queue {queue!r} is a generator: a yield is in it. Only a station in Python that is "
+            "declared with fan_out=True makes an item of each value; else return one"
+        )
+    if not may_await and inspect.iscoroutinefunction(function):
+        raise PipelineError(f"the function of queue {queue!r} is async, and on Spark nothing awaits it: write def")
 
 
 def origin_of(function: Any) -> str:

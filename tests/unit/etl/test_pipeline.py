@@ -1,5 +1,6 @@
 """Pipelines as declared: names, options, links, and what is refused."""
 
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -163,6 +164,31 @@ def test_what_cannot_take_one_item_is_no_station(orders: Pipeline) -> None:
         orders.sink("b")(dict)
     with pytest.raises(PipelineError, match=r"called as frames\(df, spark, batch\)"):
         orders.spark_sink("c")(frames)
+
+
+async def yields_awaited(item: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+def yields(item: Any, spark: Any = None, batch: Any = None) -> Iterator[int]:
+    yield 1
+
+
+async def awaits(df: Any, spark: Any, batch: Any = None) -> None: ...
+
+
+def test_a_function_that_a_call_does_not_run_is_no_station(orders: Pipeline) -> None:
+    """Its items would end as if it had run, or go on as one list."""
+    for queue, function in {"raw": yields, "more": yields_awaited}.items():
+        for declare in (orders.station(queue, to="end"), orders.sink(queue)):
+            with pytest.raises(PipelineError, match=f"queue 'orders/{queue}' is a generator: .* with fan_out=True"):
+                declare(function)
+        orders.station(queue, to="end", fan_out=True)(function)
+    for declare in (orders.spark_station("late", to="end", fan_out=True), orders.spark_sink("late")):
+        with pytest.raises(PipelineError, match="queue 'orders/late' is a generator"):
+            declare(yields)
+        with pytest.raises(PipelineError, match="queue 'orders/late' is async, and on Spark nothing awaits it"):
+            declare(awaits)
 
 
 def test_a_queue_is_found_by_either_name_and_an_unknown_one_names_the_nearest(
