@@ -45,7 +45,8 @@ class TableCommit:
     files: int
     """Data files that it added; 0 for a merge, whose files are the library's."""
     version: int | None
-    """Version of the Delta table, id of the Iceberg snapshot; None when nothing was committed."""
+    """Version of the Delta table that has the rows, or a later one if others committed meanwhile; id of the Iceberg
+    snapshot; None when nothing was committed."""
     repeated: bool = False
     """The batch was in the table already, by another attempt or as a part of a larger batch: nothing was written."""
 

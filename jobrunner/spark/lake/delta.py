@@ -119,6 +119,7 @@ class DeltaLake:
                 added, "append", self._table.schema(), partition_by=list(self.partition_by),
                 commit_properties=_properties(attempt, retries=_LIBRARY_RETRIES),
             )  # fmt: skip
+        self._table.update_incremental()  # the library leaves the table at the version before
         return self.version
 
     def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:

@@ -59,12 +59,14 @@ class Lake:
             return commit_merge(ready, rows, order)
         return commit(ready, self.files(ready, rows))
 
-    def read(self):
+    def read(self, version=None):
         table = open_table(self.address)
         assert table.load()
         if self.address.format == "delta":
+            if version is not None:
+                table._table.load_as_version(version)
             return table._table.to_pyarrow_table()
-        return table._table.scan().to_arrow()
+        return table._table.scan(snapshot_id=version).to_arrow()
 
     def column(self, name="n"):
         return sorted(self.read().column(name).to_pylist())

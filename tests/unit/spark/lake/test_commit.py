@@ -25,6 +25,11 @@ def test_a_repeated_commit_is_skipped_and_leaves_no_file(lake, numbers):
     assert len(lake.data_files()) == 1
 
 
+def test_the_version_of_a_commit_has_its_rows(lake, numbers):
+    versions = [lake.write(part(f"b{n}"), numbers(n)).version for n in range(3)]
+    assert [sorted(lake.read(version).column("n").to_pylist()) for version in versions] == [[0], [0, 1], [0, 1, 2]]
+
+
 def test_parts_of_a_batch_that_was_written_are_skipped(lake, numbers):
     lake.write(part("b"), numbers(1, 2))
     assert lake.write(part("b.1"), numbers(1)).repeated
