@@ -374,3 +374,23 @@ def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_members_without_rows
     advance(source)
 
     assert source.wakes() == wakes
+
+
+def test_a_batch_that_waits_for_capacity_is_left_to_the_process_that_polls_for_it(ends, clock):
+    """Another one would count the batch a second time."""
+    source, target = ends
+    target.configure(max_size=1)
+    target.enqueue("there")
+    decide(source, [("u", "b", b"1", "")])
+    clock.advance(60_000)
+    for _ in range(3):
+        assert advance(source).full == "b"
+        assert source.run(batches.claim(source.keys, "b", lease_ms=60_000)) is False
+        clock.advance(4_999)
+    clock.advance(1)
+
+    assert source.run(batches.claim(source.keys, "b", lease_ms=60_000)).state == "committed"
+
+    advance(source)
+    clock.advance(59_999)
+    assert source.run(batches.claim(source.keys, "b", lease_ms=60_000)) is False, "a longer lease stays"

@@ -13,6 +13,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- include error_groups dead_tasks batch batch_rows batch_items batch_apply
 
 local NONCES = 100
+local WAITING_MS = 5000  -- who waits for capacity asks more often, and others leave it the batch for so long
 local now = read_clock(now_ms)
 local config = read_config(now)
 local read = read_batch()
@@ -49,6 +50,7 @@ if #left_ids > 0 then notify_worker_if_limited(wake) end
 local left_by_rows = #left_ids > 0 and redis.call('HINCRBY', batch, 'gone', #left_ids) or tonumber(read.gone or 0)
 if full then
   extend_member_leases(read, now)
+  redis.call('ZADD', finishing, 'XX', 'GT', exact(now + WAITING_MS), id)
   return reply('full', full)
 end
 if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
