@@ -120,6 +120,7 @@ class SinkRecords:
         self._folders.write(own.path, digests.tobytes())
         with self._view.lock:
             notes = self._notes()
+            self._view.known &= notes.keys()  # other processes prune, too
             self._read_suspects(notes)
             self._compare(notes)
             there = self._in_sink(digests)
@@ -234,7 +235,6 @@ class SinkRecords:
         over = [note for note in notes.values() if note.stem not in self._view.suspects and is_over(note)]
         for note in sorted(over, key=lambda one: one.ms)[:_PRUNED_AT_ONCE]:
             self._folders.remove(note.path)
-            self._view.known.discard(note.stem)
 
 
 def _is_known(keys: QueueKeys, batch_id: str, size: int) -> Call[bool]:

@@ -297,3 +297,18 @@ def test_notes_are_removed_when_the_server_can_no_longer_forget_the_batch(sink, 
     assert len(list((root / NOTES).iterdir())) == 60 + 1 - records._PRUNED_AT_ONCE
     sink.write(sink.take(1))
     assert len(list((root / NOTES).iterdir())) == 62 - 2 * records._PRUNED_AT_ONCE
+
+
+def test_notes_that_another_process_removed_are_forgotten(sink, tmp_path):
+    """A process that runs for months would keep those of all batches in memory."""
+    sink.queue.push_many(range(5))
+    sink.drain(1)
+    (view,) = records._views.values()
+    assert len(view.known) == 4
+    for note in (tmp_path / "late" / NOTES).iterdir():
+        note.unlink()
+
+    sink.queue.push(5)
+    sink.drain(1)
+
+    assert view.known == set()
