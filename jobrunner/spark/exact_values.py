@@ -16,12 +16,17 @@ from jobrunner.spark.parsed_values import decimal_of
 from jobrunner.spark.payloads import LARGEST_FLOAT
 
 Check = Callable[[Any], Any]
+_FLOATS = (spark.FloatType, spark.DoubleType)
 
 
-def exact(returns: spark.DataType) -> Check:
-    """A function that returns a value as Spark stores it unchanged, numpy's scalars as Python's, decimals rounded to
-    the scale. It raises TypeError or ValueError for a value that does not fit."""
-    read = _check(returns)
+def exact(returns: spark.DataType, zone: str | None = None) -> Check:
+    """A function that returns a value as Spark stores it unchanged, numpy's values as Python's, decimals rounded to
+    the scale. It raises TypeError or ValueError for a value that does not fit.
+
+    With `zone`, that of the session, for values in a Series: what means null in pandas is None, a whole float is an int
+    for the types of whole numbers, and a point in time without a zone is one of the session's.
+    """
+    read = _check(returns, zone)
     verify = spark._make_type_verifier(returns)  # noqa: SLF001 - Spark makes null of another type
 
     def check(value: Any) -> Any:
@@ -30,13 +35,6 @@ def exact(returns: spark.DataType) -> Check:
         return found
 
     return check
-
-
-def exact_in_series(returns: spark.DataType, zone: str) -> Check:
-    """As `exact`, for a value in a Series: what means null in pandas is None, a whole float is an int for the types of
-    whole numbers, and a point in time without a zone is one of the session's `zone`."""
-    check = exact(returns)
-    return lambda value: check(_from_pandas(value, returns, zone))
 
 
 def is_exact_series(series: Any, returns: spark.DataType) -> bool:
@@ -65,26 +63,36 @@ _WHOLE: Mapping[type[spark.DataType], tuple[str, str]] = {
 Series of objects, makes a number true, and an infinity of a large double for `float`."""
 
 
-def _check(kind: spark.DataType) -> Check:
+def _check(kind: spark.DataType, zone: str | None) -> Check:
     if isinstance(kind, spark.ArrayType):
-        return partial(_list, _check(kind.elementType))
-    if isinstance(kind, spark.MapType):
-        return partial(_map, _check(kind.keyType), _check(kind.valueType))
-    if isinstance(kind, spark.StructType):
-        return partial(_struct, {one.name: _check(one.dataType) for one in kind.fields})
-    check = next((check for known, check in _CHECKS.items() if isinstance(kind, known)), _same)
-    if isinstance(kind, spark.DecimalType):
+        check: Check = partial(_list, _check(kind.elementType, zone))
+    elif isinstance(kind, spark.MapType):
+        check = partial(_map, _check(kind.keyType, zone), _check(kind.valueType, zone))
+    elif isinstance(kind, spark.StructType):
+        check = partial(_struct, {one.name: _check(one.dataType, zone) for one in kind.fields})
+    elif isinstance(kind, spark.DecimalType):
         check = partial(_decimal, kind.precision, kind.scale)
+    else:
+        check = next((check for known, check in _CHECKS.items() if isinstance(kind, known)), _same)
 
-    def leaf(value: Any) -> Any:
-        value = value.item() if type(value).__module__ == "numpy" else value
+    def run(value: Any) -> Any:
+        value = _of_python(value)
+        if zone is not None:
+            value = _from_pandas(value, kind, zone)
         return None if value is None else check(value)
 
-    return leaf
+    return run
+
+
+def _of_python(value: Any) -> Any:
+    if type(value).__module__ != "numpy":
+        return value
+    if value.dtype.kind in "mM":  # in nanoseconds it would be a number
+        value = value.astype(f"{value.dtype.kind}8[us]")
+    return value.tolist()
 
 
 def _list(element: Check, value: Any) -> Any:
-    value = value.tolist() if type(value).__module__ == "numpy" else value
     return [element(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -165,7 +173,9 @@ _CHECKS: Mapping[type[spark.DataType], Check] = {
 def _from_pandas(value: Any, returns: spark.DataType, zone: str) -> Any:
     import pandas as pd
 
-    if value is pd.NaT or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+    if value is pd.NaT or value is pd.NA:
+        return None
+    if isinstance(value, float) and math.isnan(value) and not isinstance(returns, _FLOATS):
         return None
     if isinstance(value, pd.Timedelta):
         return value.to_pytimedelta()

@@ -15,7 +15,7 @@ from pyspark.sql import types as spark_types
 
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.spark.columns import quoted
-from jobrunner.spark.exact_values import Check, exact, exact_in_series, is_exact_series
+from jobrunner.spark.exact_values import Check, exact, is_exact_series
 from jobrunner.spark.running import conf_of, running_session
 
 ID, ERROR = "_id", "_error"
@@ -143,7 +143,7 @@ def _on_values(function: Callable[..., Any], check: Check) -> Callable[..., Any]
 def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone: str) -> Callable[..., Any]:
     import pandas as pd
 
-    check = exact_in_series(returns, zone)
+    check = exact(returns, zone)
     each, by_row = _on_values(lambda value: value, check), _on_values(partial(_first_of, function, pd.Series), check)
 
     def run(*columns: Any) -> Any:

@@ -298,3 +298,19 @@ def test_a_series_of_points_in_time_is_in_the_zone_of_the_session(spark):
             assert [tuple(row) for row in rows] == [(1780315200, None)] * 2
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_a_series_of_lists_with_nulls_and_points_in_time_comes_out_as_it_went_in(spark):
+    """pandas has the list [1, null] as [1.0, nan], and points in time as numbers of nanoseconds."""
+
+    @guarded("array<int>", pandas=True)
+    def numbers(series):
+        return series
+
+    @guarded("array<timestamp>", pandas=True)
+    def instants(series):
+        return series
+
+    frame = spark.sql("select array(1, null) as n, array(timestamp '2026-06-01 12:00:00', null) as at")
+    rows = fold_errors(frame.withColumn("m", numbers("n")).withColumn("to", instants("at"))).collect()
+    assert [(row.m, row.to, row["_error"]) for row in rows] == [(rows[0].n, rows[0]["at"], None)]

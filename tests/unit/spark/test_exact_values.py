@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import types as spark
 
-from jobrunner.spark.exact_values import exact, exact_in_series, is_exact_series
+from jobrunner.spark.exact_values import exact, is_exact_series
 
 NOON = datetime(2026, 11, 28, 12)
 IN_PARIS = timezone(timedelta(hours=1))
@@ -20,6 +20,7 @@ KINDS = {
     "array<int>": spark.ArrayType(INT),
     "array<string>": spark.ArrayType(TEXT),
     "array<struct<a:decimal(2,0)>>": spark.ArrayType(spark.StructType().add("a", spark.DecimalType(2, 0))),
+    "array<timestamp>": spark.ArrayType(spark.TimestampType()),
     "binary": spark.BinaryType(),
     "boolean": spark.BooleanType(),
     "date": spark.DateType(),
@@ -84,11 +85,16 @@ def test_a_value_that_fits_is_stored_as_it_is(ddl, value, stored):
     [
         ("int", 2.0, 2), ("int", float("nan"), None), ("string", float("nan"), None), ("string", pd.NA, None),
         ("timestamp", pd.NaT, None), ("date", pd.Timestamp(2026, 11, 28), date(2026, 11, 28)),
+        ("array<int>", np.array([1.0, np.nan]), [1, None]), ("array<int>", float("nan"), None),
+        ("array<timestamp>", np.array([NOON, "NaT"], "datetime64[ns]"), [NOON.replace(tzinfo=UTC), None]),
+        ("decimal(4,2)", float("nan"), None), ("map<string,int>", {"a": 2.0}, {"a": 2}),
+        ("struct<a:string>", {"a": pd.NA}, {"a": None}),
+        ("timestamp", np.datetime64(NOON, "ns"), NOON.replace(tzinfo=UTC)),
         ("timestamp_ntz", pd.Timestamp(NOON), NOON), ("interval day to second", pd.Timedelta("1s"), timedelta(0, 1)),
     ],
 )  # fmt: skip
 def test_a_value_of_pandas_is_read_as_pandas_means_it(ddl, value, stored):
-    assert exact_in_series(KINDS[ddl], "UTC")(value) == stored
+    assert exact(KINDS[ddl], "UTC")(value) == stored
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_a_value_of_pandas_is_read_as_pandas_means_it(ddl, value, stored):
     ],
 )
 def test_a_point_in_time_without_a_zone_is_one_of_the_sessions(local, utc):
-    check = exact_in_series(KINDS["timestamp"], "America/New_York")
+    check = exact(KINDS["timestamp"], "America/New_York")
     assert check(pd.Timestamp(local)) == check(local) == utc.replace(tzinfo=UTC)
     assert check(utc.replace(tzinfo=UTC)) == utc.replace(tzinfo=UTC)
 
