@@ -48,7 +48,7 @@ class Backpressure:
         """Whether anything waits."""
 
     def __len__(self) -> int:
-        return sum(len(held.reports) for held in self._held_up.values())
+        return sum(len(held.reports) for held in list(self._held_up.values()))  # a copy: any thread may ask
 
     def keep(self, report: Report) -> None:
         """A report that was answered: the target is full."""
@@ -121,7 +121,7 @@ class UndeliveredReports:
         """Whether anything waits, or was taken and is not yet made."""
 
     def __len__(self) -> int:
-        return sum(len(queue.reports) for queue in self._queues.values())
+        return sum(len(queue.reports) for queue in list(self._queues.values()))  # a copy: any thread may ask
 
     def keep(self, reports: Iterable[Report], error: Exception) -> None:
         """The server of these, all of one queue, did not answer."""

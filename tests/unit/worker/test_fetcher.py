@@ -30,7 +30,7 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
-from jobrunner.worker.fetch.waiting_reports import UndeliveredReports
+from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.report import stats
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.report_calls import Report
@@ -458,6 +458,28 @@ def test_undelivered_reports_can_be_listed_while_more_are_kept() -> None:
     undelivered.keep([(attempt_at("t", queue="b"), Succeeded())], ServerUnavailable("away"))
 
     assert len(list(tokens)) == 1
+
+
+@pytest.mark.parametrize("of", [Backpressure, UndeliveredReports])
+def test_reports_that_wait_can_be_counted_while_more_are_kept(bench: Bench, of: type) -> None:
+    """By the main thread, which ended a burst or a stop with `dictionary changed size during iteration`."""
+    full = Moved(queue="p/full")
+    if of is Backpressure:
+        waiting: Any = bench.fetcher.reporting.backpressure
+        keep, by_queue = waiting.keep, waiting._held_up
+    else:
+        waiting = UndeliveredReports()
+        keep, by_queue = lambda report: waiting.keep([report], ServerUnavailable("away")), waiting._queues
+
+    class Meanwhile(list[Report]):
+        def __len__(self) -> int:
+            keep((attempt_at("t", queue="b"), full))
+            return super().__len__()
+
+    keep((attempt_at("t", queue="a"), full))
+    by_queue["a"].reports = Meanwhile(by_queue["a"].reports)
+
+    assert len(waiting) == 1
 
 
 class HalfAway(Unreachable):
