@@ -13,7 +13,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
-from jobrunner.client.encryption import decrypted_payload, decrypted_results, needs_proof, receive
+from jobrunner.client.encryption import decrypted_payload
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic
@@ -198,12 +198,18 @@ class JobRun(msgspec.Struct, eq=False):
     @property
     def must_be_proved(self) -> bool:
         """Whether it may only run when the results that it is given are those of the steps before it."""
-        return self.after is not None and needs_proof(self.after)
+        if self.after is None:
+            return False
+        from jobrunner.client.flow_results import needs_proof  # here, as producers need none of it
+
+        return needs_proof(self.after)
 
     def received(self) -> UpstreamResults:
         """The results passed by the flow, read at first use. Raises ServerError, TaskGone after a lost lease,
         EncryptionError, Fail for those that the server did not keep."""
         if self._received is None:
+            from jobrunner.client.flow_results import decrypted_results, receive
+
             found = receive(self._broker, self._keys.queue(self.attempt.queue), self.attempt.id)
             if found is None:
                 raise gone(self.attempt.id)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jobrunner.broker.calls import flows, tasks
-from jobrunner.client.encryption import receive
+from jobrunner.client.flow_results import receive
 from jobrunner.jobs.running_task import NOT_KEPT
 from tests.lua.test_join_arrive import FAR, arrive, join_hash, outbox, prepare
 

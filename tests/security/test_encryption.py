@@ -353,7 +353,7 @@ def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
 
 def opened(client: Client, task_id: str) -> bytes:
     """The results that a step receives, decrypted."""
-    from jobrunner.client.encryption import decrypted_results, receive
+    from jobrunner.client.flow_results import decrypted_results, receive
 
     received = receive(broker_of(client), keys_of(client).queue("vault"), task_id)
     assert received is not None

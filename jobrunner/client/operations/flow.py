@@ -19,7 +19,8 @@ from jobrunner.broker.call import Call, in_slices
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
-from jobrunner.client.encryption import encrypted_task, sources
+from jobrunner.client.encryption import encrypted_task
+from jobrunner.client.flow_results import sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Durable, EachReply, InThread, Operation, ask

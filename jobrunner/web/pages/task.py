@@ -8,7 +8,7 @@ from typing import Any
 
 from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.client.client import encryption_of
-from jobrunner.client.encryption import decrypted_results, whole_results
+from jobrunner.client.flow_results import decrypted_results, whole_results
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.envelope import claimed_encoding

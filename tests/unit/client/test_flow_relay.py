@@ -15,7 +15,7 @@ from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client, broker_of
-from jobrunner.client.encryption import receive
+from jobrunner.client.flow_results import receive
 from jobrunner.client.operations import flow_relay
 from jobrunner.client.operations.flow_relay import relay, relaying
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
