@@ -37,20 +37,29 @@ def exact(returns: spark.DataType, zone: str | None = None) -> Check:
     return check
 
 
-def is_exact_series(series: Any, returns: spark.DataType) -> bool:
-    """Whether all values of a Series fit, as Arrow finds without a look at each. False where each has to be checked."""
+def exact_series(series: Any, returns: spark.DataType, zone: str) -> Any | None:
+    """A Series as Spark stores it unchanged, when all its values fit, which is found without a look at each. None where
+    each has to be checked."""
+    import pandas as pd
     import pyarrow as pa
 
+    kind = series.dtype.kind
+    if isinstance(returns, spark.TimestampType) and kind == "M":
+        if not isinstance(series.dtype, pd.DatetimeTZDtype):
+            series = series.dt.tz_localize(zone, **_CHANGES)
+        return series.dt.as_unit("us")
     fitting = _WHOLE.get(type(returns))
-    if fitting is None or series.dtype.kind not in fitting[0]:
-        return False
+    if fitting is None or kind not in fitting[0]:
+        return None
     try:
         pa.Array.from_pandas(series, type=pa.type_for_alias(fitting[1]), safe=True)
     except pa.ArrowException:
-        return False
-    return True
+        return None
+    return series
 
 
+_CHANGES: Mapping[str, Any] = {"ambiguous": False, "nonexistent": "shift_forward"}
+"""Of clocks: Spark's choice where they are turned back; it fails where they are turned forward."""
 _WHOLE: Mapping[type[spark.DataType], tuple[str, str]] = {
     spark.ByteType: ("iuf", "int8"),
     spark.ShortType: ("iuf", "int16"),
@@ -183,7 +192,6 @@ def _from_pandas(value: Any, returns: spark.DataType, zone: str) -> Any:
         return int(value)
     if isinstance(value, datetime):
         if value.tzinfo is None and isinstance(returns, spark.TimestampType):
-            # Spark's choice where clocks are turned back; it fails where they are turned forward
-            value = pd.Timestamp(value).tz_localize(zone, ambiguous=False, nonexistent="shift_forward")
+            value = pd.Timestamp(value).tz_localize(zone, **_CHANGES)
         return value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
     return value

@@ -15,7 +15,7 @@ from pyspark.sql import types as spark_types
 
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.spark.columns import quoted
-from jobrunner.spark.exact_values import Check, exact, is_exact_series
+from jobrunner.spark.exact_values import Check, exact, exact_series
 from jobrunner.spark.running import conf_of, running_session
 
 ID, ERROR = "_id", "_error"
@@ -157,8 +157,8 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone
             series = None
         if series is None or len(series) != len(columns[0]):
             rows = [by_row(*row) for row in zip(*columns, strict=True)]
-        elif is_exact_series(series, returns):
-            return pd.DataFrame({_VALUE: series, ERROR: None})
+        elif (whole := exact_series(series, returns, zone)) is not None:
+            return pd.DataFrame({_VALUE: whole, ERROR: None})
         else:
             rows = [each(value) for value in series]
         values, errors = zip(*rows, strict=True) if rows else ((), ())

@@ -294,8 +294,8 @@ def test_a_series_of_points_in_time_is_in_the_zone_of_the_session(spark):
     try:
         frame = spark.range(2, numPartitions=1).select(F.timestamp_seconds(F.lit(1780315200)).alias("at"))
         for made in (same, by_row):
-            rows = fold_errors(frame.withColumn("v", made("at"))).select(F.unix_timestamp("v"), "_error").collect()
-            assert [tuple(row) for row in rows] == [(1780315200, None)] * 2
+            rows = fold_errors(frame.withColumn("v", made("at"))).select(F.unix_micros("v"), "_error").collect()
+            assert [tuple(row) for row in rows] == [(1780315200_000_000, None)] * 2
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 

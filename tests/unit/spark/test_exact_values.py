@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import types as spark
 
-from jobrunner.spark.exact_values import exact, is_exact_series
+from jobrunner.spark.exact_values import exact, exact_series
 
 NOON = datetime(2026, 11, 28, 12)
 IN_PARIS = timezone(timedelta(hours=1))
@@ -108,6 +108,8 @@ def test_a_value_of_pandas_is_read_as_pandas_means_it(ddl, value, stored):
 def test_a_point_in_time_without_a_zone_is_one_of_the_sessions(local, utc):
     check = exact(KINDS["timestamp"], "America/New_York")
     assert check(pd.Timestamp(local)) == check(local) == utc.replace(tzinfo=UTC)
+    whole = exact_series(pd.Series([pd.Timestamp(local), pd.NaT]), KINDS["timestamp"], "America/New_York")
+    assert (whole[0], whole[1] is pd.NaT, whole.dtype.unit) == (utc.replace(tzinfo=UTC), True, "us")
     assert check(utc.replace(tzinfo=UTC)) == utc.replace(tzinfo=UTC)
 
 
@@ -121,4 +123,4 @@ def test_a_point_in_time_without_a_zone_is_one_of_the_sessions(local, utc):
     ],
 )  # fmt: skip
 def test_arrow_finds_for_a_whole_series_whether_it_fits(ddl, series, fits):
-    assert is_exact_series(series, KINDS[ddl]) is fits
+    assert (exact_series(series, KINDS[ddl], "UTC") is series) is fits
