@@ -34,7 +34,7 @@ from jobrunner.etl.station import (
 )
 from jobrunner.etl.station_outcome import Link
 from jobrunner.etl.table_sink import TABLE_OPTIONS, SinkOptions, TableSink, settle_table
-from jobrunner.jobs.registry import forget_station, register_driver, register_station
+from jobrunner.jobs.registry import forget_station, note_targets, register_driver, register_station
 from jobrunner.option_names import calling_module, checks_options
 from jobrunner.settings import Duration, check_whole
 
@@ -338,6 +338,7 @@ class Pipeline:
         forget_station(queue)  # the same function declared again, in a notebook, or another kind of station
         for stations in (self._python, self._spark, self.spark_stations):
             stations.pop(queue, None)
+        note_targets(queue, targets)
         self._settings[queue] = dict(settings)
 
 

@@ -121,6 +121,7 @@ Definition = JobDefinition | StationDefinition
 _definitions: dict[str, JobDefinition] = {}
 _stations: dict[str, StationDefinition] = {}
 _drivers: "dict[str, tuple[str, MakeDriver, Callable[[str], MakeDriver] | None]]" = {}
+_targets: dict[str, tuple[str, ...]] = {}
 
 
 def register(definition: JobDefinition) -> None:
@@ -221,10 +222,20 @@ def driven_queues() -> list[str]:
     return sorted(_drivers)
 
 
+def note_targets(queue: str, targets: tuple[str, ...]) -> None:
+    """Notes the queues that what serves this one sends its items to."""
+    _targets[queue] = targets
+
+
+def targets_of(queues: Iterable[str]) -> set[str]:
+    """The queues that what serves these ones sends their items to."""
+    return {target for queue in queues for target in _targets.get(whole_queue(queue), ())}
+
+
 def forget_station(queue: str) -> None:
     """Removes what serves a queue, for tests that declare their own."""
-    _stations.pop(queue, None)
-    _drivers.pop(queue, None)
+    for known in (_stations, _drivers, _targets):
+        known.pop(queue, None)
 
 
 def definition_for(attempt: Attempt) -> Definition | None:

@@ -18,7 +18,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidOption, NewerFormat, OlderFormat, WorkerBroken
-from jobrunner.jobs.registry import declaring_modules
+from jobrunner.jobs.registry import declaring_modules, targets_of
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
@@ -185,7 +185,8 @@ class Assembly:
             return {"leads": int(coordinator.leads), "held_by": monitor.check(begun)}
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
-        registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact, settings.release)
+        known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
+        registration = Registration(self._worker_id, known, self._client.settings.redact, settings.release)
         heartbeat = Heartbeat(
             self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat,
             (shards, drivers.shards),

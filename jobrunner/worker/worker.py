@@ -22,7 +22,7 @@ from jobrunner.errors import (
 from jobrunner.formatting import duration
 from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.job_defaults import read_configured_defaults
-from jobrunner.jobs.registry import load_modules
+from jobrunner.jobs.registry import load_modules, targets_of
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import hide_in_errors
@@ -257,7 +257,7 @@ class Worker:
         if self.settings.executor == "processes":
             refuse_main(weights)
         broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
-        align_stations(self.client, weights)
+        align_stations(self.client, targets_of(weights).union(weights))
         publish_declared(self.client, self.settings.heartbeat)
         assembly = Assembly(self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks)
         return assembly.build(weights, guard)

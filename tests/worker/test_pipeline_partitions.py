@@ -70,6 +70,24 @@ def test_stations_serve_all_partitions_and_each_item_ends_once_in_its_own(
     assert failed.queue == shard_name("line/failed", number(failed.id))
 
 
+@pytest.mark.parametrize("partitions", [1, N])
+def test_a_queue_that_nobody_serves_or_pushes_into_is_known_with_all_that_stations_sent_there(
+    current: Client, run: Callable[..., Any], partitions: int
+) -> None:
+    """No command of the pipeline ran: its items came by the queue alone."""
+    plain = Pipeline("plain", current)
+    plain.station("raw", to="out")(lambda item: item.payload)
+    raw = current.queue("plain/raw")
+    raw.configure(partitions=partitions)
+    raw.push_many(range(80))
+    try:
+        run(queues=["plain/raw"])
+    finally:
+        forget_pipeline("plain")
+    assert {"plain/out", "plain/raw"} <= set(current.queues())
+    assert current.stats()["plain/out"].waiting == 80
+
+
 def number(task_id: str) -> int:
     return int((tag_of_id(task_id) or "").partition("@")[2] or 0)
 
