@@ -6,6 +6,7 @@ Where the log on stderr is JSON, messages are lines of that log.
 import base64
 import dataclasses
 import json
+import os
 import re
 import shutil
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 from msgspec import Struct
@@ -109,6 +110,12 @@ def table(
 def screen_width() -> int | None:
     """The width of the terminal that stdout is; None when it is a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def draws_over(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that can draw over what it shows. A dumb one, as an Emacs shell is, cannot, and
+    rich shows nothing there before the end."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def prints_all_columns(*, wide: bool) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
-from jobrunner.cli.output import answer_json, echo, plain_json, table
+from jobrunner.cli.output import answer_json, draws_over, echo, plain_json, table
 from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.clock import sleep
 from jobrunner.errors import PipelineError
@@ -149,7 +149,7 @@ def _screen(shared: CommonOptions) -> Iterator[Callable[[PipelineView], None]]:
     if shared.as_json:
         yield lambda seen: echo(json.dumps(plain_json(seen)))
         return
-    if not _is_terminal():
+    if not draws_over(sys.stdout):
         yield lambda seen: echo(station_table(seen) + "\n")
         return
     try:
@@ -162,10 +162,6 @@ def _screen(shared: CommonOptions) -> Iterator[Callable[[PipelineView], None]]:
         yield lambda seen: live.update(
             Text(fitting_table(seen, live.console.width), no_wrap=True, overflow="crop"), refresh=True
         )
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def _draw_plainly(seen: PipelineView) -> None:

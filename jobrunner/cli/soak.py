@@ -19,7 +19,7 @@ import click
 
 from jobrunner.broker.calls.server import facts
 from jobrunner.cli.options import CommonOptions, seconds_of, with_shared_options
-from jobrunner.cli.output import DONE, NO, answer_json, talk
+from jobrunner.cli.output import DONE, NO, answer_json, draws_over, talk
 from jobrunner.cli.signals import handling
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import UnsafeServer
@@ -201,7 +201,7 @@ def _written(soak: Soak, checks: list[SoakCheck]) -> dict[str, Any]:
 @contextmanager
 def _looked_at() -> Iterator[SoakReporter]:
     """A picture when a person looks and rich is there, else lines."""
-    if not sys.stderr.isatty() or find_spec("rich") is None:
+    if not draws_over(sys.stderr) or find_spec("rich") is None:
         yield LineReporter(talk)
         return
     from jobrunner.soak.live_view import opened

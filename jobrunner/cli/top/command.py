@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
-from jobrunner.cli.output import Refusal, answer_json, plain_json, talk
+from jobrunner.cli.output import Refusal, answer_json, draws_over, plain_json, talk
 from jobrunner.cli.top.poller import ends_of, groups_of
 from jobrunner.cli.top.state import Screen
 from jobrunner.client.client import Client
@@ -31,7 +31,8 @@ _PATIENT_S = 60.0
 @click.command(epilog=_EXAMPLES)
 @click.option("--every", type=seconds_of, default="1", show_default=True, metavar="S",
               help="Seconds between refreshes; with --once and --json: the time of the rates.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Prints one frame and exits; the default when stdout is no terminal.")
+@click.option("--once", is_flag=True,
+              help="Prints one frame and exits; the default when stdout is no terminal, or a dumb one.")  # fmt: skip
 @with_shared_options
 def top(shared: CommonOptions, every: float, once: bool) -> None:
     """Show queues, rates, workers and failures in the terminal, live.
@@ -46,7 +47,7 @@ def top(shared: CommonOptions, every: float, once: bool) -> None:
         if shared.as_json:
             seen, pulse = _two_looks(client, every)
             answer_json(_value(seen, pulse, groups_of(client, seen)))
-        elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        elif once or not (sys.stdin.isatty() and draws_over(sys.stdout)):
             seen, pulse = _two_looks(client, every)
             _show_once(seen, pulse, groups_of(client, seen), ends_of(client))
         else:

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_watching_ends_when_nothing_is_open(cli: Any, module: str) -> None:
 def test_on_a_terminal_the_table_is_drawn_over_itself(
     cli: Any, module: str, monkeypatch: pytest.MonkeyPatch, has_rich: bool
 ) -> None:
-    monkeypatch.setattr("jobrunner.cli.pipeline_show._is_terminal", lambda: True)
+    monkeypatch.setattr("jobrunner.cli.pipeline_show.draws_over", lambda _: True)
     if not has_rich:
         monkeypatch.setitem(sys.modules, "rich.live", None)
 
@@ -230,6 +231,33 @@ def test_who_watches_a_push_from_another_program_sees_one_line_that_counts(clien
         said = seen.read(4096).decode()
 
     assert said == "".join(f"\rPushing  {n} lines" for n in ("1,000", "2,000", "2,500")) + "\r\n"
+
+
+@pytest.mark.processes
+def test_on_a_dumb_terminal_a_watched_table_is_there_at_once_and_below_the_last_one(
+    client: Client, server: Any, tmp_path: Path
+) -> None:
+    """As in an Emacs shell: drawing over it printed the last table alone, after Ctrl-C."""
+    (tmp_path / "dumb_orders.py").write_text(ORDERS)
+    ours, terminal = pty.openpty()
+    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "TERM": "dumb"}
+    words = ["pipeline", "show", "orders", "dumb_orders", "--watch", "--over", "100ms"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobrunner", *words],
+        cwd=tmp_path, env=os.environ | told, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal,
+    )  # fmt: skip
+    os.close(terminal)
+    said = b""
+    try:
+        while said.count(b"STATION") < 3 and select.select([ours], [], [], 30)[0]:
+            said += os.read(ours, 4096)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+    assert said.count(b"STATION") >= 3
+    assert b"\x1b" not in said
 
 
 @pytest.mark.parametrize(
