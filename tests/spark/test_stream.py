@@ -109,6 +109,17 @@ def test_a_gap_ends_the_query(orders, run, raw, keys):
         run(history="orders")
 
 
+def test_a_queue_that_was_deleted_is_read_as_one_that_begins_later(orders, stream):
+    finish(orders, "read")
+    made = stream(history="orders")
+    _, at = drained(made, made.initialOffset(), ALL)
+    finish(orders, "unread")
+    assert orders.delete(force=True)
+    orders.configure(history=timedelta(hours=1))
+    finish(orders, "new")
+    assert drained(made, at, ALL)[0] == [["new"]]
+
+
 def test_all_queues_of_a_pattern_are_read_by_one_offset(client, stream):
     for name in ("flights/raw", "flights/clean"):
         client.queue(name).configure(history=60)
