@@ -2,6 +2,7 @@
 here. Columns that begin with `_` steer the item or are its own; all others are its payload.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,11 @@ def steered(returned: Any) -> Any:
 
 
 def check_sink(queue: str, returned: Any) -> None:
-    """Raises StationError when the function of a sink returned rows instead of writing them."""
+    """Raises StationError when the function of a sink returned rows instead of writing them, or has not run yet."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise StationError(
+            f"sink {queue!r} returned a {type(returned).__name__}, so nothing of it ran: write def, and no yield"
+        )
     if isinstance(returned, DataFrame):
         raise StationError(
             f"sink {queue!r} returned a DataFrame, which Spark never evaluates: write it, or declare a spark_station"

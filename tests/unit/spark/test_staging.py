@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from jobrunner.broker.keys import check_id
-from jobrunner.errors import PayloadTooLarge, PipelineError
+from jobrunner.errors import PayloadTooLarge, PipelineError, StationError
+from jobrunner.spark.station.output_rows import check_sink
 from jobrunner.spark.station.staging import RowRules, digests_of, pack_rows
 
 KINDS = {"_delay": pa.float64(), "_priority": pa.int32()}
@@ -97,3 +98,20 @@ def test_ids_of_new_items_share_no_part_as_there_may_be_millions():
     first, second = words[0], words[4]
     assert check_id(first).endswith("-flights")
     assert first[:16] != second[:16]
+
+
+async def awaited():
+    """Of a sink."""
+
+
+def generator():
+    yield
+
+
+@pytest.mark.parametrize(("function", "kind"), [(awaited, "coroutine"), (generator, "generator")])
+def test_a_sink_that_was_called_and_did_not_run_is_refused(function, kind):
+    """As one behind a decorator of the user's own, which is a plain function where it is declared."""
+    returned = function()
+    with pytest.raises(StationError, match=f"sink 'q/end' returned a {kind}, so nothing of it ran"):
+        check_sink("q/end", returned)
+    returned.close()
