@@ -4,6 +4,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,6 +235,24 @@ def test_a_dead_step_that_is_put_back_takes_the_chain_on() -> None:
     assert flow.tasks[0].requeue()
     wait_for(lambda: flow.progress().succeeded == 4)
     assert flow.result(timeout=30) == [[["repaired"]], [["repaired"]]]
+
+
+def test_a_step_that_is_requeued_and_succeeds_while_its_end_is_read_brings_its_result() -> None:
+    gate = new_name()
+    flow = group(Broken(gate=gate), add.bind(1)).enqueue()
+    wait_for(ended(flow))
+    broker = flow._broker
+
+    def run_many(calls: list[Any]) -> list[Any]:
+        found = broker.run_many(calls)
+        if gate not in gates:  # behind the first read, which finds the step dead
+            gates.add(gate)
+            assert flow.tasks[0].requeue()
+            wait_for(lambda: flow.progress().succeeded == 2)
+        return found
+
+    flow._broker = SimpleNamespace(run_many=run_many)  # type: ignore[assignment]
+    assert flow.result(timeout=20) == ["repaired", 2]
 
 
 def test_callbacks_that_fail_are_retried_and_fire_no_second_one(client: Client) -> None:

@@ -230,8 +230,10 @@ def wait_for_result(
     noted: dict[int, Noted] = {}
     missing = list(flow.awaited)
     while True:
-        noted.update((yield from _members(flow, keys, missing)))
-        if any(outcome != "succeeded" for outcome, _ in noted.values()):
+        ended = yield from _members(flow, keys, missing)
+        # A dead step may be requeued between the two reads, so only a success is an end; the next turn reads the rest
+        noted.update({number: one for number, one in ended.items() if one[0] == "succeeded"})
+        if any(outcome != "succeeded" for outcome, _ in ended.values()):
             error = flow.stopped((yield from _members(flow, keys, range(len(flow.steps)))))
             if error is not None:
                 raise error
