@@ -102,7 +102,8 @@ RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Base
 """Which errors are worth another attempt: classes of them, or a callable (error, attempt) -> bool."""
 
 
-_NOT_RAISED_BY_JOBS = (AttemptTimeout, AttemptCancelled, AttemptCrashed, MiddlewareError)
+NOT_RAISED_BY_JOBS = (AttemptCancelled, AttemptCrashed, MiddlewareError)
+"""What ends an attempt though its job raised nothing and kept its time: tried again, of periodic jobs too."""
 
 
 def check_retry_on(policy: object) -> RetryOn:
@@ -136,7 +137,7 @@ def is_retried(
     if policy is None:
         return True
     if isinstance(policy, (type, tuple)):
-        kinds = (policy, *_NOT_RAISED_BY_JOBS)  # a tuple in a tuple is fine
+        kinds = (policy, AttemptTimeout, *NOT_RAISED_BY_JOBS)  # a tuple in a tuple is fine
         return isinstance(error, kinds) or all(isinstance(one, kinds) for one in errors_of(error))
     try:
         return bool(policy(error, attempt))

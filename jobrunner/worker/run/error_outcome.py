@@ -23,7 +23,7 @@ from jobrunner.outcome import (
     Unknown,
 )
 from jobrunner.redaction import in_error
-from jobrunner.retry import errors_of, is_retried, is_spent, next_delay
+from jobrunner.retry import NOT_RAISED_BY_JOBS, errors_of, is_retried, is_spent, next_delay
 from jobrunner.tracebacks import is_of_library
 from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
@@ -148,18 +148,20 @@ def _is_retried(attempt: Attempt, definition: Definition, error: BaseException) 
     )
 
 
-def _may_retry(definition: Definition) -> bool:
-    """Whether errors are retried: the next tick of a periodic job is its retry, unless it declares how it retries.
+def _may_retry(definition: Definition, error: BaseException) -> bool:
+    """Whether the error may be retried: the next tick of a periodic job is its retry, unless it declares how it retries
+    or another component ended the attempt.
 
     `max_attempts` alone does not: of a periodic job it bounds the attempts that crashes of workers end.
     """
     options = definition.declared
-    return definition.periodic is None or options.backoff is not None or options.retry_on is not None
+    declares_retries = options.backoff is not None or options.retry_on is not None
+    return definition.periodic is None or declares_retries or isinstance(error, NOT_RAISED_BY_JOBS)
 
 
 def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> Failed:
     cause = sole_error(error)
-    retry = isinstance(cause, Retry) or (_may_retry(definition) and _is_retried(attempt, definition, cause))
+    retry = isinstance(cause, Retry) or (_may_retry(definition, cause) and _is_retried(attempt, definition, cause))
     delay_s = cause.delay_s if isinstance(cause, Retry) else None
     policy = definition.options.backoff
     if delay_s is None and policy is not None:

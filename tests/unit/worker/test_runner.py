@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from jobrunner import Backoff, Cancel, Fail, Job, PeriodicJob, Retry, Snooze, job
+from jobrunner.errors import AttemptCancelled, AttemptCrashed, AttemptTimeout, JobrunnerError, MiddlewareError
+from jobrunner.jobs.registry import find
 from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, Unknown
+from jobrunner.worker.run.error_outcome import after_error
 from jobrunner.worker.run.runner import Runner
 from tests.unit.worker.attempts import attempt_at, client_of, without_origin
 
@@ -267,6 +270,17 @@ def test_a_failure_of_a_periodic_job_waits_for_the_next_tick(runner: Runner) -> 
         outcome = outcome_of(runner, throw(error), job="runner.tick")
         assert isinstance(outcome, Failed)
         assert not outcome.retry, error
+
+
+@pytest.mark.parametrize("kind", [AttemptCancelled, AttemptCrashed, MiddlewareError, AttemptTimeout])
+def test_a_periodic_job_is_tried_again_after_what_it_did_not_raise(kind: type[JobrunnerError]) -> None:
+    """A tick is not lost because a neighbour on the event loop or a middleware went wrong. A job that runs longer than
+    its timeout fails by itself, and waits for the next tick."""
+    definition = find("runner.tick")
+    assert definition is not None
+    outcome, _ = after_error(attempt_at("runner.tick"), definition, kind("not by the job"))
+    assert isinstance(outcome, Failed)
+    assert outcome.retry == (kind is not AttemptTimeout)
 
 
 def test_a_periodic_job_may_ask_for_a_retry(runner: Runner) -> None:
