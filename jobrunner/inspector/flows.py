@@ -1,6 +1,6 @@
 """Flows as pages show them: counts, steps with state and result, callbacks; read from the tally of a flow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -29,8 +29,8 @@ class FlowStep:
     """From 0; -1 for a callback."""
     member: FlowMember
     state: str
-    result: bytes = b""
-    """Passed on to the steps behind it, as it is stored; cut."""
+    result: str = ""
+    """Passed on to the steps behind it, as `render` of `read_flow` returned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,13 @@ def recent_flows(client: Client, *, first: int = 0, count: int = 20) -> list[Flo
     ]
 
 
-def read_flow(client: Client, flow_id: str, *, first: int = 0, count: int = 20) -> FlowView | None:
-    """A flow with `count` steps from number `first` on, a multiple of it; None when it is forgotten or never was."""
+def read_flow(
+    client: Client, flow_id: str, *, first: int = 0, count: int = 20, render: Callable[[bytes], str] = lambda _: ""
+) -> FlowView | None:
+    """A flow with `count` steps from number `first` on, a multiple of it; None when it is forgotten or never was.
+
+    `render` makes text of a result as it is stored, cut to 2000 bytes; b"" stands for none.
+    """
     tag = tag_of_id(flow_id)
     if tag is None:
         return None
@@ -109,7 +114,7 @@ def read_flow(client: Client, flow_id: str, *, first: int = 0, count: int = 20) 
         _flow(flow_id, counts),
         first=first,
         steps=[
-            FlowStep(number=n, member=one, state=state(n, one), result=known.get(n, ("", b""))[1][:_LONGEST_RESULT])
+            FlowStep(number=n, member=one, state=state(n, one), result=render(_stored(known.get(n))))
             for n, one in enumerate(here, first)
         ],
         callbacks=[FlowStep(number=-1, member=one, state=states[one.id] or "not begun") for one in called],
@@ -126,6 +131,10 @@ def _flow(flow_id: str, counts: Sequence[bytes | None]) -> FlowView:
     return FlowView(
         id=flow_id, total=total, succeeded=succeeded, dead=dead, cancelled=cancelled, sent=read_instant(counts[4])
     )
+
+
+def _stored(ended: tuple[str, bytes] | None) -> bytes:
+    return b"" if ended is None else ended[1][:_LONGEST_RESULT]
 
 
 def _members(raw: bytes | None) -> list[FlowMember]:

@@ -57,8 +57,8 @@ def viewer(client: Client, **options: Any) -> TestClient:
     return browser
 
 
-def filled(client: Client, raw: redis.Redis) -> list[str]:
-    """Tasks in all states; their ids."""
+def filled(client: Client, raw: redis.Redis) -> tuple[list[str], str]:
+    """Tasks in all states and the steps of a flow, their ids; and the id of the flow."""
     parameters = {"nested": {"Authorization": SECRET, "deep": [{"db_password": SECRET}]}}
     bad = Open(iban=SECRET, nested={**parameters["nested"], "fail": True}).enqueue().id
     good = Open(iban=SECRET, **parameters).enqueue().id
@@ -71,14 +71,14 @@ def filled(client: Client, raw: redis.Redis) -> list[str]:
         raw.hset(keys.task(one), "headers", json.dumps({"authorization": SECRET, "iban": SECRET, "trace": "seen"}))
         raw.hset(keys.task(one), "a_field_of_a_newer_version", json.dumps({"iban": SECRET}))
         raw.hset(keys.task(one), "results", json.dumps([{"iban": SECRET}, [{"token": SECRET}]]))
-    last = [one.id for one in flow.flow.steps] if hasattr(flow, "flow") else []
-    return [bad, good, waiting, scheduled, *last]
+    return [bad, good, waiting, scheduled, *(one.id for one in flow._flow.steps)], flow.id
 
 
-def paths(client: Client, ids: list[str]) -> list[str]:
-    """Every page of the dashboard, with every task."""
+def paths(ids: list[str], flow: str) -> list[str]:
+    """Every page of the dashboard, with every task and a flow."""
     found = []
     names = {"queue": "shown", "worker": "unknown", "pipeline": "none", "type": "shown.open", "name": "shown.open"}
+    names["flow"] = flow
     for page in all_pages():
         if page.path == "/tasks/{task}":
             found += [f"/tasks/{one}" for one in ids]
@@ -98,9 +98,9 @@ def test_no_page_tells_a_viewer_a_secret(
     connect: Connect, raw: redis.Redis, options: dict[str, Any], headers: dict[str, str]
 ) -> None:
     client = connect(**options)
-    ids = filled(client, raw)
+    ids, flow = filled(client, raw)
     browser = viewer(client)
-    for path in paths(client, ids):
+    for path in paths(ids, flow):
         answer = browser.get(path, headers=headers)
         assert answer.status_code in (200, 404), (path, answer.status_code)
         texts = [answer.text, *decoded(answer.text)]

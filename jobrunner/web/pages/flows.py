@@ -1,5 +1,7 @@
 """Flows: the last ones that were sent, and the steps and callbacks of one."""
 
+from functools import partial
+
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import is_encrypted_result
 from jobrunner.errors import JobrunnerError
@@ -22,14 +24,14 @@ def _flows(context: Context) -> tuple[str, Values]:
 
 def _flow(context: Context) -> tuple[str, Values]:
     page = context.query.whole("page", 1, lowest=1, highest=1_000_000)
-    found = read_flow(context.client, context.path("flow"), first=(page - 1) * _STEPS_AT_ONCE, count=_STEPS_AT_ONCE)
+    first, flow = (page - 1) * _STEPS_AT_ONCE, context.path("flow")
+    found = read_flow(context.client, flow, first=first, count=_STEPS_AT_ONCE, render=partial(_passed_on, context))
     if found is None:
         raise NotThere("there is no such flow: it ended, or waited, longer ago than its ttl, or never was")
     pages = -(-found.total // _STEPS_AT_ONCE)
     return "flows.html", {
         "nav": context.snapshot().nav,
         "flow": found,
-        "rows": [(one, _passed_on(context, one.result)) for one in found.steps],
         "page": page,
         "last_page": max(pages, 1),
         "at_once": _STEPS_AT_ONCE,

@@ -45,19 +45,19 @@ def test_a_flow_has_its_steps_their_states_links_and_results(browse: Browse, cli
     browser = browse()
 
     before = browser.get(f"/flows/{sent.id}", headers=JSON).json()
-    assert [row["state"] for row, _ in before["rows"]] == ["waiting"] * 3 + ["not begun"] * 4
+    assert [row["state"] for row in before["flow"]["steps"]] == ["waiting"] * 3 + ["not begun"] * 4
     work(client)
 
     found = browser.get(f"/flows/{sent.id}", headers=JSON).json()
-    rows = [row["member"] for row, _ in found["rows"]]
-    assert [row["state"] for row, _ in found["rows"]] == ["succeeded"] * 7
+    rows = [row["member"] for row in found["flow"]["steps"]]
+    assert [row["state"] for row in found["flow"]["steps"]] == ["succeeded"] * 7
     assert [row[3] for row in rows] == [[0, 0]] * 3 + [[0, 3]] + [[3, 1]] * 2 + [[5, 1]]
     assert [row[4] for row in rows] == [[3, 1]] * 3 + [[4, 3], [0, 0], [6, 1], [0, 0]]
     assert found["flow"]["succeeded"] == found["flow"]["total"] == 7
     assert [(row["member"][5], row["member"][3], row["state"]) for row in found["flow"]["callbacks"]] == [
         ("complete", [0, 3], "succeeded")
     ]
-    assert '"page": 0' in found["rows"][0][1]
+    assert '"page": 0' in found["flow"]["steps"][0]["result"]
     assert "s3cret" not in browser.get(f"/flows/{sent.id}").text
     assert browser.get("/flows", headers=JSON).json()["flows"][0]["id"] == sent.id
 
@@ -113,12 +113,12 @@ def test_a_large_group_is_read_page_by_page_in_few_commands(browse: Browse, clie
         commands.clear()
         browser.dashboard.live.forget()
         found = browser.get(f"/flows/{sent.id}?page={page}", headers=JSON).json()
-        numbers += [row["number"] for row, _ in found["rows"]]
-        assert all(row["state"] == "waiting" for row, _ in found["rows"])
+        numbers += [row["number"] for row in found["flow"]["steps"]]
+        assert all(row["state"] == "waiting" for row in found["flow"]["steps"])
         assert sum(commands) <= 50
 
     assert numbers == [*range(20), *range(980, 1020), *range(2480, 2500)]
-    assert browser.get(f"/flows/{sent.id}?page=999", headers=JSON).json()["rows"] == []
+    assert browser.get(f"/flows/{sent.id}?page=999", headers=JSON).json()["flow"]["steps"] == []
 
 
 def teardown_module() -> None:
