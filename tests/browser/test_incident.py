@@ -95,7 +95,7 @@ def test_a_click_on_a_bar_opens_the_tasks_of_its_time_and_queue(shop: Any, tab: 
 
     bar.click(force=True)
     tab.wait_for_url("**/tasks?*")
-    tab.wait_for_selector(f"#tasks tr[data-key='{task}']")
+    tab.wait_for_selector(f"#tasks tr[data-key='clicked {task}']")
 
     assert datetime.fromisoformat(tab.input_value("[name=since]")) == begins
     assert datetime.fromisoformat(tab.input_value("[name=until]")) > begins
@@ -142,7 +142,7 @@ def test_a_search_of_20_000_tasks_stops_and_goes_on_to_its_end(shop: Any, tab: A
     assert tab.locator("#tasks tbody tr").count() == 0
 
     onward.click()
-    tab.wait_for_selector(f"#tasks tr[data-key='{needle}']")
+    tab.wait_for_selector(f"#tasks tr[data-key='meadow {needle}']")
     tab.wait_for_selector("#searching [data-next]", state="detached")
 
     assert "20,001 searched" in tab.inner_text("#found")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from jobrunner.task import Task
 from tests.browser.test_actions import confirm
 
 HIDE = """Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
@@ -48,6 +49,19 @@ def test_what_was_chosen_and_typed_stays_while_the_page_follows(shop: Any, tab: 
     assert tab.input_value("[name=error]") == "half a wo"
 
 
+def test_tasks_of_one_id_in_two_queues_stay_while_the_page_follows(shop: Any, tab: Any) -> None:
+    for queue in ("twin-a", "twin-b"):
+        shop.client.enqueue(Task(id="twin", queue=queue, type="", payload=b"1", delay_ms=1_000_000))
+    tab.goto(f"{shop.url}/tasks?state=scheduled")
+    sign(tab, "live")
+    assert tab.locator("tr:has-text('twin')").count() == 2
+
+    shop.client.enqueue(Task(id="twin-c", queue="twin-c", type="", payload=b"1", delay_ms=1_000_000))
+    tab.locator("tr:has-text('twin-c')").wait_for()
+
+    assert tab.locator("tr:has-text('twin')").count() == 3
+
+
 def test_a_search_goes_on_by_itself_to_the_last_task(shop: Any, tab: Any) -> None:
     shop.client.queue("haystack").push_many({"n": number} for number in range(12_000))
     needle = shop.client.queue("haystack").push({"needle": 1})
@@ -55,7 +69,7 @@ def test_a_search_goes_on_by_itself_to_the_last_task(shop: Any, tab: Any) -> Non
     tab.on("request", lambda request: asked.append(request.url))
 
     tab.goto(f"{shop.url}/tasks?queue=haystack&param=needle")
-    tab.wait_for_selector(f"#tasks tr[data-key='{needle}']")
+    tab.wait_for_selector(f"#tasks tr[data-key='haystack {needle}']")
     tab.wait_for_selector("#searching [data-next]", state="detached")
 
     assert len([url for url in asked if "after=" in url]) >= 2

@@ -98,6 +98,7 @@ function morphChildren(now, fresh) {
       now.insertBefore(document.importNode(wanted, true), at);
       continue;
     }
+    keyed.delete(key);  // a second part with this key is another one
     if (known !== at) now.insertBefore(known, at);
     else at = at.nextSibling;
     if (known.nodeType === wanted.nodeType && known.nodeName === wanted.nodeName) morph(known, wanted);
