@@ -139,7 +139,7 @@ def test_on_a_standalone_cluster_that_gets_the_package_from_the_driver(run, tmp_
 @pytest.mark.timeout(900)
 def test_through_spark_connect(run):
     pytest.importorskip("grpc")
-    assert run("remote=local[2]")[0] == EXPECTED
+    assert run("remote=local[2]", SPARK_TESTING="1")[0] == EXPECTED  # PySpark's own way to a free port
 
 
 @pytest.mark.slow

@@ -121,7 +121,8 @@ def test_a_function_of_a_module_runs_through_spark_connect(client, shell, tmp_pa
     rows.push_many([{"n": "none"} for _ in range(10)])
     rows.push_many([{"n": n} for n in range(20)])
 
-    process = shell("pipeline", "run", "numbers", "number_stations", "--burst", "--remote", "local[1]", batch=10)
+    process = shell("pipeline", "run", "numbers", "number_stations", "--burst", "--remote", "local[1]", batch=10,
+                    SPARK_TESTING="1")  # fmt: skip - PySpark's own way to a free port, else it is 15002
 
     assert process.wait(280) == 0, (tmp_path / "log").read_text()
     moved = client.queue("numbers/late").pop(100)
