@@ -86,7 +86,8 @@ end
 
 -- Parts are due at once, with the failures of the batch that they were. A name says which range the part is, as
 -- `.p3of16` does. Version 0.1.0 makes halves, `.1` and `.2`, and computes the range of each part as if it were one,
--- from the field `size` of the root; without that field it leaves ranges as they are.
+-- from the field `size` of the root; so the root of parts has `whole` instead, by which sinks know that the server did
+-- not lose some of its members.
 local function split(read, now, failures, expiries, error_text)
   local first, size, root = tonumber(read.first), tonumber(read.size), batch_key(read.list)
   local parts = size > MANY and PARTS_OF_MANY or size > FEW and PARTS or size
@@ -98,6 +99,8 @@ local function split(read, now, failures, expiries, error_text)
     redis.call('ZADD', batches, exact(now), other)
   end
   redis.call('HINCRBY', root, 'users', parts - 1)
+  local whole = redis.call('HGET', root, 'size')
+  if whole then redis.call('HSET', root, 'whole', whole) end
   redis.call('HDEL', root, 'size')
   redis.call('HSET', batch, 'state', 'split')
   if read.list ~= id then redis.call('PEXPIRE', batch, TOMBSTONE_MS) end
