@@ -56,7 +56,8 @@ class FlowHandle:
     def cancel(self) -> bool:
         """Starts no further step and cancels those that started; a running step is asked to stop.
 
-        Callbacks stay: `on_complete` still comes. Returns False when nothing was left to stop.
+        Dead steps stay dead, with their errors. Callbacks stay: `on_complete` still comes. Returns False when nothing
+        was left to stop.
         """
         return run_operation(self._broker, operations.cancel(self._flow, self._keys))
 

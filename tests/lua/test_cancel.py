@@ -137,8 +137,19 @@ def test_what_is_dead_no_more_can_be_left(mail):
     before = mail.snapshot()
 
     for name in ("held", "again", "none"):
-        assert mail.run(tasks.cancel(mail.keys, name, keep_ms=60_000, dead_only=True)) == "gone"
+        assert mail.run(tasks.cancel(mail.keys, name, keep_ms=60_000, leave="alive")) == "gone"
 
     assert mail.snapshot() == before
-    assert mail.run(tasks.cancel(mail.keys, "dead", keep_ms=60_000, dead_only=True)) == "ok"
+    assert mail.run(tasks.cancel(mail.keys, "dead", keep_ms=60_000, leave="alive")) == "ok"
     assert (mail.ids("dead"), mail.ids("waiting"), mail.ids("pending")) == ([], ["again"], ["held"])
+
+
+def test_what_is_dead_can_be_left(mail):
+    mail.fail(mail.lease("dead"), fate="dead")
+    mail.enqueue("waiting")
+    before = mail.hash("dead")
+
+    said = [mail.run(tasks.cancel(mail.keys, one, keep_ms=60_000, leave="dead")) for one in ("dead", "waiting", "none")]
+
+    assert said == ["gone", "ok", "gone"]
+    assert (mail.ids("dead"), mail.hash("dead"), mail.ids("waiting")) == (["dead"], before, [])

@@ -19,6 +19,7 @@ from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
 from jobrunner.jobs.running_task import NOT_KEPT
+from jobrunner.task import TaskState
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
@@ -402,6 +403,19 @@ def test_cancel_begins_no_further_step_and_completes_the_group(client: Client) -
         flow.result(timeout=30)
     assert not flow.cancel()
     assert step not in seen
+
+
+def test_cancel_leaves_dead_steps_as_they_are() -> None:
+    name = new_name()
+    flow = group(Broken(), unserved.bind(), on_complete=Note(name=name)).enqueue()
+    wait_for(lambda: flow.progress().dead == 1)
+    assert flow.cancel()
+    assert (flow.progress().dead, flow.progress().cancelled) == (1, 1)
+    record = flow.tasks[0].record()
+    assert (record.state, record.error) == (TaskState.DEAD, "Fail: broken")
+    wait_for(lambda: name in seen)
+    assert seen[name] == [((None, None), ("dead", "cancelled"))]
+    assert not flow.cancel()
 
 
 def test_cancel_comes_between_a_step_that_ended_and_the_next() -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -278,13 +278,12 @@ def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:
     return command("HGET", keys.tasks + task_id.encode(), "headers", read=lambda reply: reply)
 
 
-def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int, dead_only: bool = False) -> Call[str]:
-    """Reply: 'ok', 'posted' (ok, and its flow is to be notified), 'reserved' (it runs: asked to stop) or 'gone',
-    with `dead_only` also for a task that is not dead."""
-    only = "1" if dead_only else ""
-    return _cancel.on(
-        keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1), dead_only=only
-    )
+def cancel(
+    keys: QueueKeys, task_id: str, *, keep_ms: int, leave: Literal["", "dead", "alive"] = ""
+) -> Call[str]:
+    """Reply: 'ok', 'posted' (ok, and its flow is to be notified), 'reserved' (it runs: asked to stop) or 'gone', also
+    for a task that `leave` names: a dead one, or one that is not dead."""
+    return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1), left=leave)
 
 
 def requeue(

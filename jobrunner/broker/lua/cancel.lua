@@ -1,14 +1,15 @@
 local waiting, scheduled, pending, dead, leases, counters, waiters, outbox = unpack(KEYS)
-local now_ms, tasks, finished, id, keep_ms, dead_only = unpack(ARGV)
+local now_ms, tasks, finished, id, keep_ms, left = unpack(ARGV)
 -- cancel: waiting, scheduled or dead → cancelled; a task under a lease is asked to stop and stays where it is.
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · waiters: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters ·
---       id · keep_ms: how long the cancelled task stays readable · dead_only: '1' leaves what is not dead, ''
+--       id · keep_ms: how long the cancelled task stays readable · left: 'dead' leaves a dead task as it is, 'alive'
+--       one that is not dead, '' neither
 -- reply 'ok', 'posted' (ok, and the outbox has an entry), 'reserved' (asked to stop) or 'gone' (finished, cancelled
---       before, or never was; also: not dead)
+--       before, or never was; also: left)
 -- include numbers commands task_end task_leases error_groups
 
-if dead_only == '1' and not redis.call('ZSCORE', dead, id) then return 'gone' end
+if left ~= '' and left == (redis.call('ZSCORE', dead, id) and 'dead' or 'alive') then return 'gone' end
 local now = read_clock(now_ms)
 local key = tasks .. id
 local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then', 'type', 'group')

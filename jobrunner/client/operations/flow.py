@@ -190,10 +190,14 @@ def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption)
 
 
 def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
-    """First no further step begins, then those that began are cancelled. Returns whether something was stopped."""
+    """First no further step begins, then those that began are cancelled; dead ones keep their error. Returns whether
+    something was stopped."""
     calls = [
         *(flows.abandon(keys.queue(place.queue), place.join) for place in flow.later),
-        *(tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS) for task in flow.steps),
+        *(
+            tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS, leave="dead")
+            for task in flow.steps
+        ),
     ]
     words: set[str] = set()
     for part in _sliced(calls):

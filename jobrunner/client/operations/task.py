@@ -164,7 +164,7 @@ def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = 
     dead, and is requeued by now, is left."""
     at = keys.queue(queue)
     said: list[str] = yield [
-        tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS, dead_only=dead_only) for one in ids
+        tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS, leave="alive" if dead_only else "") for one in ids
     ]
     if "posted" in said:
         yield from relaying(keys, tags=[at.tag])
