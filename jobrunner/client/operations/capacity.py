@@ -34,7 +34,8 @@ def write(
     A server near its maxmemory may refuse one command and take the next: nothing is written after a refusal. A queue
     that is new is registered once more, unless it was `just_registered`.
     With `wait` a call that finds its queue full is sent again, as a whole, when there may be room: it wrote nothing.
-    All calls share that time. Raises QueueFull; OutcomeUnknown in place of ServerUnavailable after a part was written.
+    All calls share that time, and each is tried whatever became of the others. Raises QueueFull; OutcomeUnknown in
+    place of ServerUnavailable after a part was written.
     """
     limit_s = seconds(wait, option="wait")
     values: list[Any] = (yield before) if before else []
@@ -42,12 +43,7 @@ def write(
     if limit_s <= 0 or not calls:
         written = yield Durable([call for _, call in calls])
     else:
-        ends = monotonic() + limit_s
-        for queue, call in calls:
-            try:
-                written += yield from _when_there_is_room(queue, call, ends)
-            except (ServerUnavailable, ServerRefused) as error:
-                none_refused([*written, error])  # raises it, and says so when others were written
+        written = yield from _all_when_there_is_room(calls, monotonic() + limit_s)
     if before:
         return values + written
     if not just_registered and any([getattr(reply, "is_first", False) for reply in written]):  # noqa: C419  a list costs one call less
@@ -66,21 +62,47 @@ def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[An
         yield queues.register_if_room(new[0], [queue.name for queue in new])
 
 
-def _when_there_is_room(queue: QueueKeys, call: Call[Any], ends: float) -> Operation[list[Any]]:
+def _all_when_there_is_room(calls: list[tuple[QueueKeys, Call[Any]]], ends: float) -> Operation[list[Any]]:
+    """Sends each call once, so that none waits for the queue of another one, then again those that full queues refused.
+    Returns their values in order. Raises the first QueueFull when no call is left to try."""
+    written: dict[int, Any] = {}
+    wanted: dict[int, int] = {}
+    refused: QueueFull | None = None
+    try:
+        for place, (_, call) in enumerate(calls):
+            try:
+                (written[place],) = yield Durable([call])
+            except QueueFull as error:
+                wanted[place] = error.wanted
+        for place, more in wanted.items():
+            try:
+                written[place] = yield from _when_there_is_room(*calls[place], more, ends)
+            except QueueFull as error:
+                refused = refused or error
+    except (ServerUnavailable, ServerRefused) as error:
+        none_refused([*written.values(), error])  # raises it, and says so when others were written
+    if refused is not None:
+        raise refused
+    return [written[place] for place in range(len(calls))]
+
+
+def _when_there_is_room(queue: QueueKeys, call: Call[Any], wanted: int, ends: float) -> Operation[Any]:
+    """Sends a call that its full queue refused once more or more often, until `ends`; returns its value."""
     looked_again = False
     while True:
+        (room,) = yield [queues.await_capacity(queue, lasts_ms=_NOTED_MS)]
+        if (room < 0 or room >= wanted) and not looked_again:  # it came before anybody knew that we wait
+            looked_again = True
+        else:
+            yield from _room_for(queue, wanted, ends)
+            looked_again = False
         try:
-            return (yield Durable([call]))  # type: ignore[no-any-return]
+            (value,) = yield Durable([call])
+            return value
         except QueueFull as error:
             if monotonic() >= ends:
                 raise
             wanted = error.wanted
-        (room,) = yield [queues.await_capacity(queue, lasts_ms=_NOTED_MS)]
-        if (room < 0 or room >= wanted) and not looked_again:  # it came before anybody knew that we wait
-            looked_again = True
-            continue
-        yield from _room_for(queue, wanted, ends)
-        looked_again = False
 
 
 def _room_for(queue: QueueKeys, wanted: int, ends: float) -> Operation[None]:

@@ -158,8 +158,11 @@ def test_jobs_wait_for_room_too(full: Any, current: Client, raw: redis.Redis, ke
     assert current.queue("mail").counts()["waiting"] == 2
 
 
-def test_tasks_for_several_queues_go_where_there_is_room_and_are_sent_once(full: Any, current: Client) -> None:
-    tasks = [noop.bind(n).task(EnqueueOptions(queue=queue)) for n, queue in enumerate(("other", "mail"))]
+@pytest.mark.parametrize("names", [("other", "mail"), ("mail", "other")])
+def test_tasks_for_several_queues_go_where_there_is_room_and_are_sent_once(
+    full: Any, current: Client, names: tuple[str, ...]
+) -> None:
+    tasks = [noop.bind(n).task(EnqueueOptions(queue=queue)) for n, queue in enumerate(names)]
 
     with pytest.raises(QueueFull):
         current.enqueue_many(tasks, wait=0.05)
