@@ -1,5 +1,6 @@
 """A worker for tests, which runs what is there and returns, and its clock, which tests move forward."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -70,7 +71,9 @@ class Travel:
 
 
 _LOOK_S = 0.005
-_MOST_JOURNEYS = 1000
+_MOST_JOURNEYS, _JOURNEYS_OF_A_TASK = 1000, 25
+"""How often the clock travels before fewer tasks are left: for the whole run, and in addition for each task that is
+left, as each may have a due time of its own for each of its attempts."""
 _LIMIT_S = 60.0
 _GIVE_UP_S = 1.0
 _BY_HAND = 0
@@ -82,6 +85,25 @@ class RunSummary(WorkerSummary):
 
     held: tuple[Hold, ...] = ()
     """Queues whose waiting tasks could not be handed out when the run ended, each with the pause or the limit."""
+
+
+class Journeys:
+    """The journeys of the clock since the number of open tasks last fell."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._fewest = math.inf
+
+    def note(self, left: int) -> None:
+        """The clock travels while so many tasks are left."""
+        if left < self._fewest:
+            self._fewest, self.made = left, 0
+        self.made += 1
+
+    @property
+    def are_endless(self) -> bool:
+        """Whether tasks go on to be scheduled without end."""
+        return self.made >= _MOST_JOURNEYS + _JOURNEYS_OF_A_TASK * self._fewest
 
 
 class JobrunnerWorker:
@@ -122,7 +144,7 @@ class JobrunnerWorker:
 
     __call__ = run
 
-    def go_on(self, served: list[str], *, drain: bool, journeys: list[float]) -> bool:
+    def go_on(self, served: list[str], *, drain: bool, journeys: Journeys) -> bool:
         """Whether tasks run, or can be handed out now; with `drain` moves the clock to where some can. Raises
         ServerError."""
         found = find_holds(self._client, served)
@@ -136,7 +158,7 @@ class JobrunnerWorker:
             return not any(hold.why != "a pause" for hold in found.holds)
         soonest_ms = min([*due_ms, *lifts_ms])
         if soonest_ms in due_ms:
-            journeys.append(soonest_ms)
+            journeys.note(sum(one.open for one in self._counts(served)))
         self._travel.forward(max(soonest_ms - self._travel.now_ms + 1, 1) / 1000)
         self._fire_periodic()
         keys = keys_of(self._client)
@@ -203,7 +225,7 @@ class _WatchedRun:
         self._drain = drain
         self._limit_s = limit_s
         self._over = threading.Event()
-        self._journeys: list[float] = []
+        self._journeys = Journeys()
         self._is_late = False
 
     def run(self) -> WorkerSummary:
@@ -215,10 +237,10 @@ class _WatchedRun:
         finally:
             self._over.set()
             watcher.join()
-        if len(self._journeys) >= _MOST_JOURNEYS:
+        if self._journeys.are_endless:
             raise UsageError(
-                f"stopped after {_MOST_JOURNEYS} rounds because a job keeps rescheduling itself; "
-                "use run() instead of drain()"
+                f"the clock travelled to {self._journeys.made} due times and no fewer tasks were left: a job keeps "
+                "rescheduling itself; use run() without drain=True, and travel by hand"
             )
         if self._is_late:
             raise TaskTimeout(
@@ -232,7 +254,7 @@ class _WatchedRun:
         stands_still = 0
         while not self._over.wait(_LOOK_S):
             self._is_late = monotonic() > ends
-            if self._is_late or len(self._journeys) >= _MOST_JOURNEYS or stands_still > 1:
+            if self._is_late or self._journeys.are_endless or stands_still > 1:
                 self._end()
                 return
             with suppress(ServerError):

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Client, RateLimit, job
+from jobrunner import Backoff, Client, RateLimit, current_task, job
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, TaskTimeout
 from jobrunner.jobs.registry import forget
 from jobrunner.loop import Signal
 from jobrunner.testing import JobrunnerWorker, Travel
+from jobrunner.testing import worker as module
 
 HOURLY = RateLimit(2, per=timedelta(hours=1))
 LIMITS = pytest.mark.parametrize(
@@ -25,6 +26,12 @@ def note(tenant: str = "ada") -> str:
     return tenant
 
 
+@job(name="holds.flaky", queue="holds", max_attempts=2, backoff=Backoff(base=3600))
+def flaky() -> None:
+    if current_task().attempt == 1:
+        raise ValueError("once")
+
+
 @job(name="holds.hang", queue="holds", max_attempts=1)
 def hang() -> None:
     released.wait(60)
@@ -34,7 +41,7 @@ def hang() -> None:
 def forget_jobs() -> Iterator[None]:
     yield
     released.set()
-    for name in ("holds.note", "holds.hang"):
+    for name in ("holds.note", "holds.flaky", "holds.hang"):
         forget(name)
 
 
@@ -83,6 +90,17 @@ def test_a_drain_travels_to_each_refill(
 
     assert (summary.finished, summary.held) == (5, ())
     assert timedelta(minutes=85) < travel.now - began < timedelta(hours=2)
+
+
+def test_a_drain_travels_to_any_number_of_due_times(
+    worker: JobrunnerWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that end one by one, and those that each fail first, are no job that reschedules itself."""
+    monkeypatch.setattr(module, "_MOST_JOURNEYS", 5)
+    note.enqueue_many([note.bind().using(in_=60 * n) for n in range(1, 11)])
+    flaky.enqueue_many([flaky.bind().using(in_=36_000 + 60 * n) for n in range(1, 11)])
+
+    assert worker.run(queues=["holds"], drain=True).finished == 30
 
 
 def test_what_is_not_held_runs_before_a_run_ends(worker: JobrunnerWorker) -> None:
