@@ -64,6 +64,8 @@ class TaskRow:
     """The most telling line of the last error."""
     lost: int = 0
     """How many of its leases ended without a report: its worker died, hung or was cut off."""
+    is_suspect: bool = False
+    """Whether it may have caused that: it runs alone the next time."""
     params: str = ""
     """The parameters on one line, redacted and cut; empty where the list does not read them."""
 
@@ -129,6 +131,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
         error=telling_line(redaction.text(fields["error"])),
         lost=whole_number(fields["expiries"]),
+        is_suspect=bool(fields["suspect"]),
         params=params_line(fields["payload"], fields["encoding"], redaction),
     )
 

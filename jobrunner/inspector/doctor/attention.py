@@ -85,8 +85,8 @@ def lost_checks(rows: Sequence[TaskRow]) -> Iterator[Check]:
     for row in rows[:_NAMED]:
         queue = queue_of(row.queue)
         found = f"{row.id}, {row.type or 'an item'} of {queue}, was lost by its worker {row.lost} times"
-        state = "it is dead" if row.state == "dead" else "it runs alone now"
-        advice = f"{state}; jobrunner tasks show {row.id} --queue {queue}"
+        fate = "it runs alone now" if row.is_suspect else "it is tried again"
+        advice = f"{'it is dead' if row.state == 'dead' else fate}; jobrunner tasks show {row.id} --queue {queue}"
         yield warn("suspect", found, advice, queue=queue, job=row.type, task=row.id)
 
 

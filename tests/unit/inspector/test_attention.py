@@ -65,10 +65,12 @@ def test_a_task_that_its_workers_lost_twice_is_found_where_it_waits(client: Clie
     queue.push_many([{"n": n} for n in range(300)])
 
     assert lost(client) == []
-    for _ in range(2):
-        assert queue.reserve(1)[0].id == "poison"
-        clock.advance(1500)
+    for ended in range(4):
         assert queue.reserve(1)[0].id == "poison"  # it has kept its place
+        if ended == 2:
+            (second,) = lost(client)
+            assert "was lost by its worker 2 times" in second.found
+            assert second.advice.startswith("it is tried again;"), "a suspect is one from the third time on"
         clock.advance(1500)
     (expired,) = lost(client)  # nothing has moved it since its lease ended
     assert "was lost by its worker 3 times" in expired.found
@@ -77,6 +79,7 @@ def test_a_task_that_its_workers_lost_twice_is_found_where_it_waits(client: Clie
 
     assert (check.task, check.queue, check.job) == ("poison", "images", "Resize")
     assert "was lost by its worker 4 times" in check.found
+    assert check.advice.startswith("it runs alone now;")
 
 
 def window(*courses: list[tuple[int, int]]) -> StatsWindow:

@@ -121,7 +121,7 @@ def test_one_line_names_what_is_most_urgent(width: int, height: int) -> None:
 
     full = queue("full", waiting=9000, pending=4, max_inflight=4, oldest_s=900.0)
     lonely, lonelier = queue("lonely", waiting=1, workers=0), queue("lonelier", waiting=2, workers=0)
-    killer = task("t1", state="pending", lost=3)
+    killer = task("t1", state="pending", lost=3, is_suspect=True)
 
     (limit,) = finding(full, queue("idle", workers=0))
     assert limit.startswith("! limit: full: max_inflight is used up, 4 of 4, while 9,000 wait")
