@@ -95,9 +95,8 @@ def take(client: Client) -> MetricsReading:
 
 
 def _lags(client: Client, views: list[QueueView], workers: list[WorkerRecord]) -> list[StationLag]:
-    if not 0 < len(views) <= _MOST_LAGS:
-        return []
-    return lags_of(client, views, workers)
+    some = sorted(views, key=lambda one: not (one.workers or one.open))[:_MOST_LAGS]
+    return lags_of(client, some, workers) if some else []
 
 
 def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:

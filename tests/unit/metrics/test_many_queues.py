@@ -43,6 +43,19 @@ def test_queues_beyond_the_most_are_shown_together(
     assert queues_of(found, "jobrunner_queue_workers") == {"a", "b", "z"}
 
 
+def test_stations_with_workers_or_items_have_a_lag_when_there_are_too_many(
+    client: Client, broker: Broker, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_MOST_LAGS", 2)
+    for name in ("p/a", "p/b", "p/y", "p/z"):
+        client.queue(name).push(1)
+    for name in ("p/a", "p/b", "p/z"):
+        client.queue(name).pop()
+    broker.run(leader_calls.announce(keys, "w.1.00c0de", {"queues": "p/z"}, ttl_ms=600_000))
+
+    assert queues_of(read(render(client)), "jobrunner_station_suggested_workers") == {"p/y", "p/z"}
+
+
 def test_as_many_as_there_may_be_have_no_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_QUEUES", 2)
     for name in "ab":
