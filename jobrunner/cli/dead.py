@@ -35,6 +35,7 @@ from jobrunner.cli.task_lists import (
     with_conditions,
 )
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.dead_and_history import note_changes
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all, delete_all
 from jobrunner.errors import TaskGone
@@ -227,6 +228,8 @@ def purge(
             done = _purge_group(client, asked)
         else:
             done = _purge_all(client, queue, count) if everything else _purge_some(client, queue, ids)
+        if done and not everything:
+            run_operation(broker_of(client), note_changes(keys_of(client), "delete", {queue: done}, "dead"))
         note(client, "dead.purge", _subject(queue, ids, group), f"deleted {counted(done, 'dead task')}")
     if not done:
         raise Refusal(_none_of(queue, ids))

@@ -9,7 +9,8 @@ match.
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby, islice
@@ -20,6 +21,7 @@ import msgspec
 from jobrunner.broker.call import Call, command, text_fields
 from jobrunner.broker.keys import Keys, check_name
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.dead_and_history import note_changes
 from jobrunner.client.operations.operation import Operation as ClientOperation
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all
@@ -135,6 +137,8 @@ class _OperationRun:
         self._client, self._id, self._action, self._who = client, operation_id, action, who
         self._wanted, self._fixed, self._step_ms = wanted, fixed, step_ms
         self._looked = self._done = self._refused = 0
+        self._changed: Counter[str] = Counter()
+        """Changed tasks by queue, for the events."""
 
     def is_cancelled_while_it_waits(self) -> bool:
         """Renews the time of the record before the operation has its turn. Returns whether a user cancelled it; then it
@@ -164,9 +168,12 @@ class _OperationRun:
                 _log.warning("operation %s will be shown as interrupted: the server is away", self._id)
 
     def _note(self, state: str) -> None:
-        """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many."""
+        """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many; and
+        events of what was changed."""
         words = None if self._wanted is None else filter_words(self._wanted)
         try:
+            of_state = "" if self._wanted is None else self._wanted.state
+            note_events(self._client, self._action, self._changed, of_state)
             audit.write(
                 self._client,
                 who=self._who,
@@ -185,6 +192,7 @@ class _OperationRun:
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
                 changed = self._change(queue, ids)
+                self._changed[queue] += changed
                 self._done, self._refused = self._done + changed, self._refused + len(ids) - changed
             self._looked += looked
             if self._say("running"):
@@ -264,6 +272,11 @@ def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found
         end = cancel_all if action == "cancel" else delete_all
         return run_operation(broker_of(client), end(keys_of(client), queue, ids, dead_only=True))
     return run_operation(broker_of(client), CHANGES[action](keys_of(client), queue, ids))
+
+
+def note_events(client: Client, action: str, changed: Mapping[str, int], state: str = "") -> None:
+    """Writes the events of tasks that `change` requeued or deleted; see `note_changes`."""
+    run_operation(broker_of(client), note_changes(keys_of(client), action, changed, state))
 
 
 def read_operation(client: Client, operation_id: str) -> Operation | None:

@@ -23,6 +23,16 @@ def note(keys: Keys, kind: str, **words: Arg) -> Call[None]:
     return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *said, read=_nothing, may_fail=True)
 
 
+def dead_requeued(keys: Keys, queue: str, count: int) -> Call[None]:
+    """Adds the event that this process put so many dead tasks of a queue back."""
+    return note(keys, "dead_requeued", queue=queue, by=who(), count=count)
+
+
+def queue_purged(keys: Keys, queue: str, state: str, count: int) -> Call[None]:
+    """Adds the event that this process deleted so many tasks of a queue; `state`: '' for any."""
+    return note(keys, "queue_purged", queue=queue, by=who(), state=state, count=count)
+
+
 def who() -> str:
     """This process, as the field `by` of an event names it."""
     return f"{socket.gethostname()}.{os.getpid()}"

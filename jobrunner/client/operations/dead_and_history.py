@@ -2,7 +2,8 @@
 AsyncQueue."""
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,8 @@ import msgspec
 
 from jobrunner.broker.call import SLICE_BYTES
 from jobrunner.broker.calls import events, queues, tasks
-from jobrunner.broker.keys import QueueKeys, check_id
+from jobrunner.broker.keys import Keys, QueueKeys, check_id
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.encryption import decrypted_record, encrypted_payload, encrypted_task
 from jobrunner.client.item import read_headers, write_headers, write_payload
 from jobrunner.client.item_record import ItemRecord, item_record
@@ -45,8 +47,21 @@ def requeue_dead(
         said = yield from ask(call)
         done += said.count("ok") + said.count("unknown")
     if done:
-        yield from ask(events.note(ref.all_keys, "dead_requeued", queue=ref.whole_name, by=events.who(), count=done))
+        yield from ask(events.dead_requeued(ref.all_keys, ref.whole_name, done))
     return done
+
+
+def note_changes(keys: Keys, action: str, changed: Mapping[str, int], state: str = "") -> Operation[None]:
+    """Writes the event of each queue of which tasks were changed one by one, for those of actions that have an event:
+    'requeue' and 'delete'. `changed`: how many by queue or shard; `state`: of the deleted ones, '' for any."""
+    by_queue: Counter[str] = Counter()
+    for name, count in changed.items():
+        by_queue[whole_queue(name)] += count
+    for name, count in by_queue.items():
+        if count and action == "requeue":
+            yield [events.dead_requeued(keys, name, count)]
+        elif count and action == "delete":
+            yield [events.queue_purged(keys, name, state, count)]
 
 
 def _at_once(ref: QueueRef, payload: Any) -> int:

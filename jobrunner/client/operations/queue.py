@@ -266,8 +266,7 @@ def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operat
         if progress is not None:
             progress(total)
     if total:
-        by = events.who()
-        yield from ask(events.note(ref.all_keys, "queue_purged", queue=ref.whole_name, by=by, state=state, count=total))
+        yield from ask(events.queue_purged(ref.all_keys, ref.whole_name, state, total))
         yield from relaying(ref.all_keys, tags=[ref.keys.tag])
     return total
 

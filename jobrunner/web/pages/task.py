@@ -21,7 +21,7 @@ from jobrunner.task import ENCRYPTED, TaskState
 from jobrunner.task_record import Failure, TaskRecord
 from jobrunner.tracebacks import short_traceback
 from jobrunner.web.errors import NotThere, Refused
-from jobrunner.web.operations import change
+from jobrunner.web.operations import change, note_events
 from jobrunner.web.pages.json_text import first_parts, json_text
 from jobrunner.web.pages.task_edit import editable, edited
 from jobrunner.web.routing import Action, Context, Done, Page, Values
@@ -201,6 +201,7 @@ def _delete(context: Context) -> Done:
     record = _existing(context)
     if not change(context.client, "delete", record.queue, [record.id]):
         raise Refused(f"task {record.id} is not deleted: a worker has it, or it is gone already")
+    note_events(context.client, "delete", {record.queue: 1}, record.state)
     there = context.url("queue", queue=queue_of(record.queue)) or context.url("tasks")
     return Done(text=f"task {record.id} is deleted", to=there)
 

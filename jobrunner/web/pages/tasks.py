@@ -21,7 +21,7 @@ from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.web.auth import Role
 from jobrunner.web.errors import NotAllowed, NotThere, Refused
 from jobrunner.web.live import DashboardSnapshot
-from jobrunner.web.operations import CHANGES, change, texts_of
+from jobrunner.web.operations import CHANGES, change, note_events, texts_of
 from jobrunner.web.pages.operation import begin
 from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, Values
 
@@ -232,7 +232,10 @@ def _at_once(context: Context, action: str, chosen: list[tuple[str, str]], *, fo
     by_queue: dict[str, list[str]] = {}
     for queue, task_id in chosen:
         by_queue.setdefault(queue, []).append(task_id)
-    done = sum(change(context.client, action, queue, ids, found_dead=found_dead) for queue, ids in by_queue.items())
+    client = context.client
+    changed = {queue: change(client, action, queue, ids, found_dead=found_dead) for queue, ids in by_queue.items()}
+    note_events(client, action, changed, "dead" if found_dead else "")
+    done = sum(changed.values())
     text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
     what = f"{len(chosen):,} selected: {', '.join(task_id for _, task_id in chosen)}"
     return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)}, what=what)

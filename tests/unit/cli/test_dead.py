@@ -250,3 +250,18 @@ def test_a_task_that_is_requeued_meanwhile_is_not_purged_by_its_id(
         "deleted 1 dead task of queue mail, 2 were named\n"
     )
     assert (client.queue("mail").ids("dead"), client.queue("mail").ids("waiting")) == ([], [one])
+
+
+def test_requeued_and_purged_tasks_that_were_named_have_an_event(cli: Says, client: Client) -> None:
+    first, second, _ = kill(client, 1, 2, 3)
+
+    assert cli("tasks", "requeue", first).code == 0
+    assert cli("dead", "purge", "mail", "--id", second, "--yes").code == 0
+    (group,) = cli("dead", "groups", "mail", "--json").value["groups"]
+    assert cli("dead", "purge", "mail", "--group", group["id"], "--yes").code == 0
+
+    assert [(event.kind, event.queue, event.details) for event in client.events()][-3:] == [
+        ("dead_requeued", "mail", {"count": "1"}),
+        ("queue_purged", "mail", {"state": "dead", "count": "1"}),
+        ("queue_purged", "mail", {"state": "dead", "count": "1"}),
+    ]

@@ -337,6 +337,26 @@ def test_what_follows_the_deletion_of_a_task_of_a_partition_is_the_page_of_its_q
     assert (done["to"], admin.get(done["to"]).status_code) == ("/queues/mail", 200)
 
 
+def test_what_pages_requeue_and_delete_has_an_event_for_each_queue(admin: Any, client: Client) -> None:
+    dead(client, 6)
+    do(admin, "/tasks/d0/requeue", queue="mail")
+    admin.post_form("/tasks/bulk", {"action": "requeue", "ids": ["mail d1", "mail d2"]}, headers=JSON)
+    do(admin, "/tasks/d3/delete", queue="mail")
+    do(admin, "/queues/mail/purge", state="dead")
+
+    def changes() -> list[Any]:
+        kinds = ("dead_requeued", "queue_purged")
+        return [(event.kind, event.queue, event.details) for event in client.events() if event.kind in kinds]
+
+    wait_for(lambda: len(changes()) == 4)  # the last is of an operation, which runs in the background
+    assert changes() == [
+        ("dead_requeued", "mail", {"count": "1"}),
+        ("dead_requeued", "mail", {"count": "2"}),
+        ("queue_purged", "mail", {"state": "dead", "count": "1"}),
+        ("queue_purged", "mail", {"state": "dead", "count": "2"}),
+    ]
+
+
 def test_a_finished_task_is_replayed(admin: Any, client: Client) -> None:
     client.queue("mail").configure(history=60)
     client.enqueue(Task(id="one", queue="mail", payload=b'{"a":1}'))
