@@ -13,7 +13,6 @@ from jobrunner.client.current import current_client
 from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.queue import Queue, align_shards
-from jobrunner.client.settings_hash import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
 from jobrunner.etl.chain import PythonStep, chain_of
@@ -34,6 +33,7 @@ from jobrunner.etl.station import (
 )
 from jobrunner.etl.station_outcome import Link
 from jobrunner.etl.table_sink import TABLE_OPTIONS, SinkOptions, TableSink, settle_table
+from jobrunner.jobs.declared_queues import DeclaredQueue, declare_of_pipeline, forget_queue, publishing
 from jobrunner.jobs.registry import forget_station, note_targets, register_driver, register_station
 from jobrunner.option_names import calling_module, checks_options
 from jobrunner.settings import Duration, check_whole
@@ -59,7 +59,7 @@ class Pipeline:
     1. registers itself when it is made, and its stations for the workers of this process as they are declared;
     2. refuses a wrong name or option, a queue of another pipeline, or a second station at the declaration;
     3. checks at the first push, and before it is run, that every link leads to a queue that was declared;
-    4. writes the settings of its queues then, once for each client.
+    4. publishes the settings of its queues then, once for each client.
 
     Without a `client` it uses the current one. An item that would make more than `max_hops` moves is dead; 0: no limit.
     """
@@ -75,7 +75,7 @@ class Pipeline:
         """Declared stations and sinks, also those that are parts of chains."""
         self.own_client = client
         """The client that it was declared with, if any."""
-        self._settings: dict[str, dict[str, Any]] = {}
+        self._declared: dict[str, DeclaredQueue] = {}
         self._applied: Client | None = None
         _make_known(self, calling_module())
 
@@ -203,7 +203,7 @@ class Pipeline:
         node = self.graph.find(own)
         declared = SparkStation(
             pipeline=self.name, queue=own, name=node.short, origin=node.origin, function=made,
-            link=_link(self, own, (), is_sink=True), settings=self._settings[own], **batches,
+            link=_link(self, own, (), is_sink=True), **batches,
         )  # fmt: skip
         forget_station(own)
         self.graph.mark_chained(made.queues)
@@ -258,18 +258,15 @@ class Pipeline:
         return draw(self.graph, form)
 
     def apply(self, client: Client | None = None) -> None:
-        """Checks the pipeline, then writes its graph and the settings that its queues were given, in one round trip; a
-        pipeline with partitions takes a few more, for the settings of each shard."""
+        """Checks the pipeline, then publishes its graph and the settings that its queues were given, in one round trip;
+        a pipeline with partitions takes a few more, for the settings of each shard. What was changed by hand is kept
+        until its declared value changes."""
         self.check()
         client = client or self.client
         names = [node.queue for node in self.graph.nodes]
-        calls = [
-            queues.configure(keys_of(client).queue(name), write_settings(settings, name))
-            for name, settings in self._settings.items()
-            if settings
-        ]
         keys = keys_of(client)
-        written = [*queues.register(keys, names), publish(keys, self.graph), *calls]
+        settings = publishing(keys, self._declared.values())
+        written = [*queues.register(keys, names), publish(keys, self.graph), *settings]
         *_, counts = broker_of(client).run_many([*written, shard_counts(keys.queue(names[0]))])
         for name in names if counts.served > 1 else ():
             align_shards(client.queue(name))
@@ -320,7 +317,7 @@ class Pipeline:
         function: Callable[..., Any], origin: str,
     ) -> None:  # fmt: skip
         declared = SparkStation(pipeline=self.name, queue=link.queue, name=name, origin=origin, function=function,
-                                link=link, settings=settings, **batches)  # fmt: skip
+                                link=link, **batches)  # fmt: skip
         kind = "spark sink" if link.is_sink else "spark station"
         self._add(link.queue, kind, link.targets, settings, origin, batches_of(declared))
         self._spark[link.queue] = self.spark_stations[link.queue] = declared
@@ -339,7 +336,7 @@ class Pipeline:
         for stations in (self._python, self._spark, self.spark_stations):
             stations.pop(queue, None)
         note_targets(queue, targets)
-        self._settings[queue] = dict(settings)
+        self._declared[queue] = declare_of_pipeline(queue, settings, origin or f"pipeline {self.name}")
 
 
 def _link(
@@ -373,6 +370,7 @@ def forget_pipeline(name: str) -> None:
         _, pipeline = _known.pop(name)
         for node in pipeline.graph.nodes:
             forget_station(node.queue)
+            forget_queue(node.queue)
 
 
 def _make_known(pipeline: Pipeline, module: str) -> None:

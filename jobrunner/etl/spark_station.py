@@ -5,15 +5,13 @@ queue. It is named here by its path and imported when a worker starts, as this p
 without Spark.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal
 
-from jobrunner.broker.calls import queues
 from jobrunner.broker.shards import in_partition_of, whole_queue
-from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.client.settings_hash import write_settings
+from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
 from jobrunner.etl.table_sink import TableAddress
@@ -63,8 +61,6 @@ class SparkStation:
     """Seconds; the driver renews it."""
     quarantine: bool = False
     """Whether an item that fails alone by an error of its row is dead at once, without further attempts."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """For `Queue.configure`: only what was given."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -104,15 +100,11 @@ def batches_of(declared: SparkStation) -> dict[str, Any]:
 
 
 def driver_of(declared: SparkStation) -> MakeDriver:
-    """A function that makes the driver of a declared station: it writes the queue's settings and imports
-    jobrunner.spark."""
+    """A function that makes the driver of a declared station: it imports jobrunner.spark."""
 
     def make(client: Client, seen: Seen) -> Driver:
         for address in declared.tables:
             address.check_installed()
-        if declared.settings:
-            written = write_settings(declared.settings, declared.queue)
-            broker_of(client).run(queues.configure(keys_of(client).queue(declared.queue), written))
         driver: Driver = import_module(ENGINE).build_driver(declared, client, seen)
         return driver
 
@@ -132,7 +124,7 @@ def _in_partition(declared: SparkStation, shard: str) -> SparkStation:
         waits=lambda to: link.waits(whole_queue(to)),
         above=lambda: tuple(in_partition_of(shard, name) for name in link.above()),
     )  # fmt: skip
-    return replace(declared, queue=shard, link=here, settings={})
+    return replace(declared, queue=shard, link=here)
 
 
 def settle_batches(

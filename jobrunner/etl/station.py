@@ -30,7 +30,7 @@ _OF_ATTEMPTS = ("timeout", "retry_on", "on_crash", "result_ttl", "keepalive")
 
 
 class QueueOptions(TypedDict, total=False):
-    """Options of a queue. Given options are written to the server; the others stay as they are there."""
+    """Options of a queue. Given options are published as those of `queue(…)` are; the others stay as they are."""
 
     keepalive: Duration
     max_attempts: int
@@ -272,7 +272,6 @@ def define_station(function: StationFunction, link: Link, settled: StationSettin
         options=settled.of_attempts,
         build=build,
         is_async=is_async,
-        settings=settled.settings,
         doc=inspect.cleandoc(function.__doc__ or ""),
     )
 

@@ -5,7 +5,7 @@ Workers publish each declaration when they start and with each heartbeat, and th
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Unpack
@@ -56,6 +56,8 @@ class DeclaredQueue:
 
 
 _declared: dict[str, DeclaredQueue] = {}
+_of_pipelines: dict[str, DeclaredQueue] = {}
+"""The queues of pipelines, whose settings the stations have, by full name."""
 
 
 def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
@@ -106,6 +108,13 @@ def declaration(
     return DeclaredQueue(
         name=name, settings=dict(settings), place=place, stored=stored, max_per_worker=most or 0, code=code
     )
+
+
+def declare_of_pipeline(name: str, settings: Mapping[str, Any], place: str) -> DeclaredQueue:
+    """Declares a queue of a pipeline with the settings of its station, which were checked; again: with others."""
+    stored = write_settings(settings, name)
+    made = _of_pipelines[name] = DeclaredQueue(name=name, settings=dict(settings), place=place, stored=stored)
+    return made
 
 
 def check_same(known: DeclaredQueue, other: DeclaredQueue) -> None:
@@ -186,14 +195,19 @@ def cap_advice(name: str, slots: int) -> str:
 def forget_queue(name: str) -> None:
     """Removes a declaration, for tests that make their own."""
     _declared.pop(name, None)
+    _of_pipelines.pop(name, None)
 
 
-def publishing(keys: Keys, heartbeat_s: float) -> list[Call[list[str]]]:
-    """Calls that publish every declared queue, in the order of `declared_queues`. Reply: the fields that changed."""
+def published_by(served: Iterable[str]) -> list[DeclaredQueue]:
+    """What a worker publishes: every declared queue, and of the queues of pipelines those that it serves, as another
+    pipeline may belong to another server."""
+    return [*declared_queues(), *(_of_pipelines[name] for name in sorted(served) if name in _of_pipelines)]
+
+
+def publishing(keys: Keys, declared: Iterable[DeclaredQueue], heartbeat_s: float = 0.0) -> list[Call[list[str]]]:
+    """Calls that publish these queues, in their order. Reply: the fields that changed."""
     ttl_ms = round(max(heartbeat_s * _BEATS, _LEAST_TTL_S) * 1000)
-    return [
-        queues.declare(keys.queue(one.name), one.stored, place=one.place, ttl_ms=ttl_ms) for one in declared_queues()
-    ]
+    return [queues.declare(keys.queue(one.name), one.stored, place=one.place, ttl_ms=ttl_ms) for one in declared]
 
 
 def _is_reloaded(known: DeclaredQueue, made: DeclaredQueue) -> bool:

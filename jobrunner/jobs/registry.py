@@ -5,7 +5,7 @@ A task names its job, or lies in the queue of a station; nothing in Redis can na
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -102,8 +102,6 @@ class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Makes what runs one attempt: an object whose `run()` (a coroutine function if `is_async`) returns an outcome, a
     steering value or a result. Raises ParameterError for an item that cannot be read."""
     is_async: bool
-    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Options of `Queue.configure` that were given; a worker that serves the station writes them when it starts."""
     hooks: frozenset[str] = frozenset()
     periodic: None = None
     may_run_code_early: ClassVar[bool] = True

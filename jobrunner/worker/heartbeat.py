@@ -24,7 +24,7 @@ from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
-from jobrunner.jobs.declared_queues import publishing
+from jobrunner.jobs.declared_queues import published_by, publishing
 from jobrunner.jobs.registry import JobDefinition, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.batch_drivers import BatchDrivers
@@ -158,7 +158,8 @@ class Heartbeat:
             if periodics != self._periodics:
                 self._periodics, self._published = periodics, published(periodics, self._encryption)
             calls.append(leader_calls.define_periodics(self._keys, self._published, ttl_ms=ttl_ms))
-        calls += (replace(call, read=_nothing, may_fail=True) for call in publishing(self._keys, self._heartbeat_s))
+        declared = publishing(self._keys, published_by(queues), self._heartbeat_s)
+        calls += (replace(call, read=_nothing, may_fail=True) for call in declared)
         if self._registration.redact:
             calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         if not self._has_started:

@@ -3,17 +3,16 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import shard_counts
-from jobrunner.broker.keys import Keys, split_queue
+from jobrunner.broker.keys import split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.queue import align_shards
-from jobrunner.client.settings_hash import settings_named, write_settings
+from jobrunner.client.settings_hash import settings_named
 from jobrunner.errors import InvalidOption, JobrunnerError, ServerRefused
 from jobrunner.formatting import describe
-from jobrunner.jobs.declared_queues import declared_names, declared_queues, publishing
-from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, station_of
+from jobrunner.jobs.declared_queues import declared_names, declared_queues, published_by, publishing
+from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues
 from jobrunner.logs import SafeLogger
 
 _log = SafeLogger("jobrunner.worker")
@@ -136,15 +135,6 @@ def refuse_main(names: Iterable[str]) -> None:
             )
 
 
-def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:
-    """Calls that write the settings which the stations of these queues were declared with. Raises InvalidOption."""
-    stations = [station for name in names if (station := station_of(name)) is not None and station.settings]
-    return [
-        queues.configure(keys.queue(station.queue), write_settings(station.settings, station.queue))
-        for station in stations
-    ]
-
-
 def align_stations(client: Client, names: Iterable[str]) -> None:
     """Gives the shards of these queues the settings of their stations, where their pipeline has partitions. A queue
     that is refused is logged and does not keep the worker from starting. Raises ServerError."""
@@ -176,15 +166,16 @@ def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
     return {name: most for name, most in (declared | dict(given)).items() if name in names}
 
 
-def publish_declared(client: Client, heartbeat_s: float) -> None:
-    """Publishes the declared queues, registers them, and logs which settings that changed. A queue that is refused, as
-    one of its keys is damaged, is logged and does not keep the worker from starting. Raises ServerError."""
-    if not (declared := declared_queues()):
+def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] = ()) -> None:
+    """Publishes the declared queues and the settings of the stations of `served` ones, registers them, and logs which
+    settings that changed. A queue that is refused, as one of its keys is damaged, is logged and does not keep the
+    worker from starting. Raises ServerError."""
+    if not (declared := published_by(served)):
         return
     keys = keys_of(client)
     known = [name for one in declared for name in (one.name, one.settings.get("dead_letter_queue")) if name]
     broker_of(client).run(queues.register_queues(keys, known))
-    replies = broker_of(client).run_each(publishing(keys, heartbeat_s))
+    replies = broker_of(client).run_each(publishing(keys, declared, heartbeat_s))
     for one, changed in zip(declared, replies, strict=True):
         if isinstance(changed, JobrunnerError):
             _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)

@@ -34,7 +34,6 @@ from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import (
     align_stations,
     check_middleware,
-    configuring,
     log_declared,
     publish_declared,
     refuse_main,
@@ -256,9 +255,9 @@ class Worker:
         check_middleware(weights, self.client)
         if self.settings.executor == "processes":
             refuse_main(weights)
-        broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
-        align_stations(self.client, targets_of(weights).union(weights))
-        publish_declared(self.client, self.settings.heartbeat)
+        known = targets_of(weights).union(weights)
+        publish_declared(self.client, self.settings.heartbeat, known)
+        align_stations(self.client, known)
         assembly = Assembly(self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks)
         return assembly.build(weights, guard)
 

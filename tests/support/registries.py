@@ -10,8 +10,9 @@ from jobrunner.etl import pipeline
 from jobrunner.jobs import declared_queues, job_defaults, registry
 
 _PROJECT = Path(__file__).parents[1]
-_JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES = (
-    registry._definitions, registry._stations, registry._drivers, pipeline._known, declared_queues._declared
+_JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES, _SETTINGS = (
+    registry._definitions, registry._stations, registry._drivers, pipeline._known, declared_queues._declared,
+    declared_queues._of_pipelines,
 )  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def as_before() -> Iterator[None]:
     Those of a module that a test wrote end with the test.
     """
     modules = set(sys.modules)
-    registries: tuple[dict[str, Any], ...] = (_JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES)
+    registries: tuple[dict[str, Any], ...] = (_JOBS, _STATIONS, _DRIVERS, _PIPELINES, _QUEUES, _SETTINGS)
     before = [dict(known) for known in registries]
     try:
         yield
@@ -60,4 +61,5 @@ def _of_modules(new: set[str]) -> tuple[dict[str, Any], ...]:
         {queue: known for queue, known in _DRIVERS.items() if queue in lines or is_new(known[0])},
         pipelines,
         {queue: known for queue, known in _QUEUES.items() if is_new(known.place)},
+        {queue: known for queue, known in _SETTINGS.items() if queue in lines},
     )

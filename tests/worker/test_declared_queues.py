@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner import RateLimit, queue
 from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.etl import Pipeline
 from jobrunner.jobs.declared_queues import forget_queue
 from tests.support.waiting import wait_for
 
@@ -37,6 +38,55 @@ def test_a_worker_that_starts_again_keeps_a_change_by_hand(current, start):
     start(queues=["mail"])
     assert current.queue("tenants").settings().max_inflight == 5
     assert current.queue("tenants").origins()["max_inflight"].changed_by == ""
+
+
+def a_pipeline(**settings):
+    """The pipeline of a module, as a process of a release with these settings of its station loads it."""
+    made = Pipeline("shop")
+    made.sink("raw", **settings)(lambda item: None)
+    return made
+
+
+@pytest.mark.parametrize("process", ["worker", "producer"])
+def test_a_change_by_hand_of_a_station_outlasts_processes_that_start_again(current, start, process):
+    def begin(**settings):
+        pipeline = a_pipeline(**settings)
+        if process == "worker":
+            start(queues=["shop/raw"])
+        else:
+            pipeline.push("raw", 1)
+
+    begin(max_size=100, history=60)
+    asked = current.queue("shop/raw")
+    assert asked.origins()["max_size"].place.startswith(__name__)
+    asked.configure(max_size=7)
+    begin(max_size=100, history=60)
+    assert (asked.settings().max_size, asked.origins()["max_size"].declared) == (7, 100)
+    assert asked.origins()["max_size"].changed_by
+
+    begin(max_size=50)
+    assert (asked.settings().max_size, asked.settings().history) == (50, None), "the new value, and the default"
+    begin(keepalive=20)
+    assert asked.settings().max_size is None, "a setting that the station does not name any more"
+
+
+def test_a_station_without_settings_is_a_declaration_as_any(current, start):
+    """Workers of the release before, which had none, take no setting back during a deploy."""
+    a_pipeline()
+    start(queues=["shop/raw"])
+    a_pipeline(max_size=100)
+    start(queues=["shop/raw"])
+    a_pipeline()
+    start(queues=["shop/raw"])
+    assert current.queue("shop/raw").settings().max_size == 100
+
+
+def test_heartbeats_publish_again_what_the_server_lost_of_a_station(current, start, raw, keys):
+    a_pipeline(max_size=100)
+    start(queues=["shop/raw"], heartbeat=0.2)
+    raw.delete(keys.queue("shop/raw").settings, keys.queue("shop/raw").declared)
+
+    wait_for(lambda: current.queue("shop/raw").settings().max_size == 100)
 
 
 def test_heartbeats_publish_again_what_the_server_lost(current, start, raw, keys):

@@ -7,6 +7,7 @@ import pytest
 
 from jobrunner.errors import InvalidOption, PipelineError
 from jobrunner.etl import Pipeline
+from jobrunner.jobs.declared_queues import published_by
 from jobrunner.jobs.registry import driver_of, station_of
 
 
@@ -32,7 +33,7 @@ def test_a_chain_replaces_what_serves_its_first_queue(orders: Pipeline) -> None:
     assert driver_of("orders/clean") is before
     assert (chained.is_sink, chained.targets, chained.schema) == (True, (), None)
     assert (chained.batch, chained.max_wait, chained.parallel, chained.lease) == (500, 3.0, 1, 20.0)
-    assert chained.settings == {"max_inflight": 3}
+    assert [one.settings for one in published_by(["orders/raw"])] == [{"max_inflight": 3}]
     assert chained.function.queues == ["orders/raw", "orders/clean", "orders/end"]  # type: ignore[attr-defined]
     orders.chain("clean")
     assert orders.spark_stations["orders/clean"].schema == "n int"

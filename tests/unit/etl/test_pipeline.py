@@ -1,6 +1,6 @@
 """Pipelines as declared: names, options, links, and what is refused."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidName, InvalidOption, PipelineError, UnknownOption
 from jobrunner.etl import Pipeline, SparkStation
 from jobrunner.etl.pipeline import all_pipelines, find_pipeline
+from jobrunner.jobs.declared_queues import published_by
 from jobrunner.jobs.registry import StationDefinition, all_stations, driver_of, forget, station_of, waiting_on_crash
 from jobrunner.retry import Backoff
 from tests.unit.worker.attempts import attempt_at
@@ -18,6 +19,11 @@ from tests.unit.worker.attempts import attempt_at
 
 def work(item: Any) -> None:
     """A station."""
+
+
+def settings_of(*queues: str) -> list[Mapping[str, Any]]:
+    """What a worker of these queues publishes as their settings, by queue."""
+    return [one.settings for one in published_by(queues)]
 
 
 def own_stations() -> list[StationDefinition]:
@@ -37,7 +43,7 @@ def test_a_declared_function_stays_what_it_is_and_its_station_is_known(orders: P
     assert definition is not None
     assert (definition.name, definition.queue, definition.is_async) == ("work", "orders/raw", False)
     assert (definition.options.timeout, definition.options.result_ttl) == (3.0, 0.0)
-    assert definition.settings == {"max_inflight": 4, "max_attempts": 2}
+    assert settings_of("orders/raw") == [{"max_inflight": 4, "max_attempts": 2}]
     assert definition.doc == "A station."
 
 
@@ -46,7 +52,7 @@ def test_workers_know_of_short_leases_as_the_server_does(orders: Pipeline) -> No
 
     definition = station_of("orders/end")
     assert definition is not None
-    assert (definition.settings, definition.options.keepalive) == ({"keepalive": 2}, 2.0)
+    assert (settings_of("orders/end"), definition.options.keepalive) == ([{"keepalive": 2}], 2.0)
 
 
 def test_a_station_says_what_becomes_of_its_items_in_a_crash(orders: Pipeline) -> None:
@@ -79,8 +85,8 @@ def test_a_backoff_goes_to_the_server_and_a_callable_stays_with_the_worker(order
     orders.sink("b", backoff=delay)(lambda item: None)
 
     a, b = own_stations()
-    assert (a.settings, a.options.backoff) == ({"backoff": Backoff(base=1)}, None)
-    assert (b.settings, b.options.backoff, b.name) == ({}, delay, "b")
+    assert (settings_of("orders/a"), a.options.backoff) == ([{"backoff": Backoff(base=1)}], None)
+    assert (settings_of("orders/b"), b.options.backoff, b.name) == ([{}], delay, "b")
 
 
 def test_a_station_that_leads_nowhere_is_an_error(orders: Pipeline) -> None:
@@ -258,7 +264,7 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
     assert isinstance(station, SparkStation)
     assert (station.function, station.name, station.targets) == (frames, "frames", ("orders/late", "orders/on_time"))
     assert (station.batch, station.max_wait, station.schema, station.missing) == (20_000, 2.0, "id int", "fail")
-    assert (station.fan_out, station.is_sink, station.lease, station.settings) == (True, False, 30.0, {"max_size": 7})
+    assert (station.fan_out, station.is_sink, station.lease) == (True, False, 30.0)
     assert station.link.waits("orders/late")
     sink = orders.spark_stations["orders/late"]
     assert (sink.is_sink, sink.batch, sink.targets, sink.name) == (True, 5, (), "late")
@@ -270,7 +276,7 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
     make = driver_of("orders/raw")
     assert make is not None
     assert make(current, print) == (station, current, print)  # type: ignore[comparison-overlap]
-    assert orders.queue("raw").settings().max_size == 7
+    assert settings_of("orders/raw", "orders/on_time") == [{}, {"max_size": 7}]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from jobrunner.errors import InvalidOption, PipelineError, SparkMissing, UnknownOption
 from jobrunner.etl import table_sink
 from jobrunner.etl.table_sink import TableAddress, TableSink
+from jobrunner.jobs.declared_queues import published_by
 from jobrunner.jobs.registry import driver_of
 
 
@@ -21,7 +22,8 @@ def test_the_call_declares_the_sink(orders):
     declared = orders.spark_stations["orders/late"]
     assert declared.function == TableSink(address=TableAddress("delta", "/lake/late"), partition_by=("day",),
                                           merge_on=("n",), latest_by="at", id_column="item")  # fmt: skip
-    assert (declared.name, declared.is_sink, declared.settings) == ("late", True, {"max_size": 5})
+    assert (declared.name, declared.is_sink) == ("late", True)
+    assert [one.settings for one in published_by(["orders/late"])] == [{"max_size": 5}]
     orders.check()
 
 
