@@ -1,6 +1,7 @@
 """Parameters of a dead task, changed in a form before it is requeued: what the form shows, and the checks of it."""
 
 import json
+from collections import Counter
 from typing import Any
 
 from jobrunner.client.item import read_payload
@@ -76,12 +77,26 @@ def _with_secrets(given: Any, before: Any, shown: Any) -> Any:
         old, seen = (one if isinstance(one, dict) else {} for one in (before, shown))
         return {name: _with_secrets(part, old.get(name), seen.get(name)) for name, part in given.items()}
     if isinstance(given, list):
-        is_alike = isinstance(before, list) and len(before) == len(given)
-        both = zip(before, shown, strict=True) if is_alike else [(None, None)] * len(given)
-        return [_with_secrets(part, *pair) for part, pair in zip(given, both, strict=True)]
+        return [_with_secrets(part, *pair) for part, pair in zip(given, _origins(given, before, shown), strict=True)]
     if isinstance(given, str) and HIDDEN in given:
         raise Refused(f"a value contains {HIDDEN}, which stands for a hidden one elsewhere: write the value itself")
     return given
+
+
+def _origins(given: list[Any], before: Any, shown: Any) -> list[tuple[Any, Any]]:
+    """For each element of an edited list what it was, and as what the form showed that; Nones where it is not certain.
+
+    Places are certain only while no element was moved: an account must not get the password of its neighbour.
+    """
+    if not isinstance(before, list) or not isinstance(shown, list):
+        return [(None, None)] * len(given)
+    both = list(zip(before, shown, strict=True))
+    seen, texts = [_text(one) for one in shown], [_text(one) for one in given]
+    places, count = {text: at for at, text in enumerate(seen)}, Counter(seen)
+    is_moved = any(texts[at] != there and texts[at] in places for at, there in enumerate(seen[: len(texts)]))
+    if len(texts) == len(seen) and not is_moved:
+        return both
+    return [both[places[text]] if count[text] == 1 else (None, None) for text in texts]
 
 
 def _changed_names(before: Any, after: Any) -> list[str]:
@@ -94,7 +109,11 @@ def _changed_names(before: Any, after: Any) -> list[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return json.dumps(one, sort_keys=True, default=repr) == json.dumps(other, sort_keys=True, default=repr)
+    return _text(one) == _text(other)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 def _check_types(job: str, params: Any) -> None:

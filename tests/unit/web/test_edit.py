@@ -53,6 +53,29 @@ def test_what_was_changed_is_sent_and_hidden_values_stay(browse: Browse, client:
     assert "bob" not in rows
 
 
+def test_hidden_values_follow_the_elements_of_a_list_that_are_moved(browse: Browse, client: Client) -> None:
+    accounts = [{"user": user, "password": f"P{user}"} for user in "abc"]
+    payload = json.dumps({"accounts": accounts}).encode()
+    browser = browse()
+
+    def edited(name: str, places: str) -> Any:
+        client.enqueue(Task(id=name, queue="mail", type="", payload=payload, encoding="json", max_attempts=1))
+        client.queue("mail").reserve()[0].rollback(error="no")
+        seen = {one["user"]: one for one in shown(browser, f"/tasks/{name}")["accounts"]}
+        changes = {"n": {"user": "n", "password": "new"}, "B": seen["b"] | {"user": "B"}}
+        answer = send(browser, f"/tasks/{name}", {"accounts": [(seen | changes)[one] for one in places]})
+        if answer.status_code >= 400:
+            return answer.text
+        (lease,) = client.queue("mail").reserve()
+        return [f"{one['user']}:{one['password']}" for one in lease.payload["accounts"]]
+
+    assert edited("swapped", "bac") == ["b:Pb", "a:Pa", "c:Pc"]
+    assert edited("removed-and-added", "bcn") == ["b:Pb", "c:Pc", "n:new"]
+    assert edited("removed", "ac") == ["a:Pa", "c:Pc"]
+    assert edited("changed", "aBn") == ["a:Pa", "B:Pb", "n:new"]
+    assert "stands for a hidden one" in edited("changed-and-moved", "Bcn")
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
