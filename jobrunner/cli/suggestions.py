@@ -66,9 +66,8 @@ def _queues_of_project() -> Iterator[str]:
     """Queues that the configured modules declare, as `declared_queues` names them, and those of the project's file."""
     settings = file_settings()
     yield from settings.queues
-    for source in module_sources(settings.modules):
-        with suppress(SyntaxError, ValueError):  # a worker cannot load it either, and says so
-            yield from declared_queues(source)
+    for module in module_trees(settings.modules):
+        yield from declared_queues(module)
 
 
 def nearest_of(name: str, known: list[str], *, none: str) -> str:
@@ -97,15 +96,15 @@ def periodic_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Jobs that the modules named, or configured, declare."""
-    return _offered(lambda: (name for source in _sources(ctx) for name in declared_jobs(source)), incomplete)
+    return _offered(lambda: (name for module in _modules(ctx) for name in declared_jobs(module)), incomplete)
 
 
 def pipeline_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Pipelines that the modules declare, and those that the server has queues of."""
 
     def find() -> Iterator[str]:
-        for source in _sources(ctx):
-            yield from declared_pipelines(source)
+        for module in _modules(ctx):
+            yield from declared_pipelines(module)
         yield from (name.partition("/")[0] for name in _asked(ctx, "SRANDMEMBER", "queues", _MOST) if "/" in name)
 
     return _offered(find, incomplete)
@@ -116,29 +115,29 @@ def pipeline_queues(ctx: click.Context, param: click.Parameter, incomplete: str)
     return _offered(lambda: [name for name in _asked(ctx, "SRANDMEMBER", "queues", _MOST) if "/" in name], incomplete)
 
 
-def declared_jobs(source: str) -> Iterator[str]:
-    """Names of the functions and classes below `@job` or `@job(...)` in a Python source."""
-    for node in ast.walk(ast.parse(source)):
+def declared_jobs(module: ast.Module) -> Iterator[str]:
+    """Names of the functions and classes below `@job` or `@job(...)` in a module."""
+    for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for mark in node.decorator_list:
                 if _called(mark) == "job":
                     yield _given(mark, "name") or node.name
 
 
-def declared_queues(source: str) -> Iterator[str]:
-    """Queues of the jobs in a Python source, those of `queue(...)`, and the names of pipelines with a slash behind."""
-    for node in ast.walk(ast.parse(source)):
+def declared_queues(module: ast.Module) -> Iterator[str]:
+    """Queues of the jobs in a module, those of `queue(...)`, and the names of pipelines with a slash behind."""
+    for node in ast.walk(module):
         for mark in getattr(node, "decorator_list", ()):
             if _called(mark) == "job":
                 yield _given(mark, "queue") or "default"
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("queue", "jobrunner.queue"):
             yield from _first_text(node)
-    yield from (f"{name}/" for name in declared_pipelines(source))
+    yield from (f"{name}/" for name in declared_pipelines(module))
 
 
-def declared_pipelines(source: str) -> Iterator[str]:
-    """Names given to `Pipeline(...)` in a Python source."""
-    for node in ast.walk(ast.parse(source)):
+def declared_pipelines(module: ast.Module) -> Iterator[str]:
+    """Names given to `Pipeline(...)` in a module."""
+    for node in ast.walk(module):
         if isinstance(node, ast.Call) and _called(node) == "Pipeline":
             yield from _first_text(node)
 
@@ -179,20 +178,21 @@ def _asked(ctx: click.Context, verb: str, key: str, *words: int) -> list[str]:
         broker.close()
 
 
-def _sources(ctx: click.Context) -> Iterator[str]:
-    yield from module_sources(ctx.params.get("modules") or file_settings().modules)
+def _modules(ctx: click.Context) -> Iterator[ast.Module]:
+    yield from module_trees(ctx.params.get("modules") or file_settings().modules)
 
 
-def module_sources(modules: Iterable[str]) -> Iterator[str]:
-    """The sources of modules, read and not run; those that are not found or too long are left out."""
+def module_trees(modules: Iterable[str]) -> Iterator[ast.Module]:
+    """Modules, read and not run; those that are not found, too long or not to be read as Python are left out."""
     project = project_file()
     for module in modules:
         for folder in (Path(), *([] if project is None else [project.parent]), *map(Path, sys.path)):
             place = folder.joinpath(*module.split("."))
             path = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
             if path is not None:
-                if path.stat().st_size <= _LONGEST_SOURCE:
-                    yield path.read_text("utf-8")
+                with suppress(OSError, SyntaxError, ValueError):  # a worker cannot load it either, and says so
+                    if path.stat().st_size <= _LONGEST_SOURCE:
+                        yield ast.parse(path.read_bytes())  # which knows the encoding that a source declares
                 break
 
 

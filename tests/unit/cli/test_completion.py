@@ -1,5 +1,6 @@
 """Shell completion: commands, options, and names of existing queues, jobs and tasks."""
 
+import ast
 import os
 import shutil
 import socket
@@ -102,8 +103,8 @@ def test_periodic_jobs_are_offered(offers: Any, client: Client) -> None:
 def test_jobs_and_pipelines_are_read_from_sources_that_are_not_run(offers: Any, declared: None) -> None:
     assert offers("enqueue", "") == ["SendMail", "plain", "sum"]
     assert offers("pipeline", "run", "") == ["orders"]
-    assert list(declared_jobs(SOURCE)) == ["SendMail", "sum", "plain"]
-    assert list(declared_pipelines(SOURCE)) == ["orders"]
+    assert list(declared_jobs(ast.parse(SOURCE))) == ["SendMail", "sum", "plain"]
+    assert list(declared_pipelines(ast.parse(SOURCE))) == ["orders"]
 
 
 def test_trouble_is_silent_and_starts_no_server(

@@ -186,6 +186,23 @@ def test_queues_declared_by_themselves_and_in_the_file_are_none_mistyped(
     assert "did you mean 'filed'?" in cli("queues", "pause", "fild").err
 
 
+def test_queues_are_read_from_modules_in_the_encoding_that_they_declare(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "# -*- coding: latin-1 -*-\nfrom jobrunner import queue\n\nqueue('caf\xe9')\n"
+    (tmp_path / "declares_latin.py").write_bytes(source.encode("latin-1"))
+    (tmp_path / "declares_marked.py").write_bytes(b"\xef\xbb\xbffrom jobrunner import queue\n\nqueue('marked')\n")
+    (tmp_path / "declares_undeclared.py").write_bytes(b"name = '\xe9'\n")
+    settings = 'modules = ["declares_undeclared", "declares_latin", "declares_marked"]'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.jobrunner]\n{settings}\n")
+    monkeypatch.chdir(tmp_path)
+
+    refused = cli("queues", "pause", "markd")
+    assert (refused.code, "did you mean 'marked'?" in refused.err) == (1, True), refused.err
+    assert "did you mean 'caf\xe9'?" in cli("queues", "pause", "cafe").err
+    assert cli("queues", "pause", "marked").code == 0
+
+
 def test_what_is_done_is_listed_where_there_is_such_a_thing(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push(1)
     assert "HISTORY" not in cli("queues", "list").out
