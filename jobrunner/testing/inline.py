@@ -21,6 +21,7 @@ from jobrunner.errors import TaskFailed, UsageError
 from jobrunner.jobs.declared_queues import declare_configured, declared
 from jobrunner.jobs.registry import Definition, find, result_ttl_of
 from jobrunner.jobs.running_task import JobRun
+from jobrunner.middleware import MiddlewareStack
 from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded, Unknown
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import is_spent
@@ -113,7 +114,7 @@ class _InlineClient(MemoryClient):
     def _begin(self, entry: MemoryTask) -> tuple["_NotingRunner", Attempt]:
         entry.state, entry.attempts = TaskState.PENDING, 1
         attempt = _attempt(entry.task, self._usual(entry.task.queue))
-        return _NotingRunner(self, lambda _: False, middleware=self._middleware), attempt
+        return _NotingRunner(self, entry, self._middleware), attempt
 
     def _usual(self, queue: str) -> QueueSettings:
         """The settings of a queue for tasks whose job says nothing: as this test configured it, else as declared."""
@@ -142,9 +143,17 @@ class _InlineClient(MemoryClient):
 
 
 class _NotingRunner(Runner):
-    """The worker's runner, which also keeps what the job raised."""
+    """The worker's runner, which also keeps what the job raised, and acknowledges without a server."""
 
     error: BaseException | None = None
+
+    def __init__(self, client: MemoryClient, entry: MemoryTask, middleware: MiddlewareStack | None) -> None:
+        super().__init__(client, lambda _: False, middleware=middleware)
+        self._entry = entry
+
+    def _acknowledge(self, attempt: Attempt) -> bool:  # noqa: ARG002
+        self._entry.state, self._entry.is_kept = TaskState.SUCCEEDED, False
+        return True
 
     def prepare(
         self, attempt: Attempt, definition: Definition | None = None
@@ -199,14 +208,14 @@ def _attempt(task: Task, usual: QueueSettings) -> Attempt:
 
 
 def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
+    if isinstance(outcome, Acknowledged):  # it ended before it ran
+        return
     entry.when = utc_now()
     attempt = _attempt(entry.task, usual)
     if isinstance(outcome, Succeeded | Cancelled) and result_ttl_of(attempt) == 0:
         entry.is_kept = False
     if isinstance(outcome, Succeeded):
         entry.state, entry.result = TaskState.SUCCEEDED, outcome.result
-    elif isinstance(outcome, Acknowledged):
-        entry.is_kept = False
     elif isinstance(outcome, Cancelled):
         entry.state = TaskState.CANCELLED
     elif isinstance(outcome, Failed | Unknown):

@@ -147,7 +147,7 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
 
 
 class MemoryBroker(Broker):
-    """Keeps the metadata of jobs, takes notes of progress and early acknowledgements; refuses all that needs a server.
+    """Keeps the metadata of jobs, takes notes of progress; refuses all that needs a server.
 
     `where` names what there is instead of one.
     """
@@ -170,7 +170,7 @@ class MemoryBroker(Broker):
             tasks, _, task_id, _, progress = cast(tuple[bytes, str, str, str, bytes], call.words)
             self.progress[tasks + task_id.encode()] = progress
             return call.read(b"ok")
-        return call.read([]) if script.name == "commit" else self._refuse(script.name)
+        return self._refuse(script.name)
 
     def run_many(self, calls: Iterable[Call[Any]]) -> list[Any]:
         return [self.run(call) for call in calls]

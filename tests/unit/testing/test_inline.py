@@ -112,6 +112,20 @@ def early() -> None:
     ran.append("early")
 
 
+@job(name="inline-early-once", ack="early", unique=Unique(by=[], on_clash="raise"))
+def early_once(n: int) -> None:
+    ran.append(n)
+    if n:
+        early_once.enqueue(n - 1)
+
+
+@job(name="inline-early-async", ack="early", unique=Unique(by=[], on_clash="raise"))
+async def early_async(n: int) -> None:
+    ran.append(n)
+    if n:
+        await early_async.aenqueue(n - 1)
+
+
 @job(name="inline-parent")
 def parent(x: int) -> Any:
     return slow.enqueue(x).result() * 10
@@ -127,7 +141,7 @@ def forget_jobs() -> Iterator[None]:
     yield
     for name in ("note", "end", "give", "slow", "early", "parent", "tenant", "async-tenant", "cancels-itself", "waits"):
         forget(f"inline-{name}")
-    for name in ("defaults", "unkept", "in-a-group", "throttled"):
+    for name in ("early-once", "early-async", "defaults", "unkept", "in-a-group", "throttled"):
         forget(f"inline-{name}")
 
 
@@ -314,6 +328,14 @@ def test_an_early_acknowledgement_leaves_nothing_to_read() -> None:
         assert not task.exists()
         with pytest.raises(TaskGone):
             task.result()
+
+
+@pytest.mark.parametrize("enqueue", [early_once.enqueue, early_async.enqueue])
+def test_a_unique_job_that_is_acknowledged_early_holds_its_lock_until_it_runs(enqueue: Any) -> None:
+    with inline():
+        assert [enqueue(n).is_new for n in (2, 0)] == [True, True]
+        assert ran == [2, 1, 0, 0]
+        assert not enqueue(0).cancel()
 
 
 def test_it_decorates_functions_and_coroutine_functions() -> None:
