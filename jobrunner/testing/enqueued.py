@@ -101,10 +101,13 @@ class _Recorder(MemoryClient):
         super().__init__("the fixture `enqueued`")
         self._tasks = tasks
         self._later: list[EnqueuedTask] = []
+        self._ahead: set[str] = set()
+        """Ids of the steps that were recorded with their flow, before they begin."""
 
     def take(self, task: Task) -> MemoryTask:
         entry = super().take(task)
-        self._tasks.append(_recorded(task))
+        if task.id not in self._ahead:
+            self._tasks.append(_recorded(task))
         return entry
 
     def put_instead(self, holder: MemoryTask, task: Task) -> None:
@@ -122,7 +125,9 @@ class _Recorder(MemoryClient):
 
     def flow_taken(self) -> None:
         begun = {task.id for task in self._tasks}  # behind an empty group
-        self._tasks += [task for task in self._later if task.id not in begun]
+        ahead = [task for task in self._later if task.id not in begun]
+        self._tasks += ahead
+        self._ahead.update(task.id for task in ahead)
 
 
 def _starts(join: Join) -> str:

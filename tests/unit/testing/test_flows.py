@@ -159,6 +159,19 @@ def test_enqueued_records_the_steps_of_a_flow() -> None:
         flow.result()
 
 
+def test_enqueued_records_a_callback_that_begins_by_a_cancellation_once() -> None:
+    with Enqueued().recording() as enqueued:
+        flow = group(add.bind(1), add.bind(2), on_complete=Total("all")).enqueue()
+        assert flow.cancel()
+        assert enqueued.one(Total, label="all").starts == "on_complete"
+        assert len(enqueued) == 3
+
+        flow = group(add.bind(1), add.bind(2), on_complete=Total("each")).enqueue()
+        enqueued.clear()
+        assert [step.cancel() for step in flow.tasks] == [True, True]
+        enqueued.none()
+
+
 def test_enqueued_records_a_flow_of_a_coroutine() -> None:
     with Enqueued().recording() as enqueued:
         asyncio.run(chain(add.bind(1), Total("end")).aenqueue())  # type: ignore[arg-type]
