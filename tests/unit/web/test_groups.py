@@ -1,6 +1,8 @@
 """The page of dead tasks opens with errors in groups; one group has its page, and is requeued or purged."""
 
+import re
 from collections.abc import Callable, Iterator
+from html import unescape
 from typing import Any
 
 import pytest
@@ -60,6 +62,16 @@ def test_a_job_is_shown_with_its_groups(browse: Callable[..., Any], failing: Cli
     assert titles("queue=mail&job=%3DCharge") == ["CardDeclined", "TimeoutError"], "the second is tried again"
     assert titles("job=roll") == ["KeyError"]
     assert titles("job=%3Dcharge") == []
+
+
+def test_all_groups_of_a_job_and_queue_are_those_of_the_short_list(browse: Callable[..., Any], client: Client) -> None:
+    fail(client, "Charge", *[f"Error{letter}: no" for letter in "ABCDEFGHIJKLMNOPQRSTU"])
+    fail(client, "Rollup", "KeyError: 'total'")
+    page = browse().get("/dead?queue=mail&job=%3DCharge").text
+
+    (link,) = re.findall(r'href="([^"]*groups=all[^"]*)">All 21 groups<', page)
+    found = browse().get(f"/dead{unescape(link)}", headers=JSON).json()["errors_found"]["groups"]
+    assert [one["job"] for one in found] == ["Charge"] * 21
 
 
 def test_a_search_shows_what_it_found_and_no_groups(browse: Callable[..., Any], failing: Client) -> None:
