@@ -15,6 +15,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.inspector.stats import by_queue
 from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch
+from jobrunner.jobs.declared_queues import declare_of_pipeline, forget_queue
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
 from jobrunner.worker.batch_drivers import BatchDrivers
@@ -98,13 +99,14 @@ def plain() -> Iterator[Callable[..., None]]:
         register_station(
             PLAIN,
             StationDefinition(
-                name=PLAIN, origin="test:plain", queue=PLAIN, options=JobOptions(), build=Item, is_async=False,
-                settings=settings,
+                name=PLAIN, origin="test:plain", queue=PLAIN, options=JobOptions(), build=Item, is_async=False
             ),
-        )  # fmt: skip
+        )
+        declare_of_pipeline(PLAIN, settings, "test:plain")
 
     yield declare
     forget_station(PLAIN)
+    forget_queue(PLAIN)
 
 
 def test_a_driver_serves_its_queue_and_the_worker_the_others(
@@ -230,12 +232,9 @@ def test_settings_of_a_station_that_is_not_served_are_left_alone(current: Client
     assert current.queue(PLAIN).settings().max_size is None
 
 
-def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Client, plain: Any) -> None:
-    plain(max_size=-1)
-
+def test_a_setting_that_cannot_be_is_refused_where_it_is_declared(plain: Any) -> None:
     with pytest.raises(InvalidOption, match="max_size"):
-        Worker(queues=[PLAIN], client=current).start()
-    assert current.workers() == []
+        plain(max_size=-1)
 
 
 def send_command(client: Client, worker: Worker, name: str, value: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.attempt import Attempt
+from jobrunner.jobs.declared_queues import declare_of_pipeline, forget_queue
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
 from jobrunner.jobs.running_task import JobRun
@@ -40,14 +41,16 @@ def station() -> Iterator[Callable[..., None]]:
 
         definition = StationDefinition(
             name=queue, origin=f"test:{queue}", queue=queue, options=JobOptions(queue=queue), build=build,
-            is_async=False, settings=settings,
+            is_async=False,
         )  # fmt: skip
         register_station(queue, definition)
+        declare_of_pipeline(queue, settings, f"test:{queue}")
         declared.append(queue)
 
     yield declare
     for queue in declared:
         forget_station(queue)
+        forget_queue(queue)
 
 
 def test_a_slow_consumer_holds_up_what_is_before_it_and_nothing_is_lost_or_run_twice(
