@@ -141,20 +141,25 @@ def main(descriptor: str, lifeline: str) -> None:
     stopped: set[str] = set()
     threading.Thread(target=_listen, args=(int(lifeline), stopped), daemon=True).start()
     _die_with_parent()
-    own = os.getpid()
     with socket.socket(fileno=int(descriptor)) as channel:
         client = _greet(channel)
         if client is None:
             return
         runner = Runner(client, stopped.__contains__, middleware=middleware_of(client))
         with within(client):
-            while (message := _receive(channel)) is not None:
-                attempt, traceparent = read_attempt(message)
-                answer = frame(write_outcome(_run_traced(runner, attempt, traceparent), attempt.token))
-                if os.getpid() != own:  # a job forked in a way that Python does not know of, and this is the copy
-                    os._exit(0)
-                channel.sendall(answer)
-                stopped.clear()
+            serve(channel, runner, stopped)
+
+
+def serve(channel: socket.socket, runner: Runner, stopped: set[str]) -> None:
+    """Answers attempts until the other side closes the channel. `stopped`: tokens of attempts that should stop."""
+    own = os.getpid()
+    while (message := _receive(channel)) is not None:
+        attempt, traceparent = read_attempt(message)
+        answer = frame(write_outcome(_run_traced(runner, attempt, traceparent), attempt.token))
+        if os.getpid() != own:  # a job forked in a way that Python does not know of, and this is the copy
+            os._exit(0)
+        stopped.clear()  # before the answer, behind which the token of the next attempt may be there already
+        channel.sendall(answer)
 
 
 def _greet(channel: socket.socket) -> Client | None:

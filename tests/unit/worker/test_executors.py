@@ -4,11 +4,13 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from jobrunner.client.client import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
 from jobrunner.worker.run import event_loop, processes
 from jobrunner.worker.run import executor as executor_module
-from jobrunner.worker.run.child import read_outcome, write_greeting, write_outcome
+from jobrunner.worker.run.child import frame, read_outcome, serve, write_attempt, write_greeting, write_outcome
 from jobrunner.worker.run.coroutines import CoroutineExecutor
 from jobrunner.worker.run.executor import (
     CannotStartError,
@@ -447,6 +449,31 @@ def test_a_child_that_cannot_load_its_modules_says_why(children: Any) -> None:
     outcome = children("no_such_module").new_run()(attempt_at("executors.plain"))
     assert isinstance(outcome, Failed)
     assert "AttemptCrashed: the process of the attempt cannot start: module 'no_such_module'" in outcome.error
+
+
+def test_a_child_keeps_a_stop_of_the_next_attempt_that_is_there_as_soon_as_it_has_answered() -> None:
+    first, second = attempt_at("child.echo"), attempt_at("child.echo")
+    stopped: set[str] = {first.token}
+    seen: list[bool] = []
+    worker, child = socket.socketpair()
+
+    def run(attempt: Attempt) -> Outcome:
+        seen.append(attempt.token in stopped)
+        return Released()
+
+    def sendall(answer: bytes) -> None:  # the child stands still behind it, while the worker goes on
+        child.sendall(answer)
+        if len(seen) == 1:
+            worker.sendall(frame(write_attempt(second)))
+            stopped.add(second.token)
+        else:
+            worker.shutdown(socket.SHUT_WR)
+
+    with worker, child:
+        worker.sendall(frame(write_attempt(first)))
+        serve(SimpleNamespace(recv=child.recv, sendall=sendall), SimpleNamespace(run=run), stopped)  # type: ignore[arg-type]
+
+    assert seen == [True, True]
 
 
 def test_a_child_is_used_again(children: Any) -> None:
