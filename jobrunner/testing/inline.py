@@ -6,12 +6,12 @@ They run through the worker's own Runner: parameters are written and read, hooks
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import timedelta
-from functools import wraps
-from typing import Any, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, Self, TypeAlias, TypeVar
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
@@ -81,6 +81,15 @@ class inline:  # noqa: N801  # used like a function
         return async_wrapper if inspect.iscoroutinefunction(function) else wrapper  # type: ignore[return-value]
 
 
+_End: TypeAlias = Callable[[], None]
+"""Ends a task that ran, when the steps behind it have run, too: raises what the job raised."""
+_Begins: TypeAlias = tuple[Iterator[Begun], _End]
+"""The steps of a flow that begin behind a task, and the end of the task."""
+
+
+def _nothing() -> None: ...
+
+
 class _InlineClient(MemoryClient):
     def __init__(self, propagate: bool) -> None:
         super().__init__("inline()")
@@ -88,28 +97,62 @@ class _InlineClient(MemoryClient):
         declare_configured()
 
     def take(self, task: Task) -> MemoryTask:
+        entry, begun, end = self._run(task)
+        self.begin(begun)
+        end()
+        return entry
+
+    async def take_async(self, task: Task) -> MemoryTask:
+        entry, begun, end = await self._run_async(task)
+        await self.begin_async(begun)
+        end()
+        return entry
+
+    def begin(self, begun: Iterable[Begun]) -> None:
+        begins: list[_Begins] = [(iter(begun), _nothing)]
+        while (task := self._next(begins)) is not None:
+            begins.append(self._run(task)[1:])
+
+    async def begin_async(self, begun: Iterable[Begun]) -> None:
+        begins: list[_Begins] = [(iter(begun), _nothing)]
+        while (task := self._next(begins)) is not None:
+            begins.append((await self._run_async(task))[1:])
+
+    def _next(self, begins: list[_Begins]) -> Task | None:
+        """The next step of a flow to run, those behind the last one first; ends the tasks that have none behind them.
+
+        Not by recursion: a chain may have more steps than Python allows calls within each other.
+        """
+        while begins:
+            begun, end = begins[-1]
+            if (step := next(begun, None)) is not None:
+                self.give(*step)
+                return step[0]
+            begins.pop()
+            end()
+        return None
+
+    def _run(self, task: Task) -> tuple[MemoryTask, Iterator[Begun], _End]:
         entry, kept = super().take(task), self.kept_of(task.queue)
         if not kept.begin(task.key):
-            return entry
+            return entry, iter(()), _nothing
         try:
             runner, attempt = self._begin(entry)
             outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
         finally:
             kept.end(task.key)
-        self.begin(self._ended(entry, outcome, runner.error))
-        return self._end(entry, outcome, runner.error)
+        return self._ended(entry, outcome, runner.error)
 
-    async def take_async(self, task: Task) -> MemoryTask:
+    async def _run_async(self, task: Task) -> tuple[MemoryTask, Iterator[Begun], _End]:
         entry, kept = super().take(task), self.kept_of(task.queue)
         if not kept.begin(task.key):
-            return entry
+            return entry, iter(()), _nothing
         try:
             runner, attempt = self._begin(entry)
             outcome = await _run_in_task(runner, attempt) if _is_async(task) else runner.run(attempt)
         finally:
             kept.end(task.key)
-        await self.begin_async(self._ended(entry, outcome, runner.error))
-        return self._end(entry, outcome, runner.error)
+        return self._ended(entry, outcome, runner.error)
 
     def _begin(self, entry: MemoryTask) -> tuple["_NotingRunner", Attempt]:
         entry.state, entry.attempts = TaskState.PENDING, 1
@@ -122,16 +165,19 @@ class _InlineClient(MemoryClient):
         stored = {} if known is None else {name: str(value).encode() for name, value in known.stored.items() if value}
         return read_settings(stored | self.kept_of(queue).fields)
 
-    def _ended(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> list[Begun]:
-        """Records the outcome of an attempt. Returns the next steps of its flow."""
+    def _ended(
+        self, entry: MemoryTask, outcome: Outcome, error: BaseException | None
+    ) -> tuple[MemoryTask, Iterator[Begun], _End]:
+        """Records the outcome of an attempt."""
+        begun: list[Begun] = []
         if (progress := self._memory.progress.pop(self._key(entry.task), None)) is not None:
             entry.fields["progress"] = progress
         _settle(entry, outcome, self._usual(entry.task.queue))
-        if not entry.state.is_final or _ends_test(error):
-            return []
-        return self.joins.end(entry.task.then, entry.state.value, entry.result or b"")
+        if entry.state.is_final and not _ends_test(error):
+            begun = self.joins.end(entry.task.then, entry.state.value, entry.result or b"")
+        return entry, iter(begun), partial(self._end, entry, outcome, error)
 
-    def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:
+    def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> None:
         if error is not None and _ends_test(error):
             raise error
         steer = None if error is None else sole_error(error)
@@ -139,7 +185,6 @@ class _InlineClient(MemoryClient):
             raise error
         if self._propagate and isinstance(outcome, Failed) and error is None:
             raise TaskFailed(f"task {entry.task.id} ({entry.task.type}) failed: {outcome.error.partition(chr(10))[0]}")
-        return entry
 
 
 class _NotingRunner(Runner):

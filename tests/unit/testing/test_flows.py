@@ -119,6 +119,15 @@ def test_what_a_step_raises_goes_on_to_who_sent_the_flow() -> None:
     assert [label for label, _, _ in seen] == ["dead"]
 
 
+def test_a_chain_may_have_thousands_of_steps() -> None:
+    async def send() -> Any:
+        return await (await chain(*[plus.bind(1) for _ in range(1200)]).aenqueue()).result()
+
+    with inline():
+        assert chain(Total(), *[plus.bind(1) for _ in range(1200)]).enqueue().result() == 1200
+        assert asyncio.run(send()) == 1200
+
+
 def test_steps_behind_one_that_did_not_succeed_do_not_begin() -> None:
     with inline(propagate=False):
         dead = chain(bad.bind(), Total("after")).enqueue()
