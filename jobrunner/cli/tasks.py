@@ -1,5 +1,6 @@
 """`jobrunner tasks`: list, show, cancel, requeue, run-now, enqueue."""
 
+from collections import Counter
 from itertools import groupby, islice
 from typing import Any
 
@@ -25,6 +26,7 @@ from jobrunner.cli.task_lists import (
 )
 from jobrunner.cli.task_show import show_task
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.dead_and_history import note_changes
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all
 from jobrunner.client.task_handle import TaskHandle
@@ -199,7 +201,13 @@ def requeue(shared: CommonOptions, ids: tuple[str, ...], queue: str | None) -> N
     """
     with connected(shared, starts=True) as client:
         handles = [_task(client, one, queue) for one in dict.fromkeys(ids)]
-        done = [handle.id for handle in handles if handle.requeue()]
+        done, changed = list[str](), Counter[str]()
+        for handle in handles:
+            place = handle.record().queue
+            if handle.requeue():
+                done.append(handle.id)
+                changed[place] += 1
+        run_operation(broker_of(client), note_changes(keys_of(client), "requeue", changed))
         note(client, "task.requeue", " ".join(ids), f"requeued {counted(len(done), 'dead task')}")
     if shared.as_json and done:
         answer_json({"requeued": done})

@@ -140,10 +140,6 @@ def requeue(at: TaskRef) -> Operation[bool]:
     queue = yield from _own_queue(at)
     (word,) = yield from ask(tasks.requeue(queue, [at.id]))
     check_known(word, at.id)
-    if word == "ok":
-        from jobrunner.broker.calls import events  # a program that only enqueues needs none of it
-
-        yield from ask(events.dead_requeued(at.keys, whole_queue(queue.name), 1))
     return word == "ok"
 
 

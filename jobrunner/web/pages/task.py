@@ -181,6 +181,7 @@ def _is_number(text: str) -> bool:
 def _requeue(context: Context) -> Done:
     record = _existing(context)
     requeued = context.client.task(record.id, queue=record.queue).requeue()
+    note_events(context.client, "requeue", {record.queue: int(requeued)})
     return _done(context, record, "goes back to its queue", changed=requeued)
 
 
