@@ -3,9 +3,8 @@
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
-from jobrunner.cli.output import answer_json, echo, table, talk
+from jobrunner.cli.output import Refusal, answer_json, echo, table, talk
 from jobrunner.cli.suggestions import pipeline_names
-from jobrunner.errors import PipelineError
 from jobrunner.etl.graph import nearest
 from jobrunner.formatting import duration, rate
 from jobrunner.inspector.lag import WITHIN_S, StationLag, read_lags
@@ -34,7 +33,7 @@ def lag(shared: CommonOptions, name: str | None, within: float) -> None:
         found = read_lags(client, name, within_s=max(within, 1.0))
         if name is not None and not found:
             known = sorted({queue.partition("/")[0] for queue in client.queues() if "/" in queue})
-            raise PipelineError(f"the server has no queue of a pipeline {name!r}; {nearest(name, known)}")
+            raise Refusal(f"the server has no queue of a pipeline {name!r}; {nearest(name, known)}")
     if shared.as_json:
         answer_json(found)
     elif found:

@@ -138,7 +138,7 @@ def test_the_lag_of_a_growing_queue_asks_for_more_workers(client: Client, cli: A
     assert (found["queue"], found["waiting"], found["suggested_workers"]) == (QUEUE, 600, lag.suggested_workers)
     assert "flights/clean" in cli("pipeline", "lag").out
     refused = cli("pipeline", "lag", "flihgts")
-    assert refused.code == 2
+    assert refused.code == 1
     assert "did you mean 'flights'" in refused.err
     client.queue(QUEUE).pause()
     assert read_lags(client)[0].suggested_workers == 0
