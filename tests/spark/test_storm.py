@@ -30,10 +30,10 @@ LEASE_S, LONG_S = 10.0, 1800
 ROOT = Path(__file__).parents[2]
 QUEUES = ("raw", "rows", "files", "table")
 LEFT = re.compile(
-    rb"c:(\{storm\}:(raw|rows|files|table):(batch_log|errors(:\w+)?|deaths|counters|arrival|wake)|\{/stats\}:.+|"
+    rb"c:(\{storm\}:(raw|rows|files|table):(batch_log|errors(:\w+)?|deaths|counters|arrival|wake|declared)|\{/stats\}:.+|"
     rb"\{/\}:(worker:.+|workers|leader|epoch)|events(:cursor)?|queues|pipelines|format)"
 )
-"""What is kept of work that is done: logs and counts, all of bounded size. Nothing for each item."""
+"""What is kept of work that is done: logs, counts, declared settings, all of bounded size. Nothing for each item."""
 FAULTS = ("driver", "suspended", "python", "restart", "jvm", "forgets", "driver")
 
 
