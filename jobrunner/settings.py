@@ -85,6 +85,11 @@ class ClientSettings:
     expressions that match a whole name. Those of JOBRUNNER_REDACT, with commas between, and of the file count too."""
 
 
+def as_arguments(settings: ClientSettings) -> dict[str, Any]:
+    """The arguments of a client that has these settings."""
+    return {known.name: getattr(settings, known.name) for known in fields(settings)}
+
+
 class ClientOptions(TypedDict, total=False):
     """What `configure(…)` and `Client(…)` take beside the URL and the prefix."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Never, Self, Unpack
 
@@ -38,7 +38,7 @@ from jobrunner.events import Event
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
-from jobrunner.settings import ClientOptions, ClientSettings, Duration, client_settings
+from jobrunner.settings import ClientOptions, ClientSettings, Duration, as_arguments, client_settings
 from jobrunner.task import Task
 
 
@@ -74,7 +74,7 @@ class AsyncClient:
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
         """A client with the settings of another one."""
-        return cls(**{known.name: getattr(settings, known.name) for known in fields(settings)})
+        return cls(**as_arguments(settings))
 
     def __repr__(self) -> str:
         return f"AsyncClient({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"

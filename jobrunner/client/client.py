@@ -2,7 +2,6 @@
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from jobrunner.broker.broker import Broker, server_clock
@@ -34,7 +33,7 @@ from jobrunner.middleware import MiddlewareStack, stack_of
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
-from jobrunner.settings import ClientOptions, ClientSettings, Duration, client_settings
+from jobrunner.settings import ClientOptions, ClientSettings, Duration, as_arguments, client_settings
 from jobrunner.task import Task, check_size
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Client:
     @classmethod
     def like(cls, settings: ClientSettings) -> "Client":
         """A client with the settings of another one."""
-        return cls(**{known.name: getattr(settings, known.name) for known in fields(settings)})
+        return cls(**as_arguments(settings))
 
     def __repr__(self) -> str:
         return f"Client({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"

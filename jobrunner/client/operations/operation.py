@@ -120,16 +120,19 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                 elif isinstance(step, InThread):
                     answer = step.work()
                 else:
-                    if listener is not None and place != step.place:
-                        listener.close()
-                        listener = None
-                    listener, place = listener or step.listen(broker), step.place
+                    if listener is None or place != step.place:
+                        _close(listener)
+                        listener, place = step.listen(broker), step.place
                     answer = _waited(listener, step.at_most_s)
             except JobrunnerError as refused:
                 error = refused
     finally:
-        if listener is not None:
-            listener.close()
+        _close(listener)
+
+
+def _close(listener: Listener | None) -> None:
+    if listener is not None:
+        listener.close()
 
 
 def _waited(listener: Listener, at_most_s: float) -> object:
@@ -167,16 +170,16 @@ async def run_operation_async(broker: "AsyncBroker", steps: Operation[T]) -> T:
                     answer = await _in_thread(step.work)
                 else:
                     if listener is None or place != step.place:
-                        await _close(listener)
+                        await _close_async(listener)
                         listener, place = step.listen_async(broker), step.place
                     answer = await _waited_async(listener, step.at_most_s)
             except JobrunnerError as refused:
                 error = refused
     finally:
-        await _close(listener)
+        await _close_async(listener)
 
 
-async def _close(listener: AsyncListener | None) -> None:
+async def _close_async(listener: AsyncListener | None) -> None:
     if listener is not None:
         await listener.close()
 
