@@ -149,7 +149,7 @@ def connected(shared: CommonOptions, *, starts: bool = False, like: Client | Non
     if in_code is None:
         client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
     else:
-        # What a command reports is sent: nothing waits in a buffer that ends with its process.
+        # Without the buffer: a command reports only what the server has taken.
         client = Client.like(replace(in_code.settings, retry_timeout=_RETRY_TIMEOUT_S, buffer_tasks=0))
     if starts:
         announce_start(client)

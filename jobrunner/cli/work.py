@@ -320,7 +320,7 @@ def _ending_after_errors(grace_s: float) -> Iterator[None]:
 
 def _leave(summary: WorkerSummary, grace_s: float, renewal: Restart) -> int:
     # The interpreter waits for threads that jobs left behind, and nothing can end those: they get as long as tasks get.
-    # What was handed back runs on for certain, and another worker may begin it: exit handlers have a moment.
+    # A task that was handed back still runs here, and another worker may begin it, so exit handlers get only a second.
     end = threading.Timer(_RELEASED_FAREWELL_S if summary.released else grace_s, renewal.leave)
     end.daemon = True
     end.start()
