@@ -103,7 +103,8 @@ class Worker:
         self._allow_eviction = allow_eviction
         self._recycling = Recycling(self.settings, report)
         self._state = WorkerState()
-        self._stopping = threading.Lock()
+        self._turns = threading.RLock()
+        """Held while the worker starts or stops. A signal handler may stop it in the thread that starts it."""
         self._released = 0
         self._parts: WorkerParts | None = None
         """None until `start` has built them."""
@@ -120,7 +121,6 @@ class Worker:
         self.start()
         if (parts := self._parts) is None:
             assert self._state.is_stopping, "start() of this worker was overridden without a call of Worker.start()"
-            _log.info("worker stopped before it began", worker=self.id)
             return WorkerSummary(0, 0, monotonic() - began)
         try:
             self._recycling.begin()
@@ -137,12 +137,33 @@ class Worker:
 
     def start(self) -> None:
         """Starts working in threads of its own. While the server is loading its data, waits for it; asked to stop
-        meanwhile, returns without having started. Raises ModuleNotLoadable, ServerError, UnsafeServer, and UsageError
-        when it was started before."""
+        before or meanwhile, returns without having started. Raises ModuleNotLoadable, ServerError, UnsafeServer, and
+        UsageError when it was started before."""
+        with self._turns:
+            parts = self._begin()
+        if parts is None:
+            _log.info("worker stopped before it began", worker=self.id)
+            return
+        if self._state.is_stopping:  # asked too late for `_begin`
+            self.stop()
+            return
+        try:
+            parts.drivers.start()
+        except BaseException:
+            self.stop(grace=0)
+            raise
+        if not self._state.is_working:  # stopped by another thread while its drivers started
+            return
+        log_declared()
+        _log.info("worker started", worker=self.id, queues=parts.queues, concurrency=self.settings.concurrency,
+                  executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip
+
+    def _begin(self) -> WorkerParts | None:
+        """Builds the parts and starts all but the drivers; None when the worker was asked to stop before."""
         self._check_new()
         parts = self._parts = self._prepare()
         if parts is None:
-            return
+            return None
         try:
             parts.guard.keeper.leave(parts.tasks.rotation.queues, has_children=self.settings.executor == "processes")
             parts.gates.step()  # before the first task is taken
@@ -156,24 +177,18 @@ class Worker:
             Shutdown(parts, self._state).close()
             raise
         self._state.begin_work()
-        try:
-            parts.drivers.start()
-        except BaseException:
-            self.stop(grace=0)
-            raise
-        if not self._state.is_working:  # stopped by another thread while its drivers started
-            return
-        log_declared()
-        _log.info("worker started", worker=self.id, queues=parts.queues, concurrency=self.settings.concurrency,
-                  executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip
+        return parts
 
     def ask_to_stop(self) -> None:
         """Lets `run` return after a graceful stop; asked again, at once. Safe in a signal handler and in any thread."""
         self._state.ask_to_stop()
 
     def stop(self, grace: float | None = None) -> None:
-        """Stops: nothing new, up to `grace` seconds for what runs, the rest back to its place in line."""
-        with self._stopping:
+        """Stops: nothing new, up to `grace` seconds for what runs, the rest back to its place in line. A worker that is
+        starting in another thread is stopped when it has; one that has not begun never starts."""
+        if not self._state.has_begun and not self._state.is_stopping:
+            self._state.ask_to_stop()
+        with self._turns:
             parts = self._parts
             if parts is None or not self._state.is_working:
                 return
@@ -182,8 +197,8 @@ class Worker:
             more = "once more" if self._state.stops_asked or not self._state.is_stopping else "twice"
             hint = f"waits up to {duration(grace)} for them; asked {more}, it hands them back at once"
             hints = {"hint": hint} if in_hand and grace else {}
-            _log.info("worker stopping", worker=self.id, in_hand=in_hand, **hints)
             self._state.begin_stop()
+            _log.info("worker stopping", worker=self.id, in_hand=in_hand, **hints)
             shutdown = Shutdown(parts, self._state)
             shutdown.run(monotonic() + grace)
             self._released += shutdown.released

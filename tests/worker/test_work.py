@@ -136,7 +136,7 @@ def test_a_worker_that_was_not_started_holds_nothing_and_has_not_failed(current:
     assert (worker.in_hand, worker.failure) == (0, None)
     assert worker.health() == (False, {"worker": worker.id, "problem": "not started"})
     worker.stop()
-    assert worker.health()[1]["problem"] == "not started", "there was nothing to stop"
+    assert worker.health()[1]["problem"] == "stopped", "it does not start any more"
 
 
 def test_a_worker_that_waits_begins_at_once(start: Start, current: Client) -> None:
@@ -367,6 +367,39 @@ def test_a_worker_is_stopped_from_another_thread(current: Client) -> None:
     worker.ask_to_stop()
     thread.join(30)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("by", ["another thread", "a signal handler"])
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_stop_while_a_worker_starts_stops_it(current: Client, by: str, runs: bool) -> None:
+    """It was ignored: the worker then ran for ever."""
+    stopping = threading.Thread(target=lambda: worker.stop(grace=30))
+
+    def gate() -> None:  # called while the worker starts, and later by a loop
+        if worker._state.is_stopping:
+            return
+        if by == "a signal handler":
+            worker.stop(grace=30)
+        else:
+            stopping.start()
+            wait_for(lambda: worker._state.is_stopping)
+
+    worker = Worker(queues=["w"], client=current, gates=[gate])
+    starting = threading.Thread(target=worker.run if runs else worker.start)
+    starting.start()
+    starting.join(30)
+    if by == "another thread":
+        stopping.join(30)
+    assert worker.health()[1]["problem"] == "stopped"
+    assert not any(loop.is_alive for loop in worker._parts.loops)
+
+
+def test_a_worker_that_was_stopped_before_it_began_never_starts(current: Client) -> None:
+    worker = Worker(queues=["w"], client=current)
+    worker.stop()
+    worker.start()
+    assert worker._parts is None
+    assert worker.run().finished == 0
 
 
 def test_stopping_twice_is_stopping_once(start: Start) -> None:
