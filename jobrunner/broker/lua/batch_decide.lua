@@ -10,8 +10,6 @@ local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 --       by the same holder: 'ok'.
 -- include numbers batch
 
-local OWN_MS = 60000  -- for this long the driver alone rolls it forward
-
 local now = read_clock(now_ms)
 local read = read_batch()
 if read.decided == epoch then return {'ok', unpack(batch_targets(read))} end

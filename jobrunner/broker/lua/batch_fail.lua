@@ -8,8 +8,8 @@ local now_ms, tasks, id, epoch, fate, delay_ms, reason = unpack(ARGV)
 --       member that is alone; 'divided' splits and does not count, 'released' does not count, 'dissolved' returns its
 --       members to the queue ·
 --       delay_ms: until a batch that failed or is released is due again · reason: why it failed
--- reply 'again', 'split', or 'dead', 'dissolved' (any process may roll it forward now); 'more' (call again, more
---       is staged); 'lost' (nothing changed). No staged key is left.
+-- reply 'again', 'split', or 'dead' (the caller rolls it forward, any process a minute later), 'dissolved' (any process
+--       may roll it forward now); 'more' (call again, more is staged); 'lost' (nothing changed). No staged key is left.
 -- Works on a server that is full.
 -- include numbers queue_settings batch
 

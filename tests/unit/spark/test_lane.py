@@ -21,6 +21,7 @@ from jobrunner.spark.station.batch_run import BatchRun
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.station.lane import Lane
 from jobrunner.spark.ui_names import SparkUsage
+from tests.support.clock import Clock
 
 QUEUE = "orders/raw"
 
@@ -126,15 +127,18 @@ def test_a_batch_whose_items_are_put_back_is_no_batch_of_the_driver_that_finds_i
 
 
 def test_an_item_that_died_with_its_drivers_is_noted_as_dead(
-    failing: Lane, broker: Any, keys: Any, client: Client
+    failing: Lane, broker: Any, keys: Any, client: Client, clock: Clock
 ) -> None:
     assert failing.lease is not None
     failing.lease.dissolve()
     client.queue(QUEUE).configure(max_attempts=1)
     batches = Batches(broker, keys.queue(QUEUE))
+    clock.set()
     one = batches.take(1, lease_s=60)
     assert one is not None
     broker.run(calls.failed_attempt(keys.queue(QUEUE), one.id, one.epoch, fate="failed", reason="killed"))
+    assert batches.take(0, lease_s=60) is None, "for a while its driver alone ends it; it was counted twice"
+    clock.advance(60_000)
     failing.lease = batches.take(0, lease_s=60)
 
     assert ended(failing) == ([("dead", "killed")], {"failed": 1, "dead": 1})

@@ -4,6 +4,8 @@
 local STAGED_SLICE = 500
 -- An open write whose lease ended this long ago is taken back by anyone.
 local ABANDONED_MS = 600000
+-- For this long after a decision its holder alone rolls the batch forward. Two processes would count a dead one twice.
+local OWN_MS = 60000
 
 local function read_batch()
   local read, words = {}, redis.call('HGETALL', batch)
@@ -77,11 +79,11 @@ local TOMBSTONE_MS = 86400000
 -- their members to parts that succeed, smaller ones need few runs, and the smallest end at once in single members.
 local MANY, PARTS_OF_MANY, PARTS, FEW = 10000, 16, 4, 8
 
--- Decides that no staged row counts, and leaves the rest to whoever rolls the batch forward.
+-- Decides that no staged row counts. Any process may put members back at once, and bury them when the holder did not.
 local function decide_without_rows(rest, now)
   redis.call('HSET', batch, 'state', 'committed', 'rest', rest, 'ends', 0)
   redis.call('ZREM', batches, id)
-  redis.call('ZADD', finishing, exact(now), id)
+  redis.call('ZADD', finishing, exact(rest == 'dead' and now + OWN_MS or now), id)
 end
 
 -- Parts are due at once, with the failures of the batch that they were. A name says which range the part is, as
