@@ -267,7 +267,7 @@ class _Stream(StreamingResponse):
 
 
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
-    found = [*unread_checks(seen.queues), *urgent_checks(seen.lost, unserved, seen.queues)]
+    found = [*unread_checks(seen.queues), *urgent_checks(seen.lost, unserved, seen.queues, seen.workers)]
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:

@@ -140,7 +140,7 @@ def _finding(screen: Screen, width: int) -> list[Text]:
     if seen is None:
         return []
     unserved = [queue for queue in seen.queues if queue.is_unserved and queue.name not in screen.ends]
-    one = next(urgent_checks(seen.lost, unserved, seen.queues), None)
+    one = next(urgent_checks(seen.lost, unserved, seen.queues, seen.workers), None)
     return [] if one is None else [line([Cell(f"! {one.what}: {one.found}; {one.advice}", "bold yellow")], width)]
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 
 from jobrunner.broker.call import Call
 from jobrunner.client.client import Client
+from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms
 from jobrunner.formatting import counted, duration, listed
 from jobrunner.inspector.doctor import Check, fail, warn
@@ -80,12 +81,16 @@ def lost_rows(rows: Iterable[TaskRow]) -> list[TaskRow]:
     return sorted(found.values(), key=lambda row: (-row.lost, row.queue, row.id))
 
 
-def lost_checks(rows: Sequence[TaskRow]) -> Iterator[Check]:
-    """Tasks that ended several workers."""
+def lost_checks(rows: Sequence[TaskRow], workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    """Tasks that ended several workers. Those with executor="processes" run no task alone."""
+    executors: dict[str, set[str]] = {}
+    for worker in workers:
+        for name in worker.queues:
+            executors.setdefault(name, set()).add(worker.executor)
     for row in rows[:_NAMED]:
         queue = queue_of(row.queue)
         found = f"{row.id}, {row.type or 'an item'} of {queue}, was lost by its worker {row.lost} times"
-        fate = "it runs alone now" if row.is_suspect else "it is tried again"
+        fate = "it runs alone now" if row.is_suspect and executors.get(queue) != {"processes"} else "it is tried again"
         advice = f"{'it is dead' if row.state == 'dead' else fate}; jobrunner tasks show {row.id} --queue {queue}"
         yield warn("suspect", found, advice, queue=queue, job=row.type, task=row.id)
 
@@ -107,10 +112,13 @@ def unserved_checks(unserved: Iterable[QueueView]) -> Iterator[Check]:
 
 
 def urgent_checks(
-    lost: Sequence[TaskRow], unserved: Iterable[QueueView], queues: Iterable[QueueView]
+    lost: Sequence[TaskRow],
+    unserved: Iterable[QueueView],
+    queues: Iterable[QueueView],
+    workers: Iterable[WorkerRecord],
 ) -> Iterator[Check]:
     """What a live view names, the most urgent first: tasks that end workers, queues without one, limits."""
-    yield from lost_checks(lost)
+    yield from lost_checks(lost, workers)
     yield from unserved_checks(unserved)
     yield from islice((check for queue in queues for check in limit_checks(queue)), _LIMITS_NAMED)
 

@@ -192,7 +192,7 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield from (slots_check(worker) for worker in workers if worker.held_by)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
     yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))
-    yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))))
+    yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))), workers)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     yield from statistics_checks(window)
     new = releases_since(client, from_ms(window.starts[0]))

@@ -92,7 +92,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "checks": (
             *statistics_checks(window),
             *limit_checks(view, uses),
-            *lost_checks([row for row in seen.look.lost if row.queue == name]),
+            *lost_checks([row for row in seen.look.lost if row.queue == name], seen.look.workers),
         ),
         "is_unserved": name in {queue.name for queue in seen.unserved},
     }

@@ -8,6 +8,7 @@ import pytest
 from jobrunner import Client, RateLimit
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.records import WorkerRecord
 from jobrunner.inspector.doctor import Check
 from jobrunner.inspector.doctor.attention import (
     failing_checks,
@@ -55,7 +56,7 @@ def test_a_limit_is_named_where_it_holds_up_a_backlog(fields: dict[str, Any], fo
 def lost(client: Client) -> list[Check]:
     calls = lines_of_lost(client, *views_and_shards(client, []))
     rows = [row for some in broker_of(client).run_many(calls) for row in some] if calls else []
-    return list(lost_checks(lost_rows(rows)))
+    return list(lost_checks(lost_rows(rows), []))
 
 
 def test_a_task_that_its_workers_lost_twice_is_found_where_it_waits(client: Client, clock: Any) -> None:
@@ -182,11 +183,34 @@ def test_queues_without_a_worker_are_named_with_most_to_do_first_and_the_rest_in
     assert found[3].found == "no worker serves 2 more queues, with 3 to do"
 
 
+@pytest.mark.parametrize(
+    ("executors", "fate"),
+    [
+        (["processes"], "it is tried again"),
+        (["processes", "threads"], "it runs alone now"),
+        (["threads"], "it runs alone now"),
+        ([], "it runs alone now"),
+    ],
+)
+def test_a_suspect_runs_alone_unless_all_workers_of_its_queue_have_processes(executors: list[str], fate: str) -> None:
+    row = TaskRow(id="t1", type="Send", queue="mail", state="pending", when=None, attempt=1, started=None, enqueued=NOW,
+                  error="", lost=3, is_suspect=True)  # fmt: skip
+    workers = [
+        WorkerRecord(id=f"w{number}", host="h", pid=1, started=None, queues=("mail",), concurrency=1,
+                     executor=executor, in_hand=0, finished=0, leads=False)
+        for number, executor in enumerate(executors)
+    ]  # fmt: skip
+
+    (check,) = lost_checks([row], workers)
+
+    assert check.advice.startswith(f"{fate};")
+
+
 def test_tasks_that_end_workers_are_more_urgent_than_queues_without_one_and_those_than_limits() -> None:
     row = TaskRow(id="t1", type="Send", queue="mail", state="pending", when=None, attempt=1, started=None, enqueued=NOW,
                   error="", lost=2)  # fmt: skip
     full = [view(name=f"full{number}", max_inflight=4, pending=4) for number in range(9)]
 
-    found = list(urgent_checks([row], [view(name="lonely", workers=0)], full))
+    found = list(urgent_checks([row], [view(name="lonely", workers=0)], full, []))
 
     assert [one.what for one in found] == ["suspect", "workers", *["limit"] * 5]
