@@ -91,15 +91,17 @@ class Router:
         return not is_seen and monotonic() >= self._measured_at + _MEASURED_IF_BOUNDED_S
 
     def measuring(self) -> Operation[None]:
-        """Measures the backlogs. A node that is away is left out until the next measure.
+        """Measures the backlogs, if that is due. A node that is away is left out until the next measure.
 
         Others go on with what is known, however long this takes: a second measure beside it would have each forget what
         was placed before the other began, and fill a shard beyond its part of `max_size`.
         """
-        self._sent = 0
-        self._since.clear()
-        began = measured_at = monotonic()
-        self._measured_at = _NEVER
+        with self._counting:  # of two threads that find it due, one measures
+            if not self.is_due:
+                return
+            began = measured_at = monotonic()
+            self._sent, self._measured_at = 0, _NEVER
+            self._since.clear()
         asked: Calls = [backlog(keys) for keys in self._keys]
         if self.counts.max_size:
             asked += [scheduled(keys) for keys in self._keys]
@@ -107,7 +109,7 @@ class Router:
             found = yield EachReply(asked)
             held: list[float] = [_AWAY if isinstance(one, JobrunnerError) else one for one in found]
             count = len(self._keys)
-            self._take([sum(held[number::count]) + self._since[number] for number in range(count)])
+            self._take([sum(held[number::count]) for number in range(count)])
             measured_at = monotonic() + 10 * (monotonic() - began)
         finally:
             self._measured_at = measured_at
@@ -182,17 +184,18 @@ class Router:
                 heapify(shards)
 
     def _take(self, backlogs: Sequence[float]) -> None:
+        """Notes the backlogs, with what was placed since they were asked for."""
         nodes: dict[object, list[tuple[float, float, int]]] = {}
         parts = self.counts.parts(self.counts.max_size)
-        for number, (keys, waiting) in enumerate(zip(self._keys, backlogs, strict=True)):
-            part = parts[number]
-            node = self._node_of(keys.waiting) if part is None else None
-            nodes.setdefault(node, []).append((waiting - (part or 0), random.random(), number))
-        for shards in nodes.values():
-            heapify(shards)
-        heap = [(sum(one[0] for one in shards), random.random(), shards) for shards in nodes.values()]
-        heapify(heap)
+        of_nodes = [None if self.counts.max_size else self._node_of(keys.waiting) for keys in self._keys]
         with self._counting:
+            for number, (node, waiting) in enumerate(zip(of_nodes, backlogs, strict=True)):
+                held = waiting + self._since[number] - (parts[number] or 0)
+                nodes.setdefault(node, []).append((held, random.random(), number))
+            for shards in nodes.values():
+                heapify(shards)
+            heap = [(sum(one[0] for one in shards), random.random(), shards) for shards in nodes.values()]
+            heapify(heap)
             self._nodes = heap
 
 
@@ -253,8 +256,7 @@ class Routes:
                 self.registered.update(names, shards)
         for name in names & self.routers.keys():
             router = self.routers[name]
-            if router.is_due:
-                yield from router.measuring()
+            yield from router.measuring()
             router.place(tasks if len(names) == 1 else [task for task in tasks if task.queue == name])
         return bool(new)
 

@@ -800,6 +800,14 @@ def test_a_measure_that_takes_long_is_the_only_one(full_router: Router, monkeypa
     assert set(Counter(task.queue for task in meanwhile + later).values()) == {10}
 
 
+def test_of_two_threads_that_find_a_measure_due_one_measures(full_router: Router) -> None:
+    """The second one forgot what the first had placed, and an enqueue with a wait could find its shard full."""
+    first, second = full_router.measuring(), full_router.measuring()  # both have seen `is_due`
+    next(first)
+
+    assert list(second) == []
+
+
 def test_a_measure_that_is_broken_off_keeps_no_later_one_away(
     full_router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
