@@ -235,7 +235,7 @@ def _is_forwarded(origin: str, queue: str) -> bool:
     origin, queue = f"{pipeline}/{origin}", f"{pipeline}/{queue}"
     reached, left = {origin}, [origin]
     while left:
-        for to in _forwards.get(left.pop(), ()):
+        for to in tuple(_forwards.get(left.pop(), ())):  # a thread may declare another one meanwhile
             if to not in reached:
                 reached.add(to)
                 left.append(to)

@@ -133,6 +133,31 @@ def test_a_payload_is_decrypted_in_its_own_queue_or_where_this_program_says_its_
     assert encryption.decrypt(stored, stored_as.encode(), beyond).raw == b"x"
 
 
+class Busy(str):
+    """A name during whose look-up another thread declares a `dead_letter_queue`."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        if _declared:
+            allow_forward("busy/0", _declared.pop())
+        return str.__hash__(self)
+
+
+_declared: list[str] = []
+
+
+def test_a_payload_is_decrypted_while_another_thread_declares_a_dead_letter_queue() -> None:
+    encryption = PayloadEncryption([OLD])
+    here, there = (MINE._replace(queue=f"busy/{n}") for n in range(2))
+    stored, stored_as = encryption.encrypt(b"x", "json", here)
+    allow_forward(here.queue, Busy(there.queue))
+    _declared.append("busy/2")
+
+    assert encryption.decrypt(stored, stored_as.encode(), there).raw == b"x"
+    assert not _declared
+
+
 def test_a_payload_is_no_result_and_a_result_no_payload(kind: str) -> None:
     encryption = PayloadEncryption([OLD], kind=kind)
     bare = EncryptionContext("id-1", "mail", "tag")
