@@ -103,7 +103,10 @@ def place_of(path: str) -> str | TableAddress:
     if is_table(path):
         kind, _, where = path.partition(":")
         if kind == "delta" and where.strip() and "://" not in where and not where.startswith("file:"):
-            path = f"{kind}:{Path(where.strip()).expanduser().absolute()}"
+            try:
+                path = f"{kind}:{Path(where.strip()).expanduser().absolute()}"
+            except RuntimeError as error:  # ~name, or ~ of an account without a home
+                raise InvalidOption(f"{path}: no such home directory is known; give an absolute path") from error
         return address_of(path)
     kind, colon, _ = path.partition(":")
     if colon and get_close_matches(kind.lower(), _FORMATS) and not Path(path).exists():

@@ -85,6 +85,7 @@ def test_the_place_of_an_archive_is_a_table_a_folder_or_a_url(tmp_path, monkeypa
         "Iceberg:lake.db.history": "neither a table nor a folder",
         "iceberg:history": "name catalog, namespace and table",
         "delta:": "absolute path",
+        "delta:~nobody-of-this-name/lake": "no such home directory is known; give an absolute path",
     }.items():
         with pytest.raises(InvalidOption, match=said):
             place_of(wrong)
