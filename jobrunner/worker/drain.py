@@ -83,8 +83,8 @@ class Shutdown:
     def run(self, ends: float) -> None:
         """A graceful stop: running tasks and batches may go on until `ends` (monotonic clock), unless a second stop is
         requested. Ctrl-C in a program without an answer of its own to it is such a request, too: see `interrupted`."""
-        self._parts.drivers.ask_to_stop()
         try:
+            self._parts.drivers.ask_to_stop()  # may wait for one that is just starting
             self._await_running(ends)
             self._await_drivers(ends)
         except KeyboardInterrupt as error:

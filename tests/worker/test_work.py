@@ -302,8 +302,9 @@ def test_a_burst_ends_after_so_many_tasks_too(current: Client, audit: Audit) -> 
     assert audit("w") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
+@pytest.mark.parametrize("while_it_waits", ["for tasks", "for a driver that starts"])
 def test_ctrl_c_while_a_worker_in_a_program_stops_hands_back_what_runs(
-    current: Client, monkeypatch: pytest.MonkeyPatch
+    current: Client, monkeypatch: pytest.MonkeyPatch, while_it_waits: str
 ) -> None:
     """The second one, when the first ended `run`; its attempt was spent as that of a worker that died."""
     task = gated.enqueue("waits")
@@ -311,10 +312,17 @@ def test_ctrl_c_while_a_worker_in_a_program_stops_hands_back_what_runs(
     worker.start()
     wait_for(lambda: order)
 
-    def interrupt(pause_s: float) -> None:
-        raise KeyboardInterrupt
+    interrupted: list[bool] = []
 
-    monkeypatch.setattr(worker._state, "wait", interrupt)
+    def interrupt(*_: float) -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    if while_it_waits == "for tasks":
+        monkeypatch.setattr(worker._state, "wait", interrupt)
+    else:
+        monkeypatch.setattr(worker._parts.drivers, "ask_to_stop", interrupt)
     with pytest.raises(KeyboardInterrupt):
         worker.stop(grace=3600)
 
