@@ -1,24 +1,22 @@
 """`jobrunner history report`: statistics of an archive of finished tasks."""
 
-from datetime import datetime
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import click
 
-from jobrunner.cli.options import CommonOptions, with_shared_options
+from jobrunner.cli.options import CommonOptions, seconds_of, with_shared_options
 from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
-from jobrunner.clock import perf_counter
+from jobrunner.clock import perf_counter, utc_now
 from jobrunner.etl.spark_conf import conf_of_options
 from jobrunner.formatting import counted, duration
 
 if TYPE_CHECKING:
     from jobrunner.spark.history.report import Report
-from datetime import UTC, timedelta
-
-from jobrunner.cli.options import seconds_of
-from jobrunner.clock import utc_now
 
 _EXAMPLES = """\b
 Examples:
@@ -91,6 +89,9 @@ def report(
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 
+    for option, target in (("--csv", csv_to), ("--parquet", parquet_to), ("--html", html_to)):
+        if target is not None:
+            _check_target(option, target, target.parent if target is html_to else target)
     began = perf_counter()
     spark = spark_session(master=master, **conf_of_options(conf))
     from jobrunner.spark.history.archive_files import read_archive  # needs Spark
@@ -110,6 +111,23 @@ def report(
         echo("\n".join(map(str, written)))
     else:
         echo(_text(made))
+
+
+def _check_target(option: str, target: Path, folder: Path) -> None:
+    """Raises click.BadParameter for what cannot be written, before Spark works for minutes. `folder`: where the files
+    go, which may not be there yet. Makes nothing."""
+    problem = ""
+    if target != folder and target.exists():
+        problem = "it is a folder" if target.is_dir() else "" if os.access(target, os.W_OK) else "permission denied"
+    else:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        try:
+            TemporaryFile(dir=folder).close()
+        except OSError as error:
+            problem = str(error.strerror)
+    if problem:
+        raise click.BadParameter(f"{target} cannot be written: {problem}; name another place", param_hint=option)
 
 
 def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to: Path | None) -> list[Path]:

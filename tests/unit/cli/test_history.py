@@ -1,6 +1,7 @@
 """`jobrunner history`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +142,29 @@ def test_commands_on_spark_take_settings_of_spark(cli: Says, words: list[str]) -
 
     assert (result.code, result.err.count("\n")) == (2, 1), result.err
     assert "did you mean 'spark.driver.memory'?" in result.err
+
+
+@pytest.mark.parametrize(
+    ("option", "target"),
+    [
+        ("--html", "/proc/report.html"),
+        ("--csv", "/proc/figures"),
+        ("--parquet", "a-file/figures"),
+        ("--html", "a-file/deeper/report.html"),
+        ("--html", "a-folder"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_spark_starts(
+    cli: Says, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, target: str
+) -> None:
+    session = pytest.importorskip("jobrunner.spark.session")
+    monkeypatch.setattr(session, "spark_session", lambda **_: pytest.fail("Spark was started"))
+    monkeypatch.chdir(tmp_path)
+    Path("a-file").touch()
+    Path("a-folder").mkdir()
+
+    result = cli("history", "report", "--from", "archive", option, target)
+
+    assert result.code == 2
+    assert f"{option}: {target} cannot be written: " in result.err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a-file", "a-folder"]
