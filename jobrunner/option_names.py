@@ -59,6 +59,7 @@ _CALLED_HERE: Final = _RETIRED | {
         "count limit num number max_messages size batch_size max_items": "n limit batch max_tokens",
         "prefetch": "prefetch_time n limit batch max_tokens",
         "concurrency max_concurrency concurrency_limit max_in_flight": "concurrency max_inflight",
+        "processes process workers threads num_workers": "concurrency|executor",
         "rate_limit throttle limiter": "rate",
         "requests max_requests tokens calls burst": "max_tokens",
         "per period window duration": "for_ per|interval ttl every",
@@ -121,7 +122,7 @@ _ADVICE: Final = {
     **dict.fromkeys(("host", "port", "db", "database", "username", "user", "password", "ssl"), _OF_THE_URL),
 }
 _NOTE: Final = " (it counts the first attempt too: 3 retries are max_attempts=4)"
-_NEAR, _FAR = 0.65, 0.4
+_NEAR, _FAR = 0.65, 0.55
 
 
 def check_options(given: Iterable[str], known: Collection[str], what: str) -> None:
