@@ -15,6 +15,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
 from jobrunner.etl.table_sink import TableAddress
+from jobrunner.formatting import describe
 from jobrunner.jobs.batch_driver import Driver, MakeDriver, Seen
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_whole
@@ -88,6 +89,8 @@ class SparkStation:
         return "succeeded" if self.is_sink or self.fan_out or self.emits_new else "dropped"
 
 
+_LONGEST_SCHEMA = 60
+"""Characters of a schema in an error; the repr of a StructType has some forty for each column."""
 _PUBLISHED = ("batch", "min_rows", "max_wait", "parallel", "lease", "quarantine", "schema")
 
 
@@ -149,7 +152,8 @@ def settle_batches(
     if missing not in ("drop", "fail"):
         raise InvalidOption(f"missing={missing!r} of queue {queue!r}: choose 'drop' or 'fail'")
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
-        raise InvalidOption(f"schema={schema!r} of queue {queue!r}: give columns like 'id int, name string'")
+        told = describe(schema, _LONGEST_SCHEMA)
+        raise InvalidOption(f"schema={told} of queue {queue!r}: give columns as text, like 'id int, name string'")
     lease_s = seconds(lease, option="lease")
     if not isinstance(quarantine, bool):
         raise InvalidOption(f"quarantine={quarantine!r} of queue {queue!r}: give True or False")

@@ -285,3 +285,13 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
 def test_wrong_options_of_a_station_on_spark_are_refused(orders: Pipeline, options: Any) -> None:
     with pytest.raises(InvalidOption):
         orders.spark_station("raw", to="end", **options)
+
+
+def test_a_schema_that_is_no_text_is_refused_in_one_short_line(orders: Pipeline) -> None:
+    class StructType:
+        def __repr__(self) -> str:
+            return f"StructType([{', '.join(['StructField(column, LongType(), True)'] * 20)}])"
+
+    with pytest.raises(InvalidOption, match=r"^schema=StructType\(.*… of queue .*: give columns as text") as refused:
+        orders.spark_station("raw", to="end", schema=StructType())  # type: ignore[arg-type]
+    assert len(str(refused.value)) < 200
