@@ -38,6 +38,9 @@ SHAPES = {
         "returned column '_priorty': names that begin with _ steer the item; did you mean '_priority'?",
     ),
     "_priority of words": (lambda df: df.withColumn("_priority", F.lit("high")), "column '_priority' of type string"),
+    "_priority beyond 32 bits": (
+        lambda df: df.withColumn("_priority", F.lit(2**32 + 1)), "returned 4294967297 in column '_priority' of item "
+    ),
     "_delay of words": (lambda df: df.withColumn("_delay", F.lit("1h")), "column '_delay' of type string: make it a n"),
     "_headers of words": (lambda df: df.withColumn("_headers", F.lit("x")), "column '_headers' of type string: make"),
     "_to of numbers": (lambda df: df.withColumn("_to", F.lit(1)), "column '_to' of type int: make it a string"),

@@ -144,4 +144,4 @@ def payload_text(
 def _steering(name: str) -> Column:
     if name == HEADERS:
         return F.to_json(F.col(name).cast(_HEADERS_TYPE)).alias(name)
-    return F.col(name).cast({TO: "string", DELAY: "double", PRIORITY: "int", ERROR: "string"}[name]).alias(name)
+    return F.col(name).cast({TO: "string", DELAY: "double", PRIORITY: "bigint", ERROR: "string"}[name]).alias(name)
