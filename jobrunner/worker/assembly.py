@@ -34,7 +34,7 @@ from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import caps_of, longest_poll_s, shortest_lease_s
+from jobrunner.worker.queues import Declarations, caps_of, longest_poll_s, shortest_lease_s
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -189,7 +189,7 @@ class Assembly:
         registration = Registration(self._worker_id, known, self._client.settings.redact, settings.release)
         heartbeat = Heartbeat(
             self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat,
-            (shards, drivers.shards),
+            (shards, drivers.shards, Declarations(self._broker, self._keys, known, settings.heartbeat)),
         )
         gates = Gates([gate_of(given) for given in settings.gates], commands.set_gate)
         loops = (

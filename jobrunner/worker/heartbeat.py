@@ -5,10 +5,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
@@ -24,14 +23,12 @@ from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
-from jobrunner.jobs.declared_queues import published_by, publishing
 from jobrunner.jobs.registry import JobDefinition, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.recycling import resident_bytes
-from jobrunner.worker.shards import ServedShards
 from jobrunner.worker.worker_state import WorkerState
 
 _MOST_RUNNING = 50
@@ -120,6 +117,16 @@ class Registration:
     release: str = ""
 
 
+class HeartbeatListener(Protocol):
+    """A component that sends calls of its own with each heartbeat."""
+
+    def asking(self) -> list[Call[Any]]:
+        """The calls of this heartbeat."""
+
+    def take(self, replies: Sequence[Any], /) -> None:
+        """Takes in the replies to them."""
+
+
 class Heartbeat:
     """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence.
 
@@ -131,10 +138,10 @@ class Heartbeat:
 
     def __init__(
         self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, registration: Registration,
-        commands: Commands, heartbeat_s: float, shards: Sequence[ServedShards],
+        commands: Commands, heartbeat_s: float, listeners: Sequence[HeartbeatListener],
     ) -> None:  # fmt: skip
         self._broker = broker
-        self._shards = shards
+        self._listeners = listeners
         self._keys = keys
         self._encryption = encryption
         self._registration = registration
@@ -158,8 +165,6 @@ class Heartbeat:
             if periodics != self._periodics:
                 self._periodics, self._published = periodics, published(periodics, self._encryption)
             calls.append(leader_calls.define_periodics(self._keys, self._published, ttl_ms=ttl_ms))
-        declared = publishing(self._keys, published_by(queues), self._heartbeat_s)
-        calls += (replace(call, read=_nothing, may_fail=True) for call in declared)
         if self._registration.redact:
             calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         if not self._has_started:
@@ -169,13 +174,13 @@ class Heartbeat:
             )
             if self._registration.release:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
-        asking = [shards.asking() for shards in self._shards]
+        asking = [one.asking() for one in self._listeners]
         is_empty, commands, *said = self._broker.run_many([*calls, *chain.from_iterable(asking)])
         if is_empty and self._has_started:
             _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
         replies = iter(said[len(said) - sum(map(len, asking)) :])
-        for shards, some in zip(self._shards, asking, strict=True):
-            shards.take(list(islice(replies, len(some))))
+        for one, some in zip(self._listeners, asking, strict=True):
+            one.take(list(islice(replies, len(some))))
         is_changed = self._commands.obey(commands)
         self._has_started = True
         return 0.0 if is_changed else self._heartbeat_s
@@ -184,10 +189,6 @@ class Heartbeat:
         """Takes the worker off the list."""
         stopped = events.note(self._keys, "worker_stopped", worker=self._registration.worker_id)
         self._broker.run_many([*leader_calls.retire(self._keys, self._registration.worker_id), stopped])
-
-
-def _nothing(_: object) -> None:
-    return None
 
 
 def _running(begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:

@@ -1,20 +1,28 @@
 """Which queues a worker serves, what they were declared with, and what it publishes of that."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call, texts
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import shard_counts
-from jobrunner.broker.keys import split_queue
+from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.partitions import align
 from jobrunner.client.queue import align_shards
 from jobrunner.client.settings_hash import settings_named
-from jobrunner.errors import InvalidOption, JobrunnerError, ServerRefused
+from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.formatting import describe
-from jobrunner.jobs.declared_queues import declared_names, declared_queues, published_by, publishing
+from jobrunner.jobs.declared_queues import DeclaredQueue, declared_names, declared_queues, published_by, publishing
 from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues
 from jobrunner.logs import SafeLogger
 
+_MISFIT = "declared settings do not fit a queue with partitions"
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -150,7 +158,7 @@ def align_queue(client: Client, name: str, **more: object) -> None:
     try:
         align_shards(client.queue(name))
     except (JobrunnerError, InvalidOption) as error:
-        _log.warning("declared settings do not fit a queue with partitions", queue=name, error=str(error), **more)
+        _log.warning(_MISFIT, queue=name, error=str(error), **more)
 
 
 def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
@@ -180,9 +188,50 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
         if isinstance(changed, JobrunnerError):
             _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
         elif changed:
-            _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
+            _log_published(one, changed)
     for one in declared:
         align_queue(client, one.name, place=one.place)
+
+
+class Declarations:
+    """Publishes the declared settings again with each heartbeat. When that changes some, as a newer release was rolled
+    back or the server has lost them, the other shards of the queue get them, too: only its first one is published to.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, served: Collection[str], heartbeat_s: float) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._served = served
+        self._heartbeat_s = heartbeat_s
+        self._asked: list[DeclaredQueue] = []
+        self._unaligned: dict[str, DeclaredQueue] = {}
+
+    def asking(self) -> list[Call[list[str]]]:
+        """Calls that publish the settings; the server may refuse any of them."""
+        self._unaligned.update((one.name, one) for one in self._asked)  # the reply was lost
+        self._asked = published_by(self._served)
+        calls = publishing(self._keys, self._asked, self._heartbeat_s)
+        return [replace(call, read=lambda reply: texts(reply or []), may_fail=True) for call in calls]
+
+    def take(self, replies: Sequence[list[str]]) -> None:
+        """Takes in which settings changed. What an outage keeps from other shards follows with the next heartbeat."""
+        for one, changed in zip(self._asked, replies, strict=False):
+            if changed:
+                _log_published(one, changed)
+                self._unaligned[one.name] = one
+        self._asked = []
+        for name, one in list(self._unaligned.items()):
+            try:
+                run_operation(self._broker, align(QueueRef(self._keys, None, name, 0)))
+            except (ServerUnavailable, OutcomeUnknown):
+                return
+            except JobrunnerError as error:
+                _log.warning(_MISFIT, queue=name, error=str(error), place=one.place)
+            del self._unaligned[name]
+
+
+def _log_published(one: DeclaredQueue, changed: list[str]) -> None:
+    _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
 
 
 def longest_poll_s(poll_s: float) -> float:

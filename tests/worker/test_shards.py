@@ -9,11 +9,13 @@ import pytest
 
 from jobrunner import chain, group, job, queue
 from jobrunner.broker.keys import tag_of_id
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import InvalidOption
 from jobrunner.jobs.registry import register_driver
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from jobrunner.worker.lease_keeper.keeper_link import HeldWork
+from jobrunner.worker.queues import Declarations
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
@@ -86,6 +88,29 @@ def test_declared_settings_reach_all_shards_and_their_limits_are_divided(current
     while taken := current.queue("spread").reserve(3):
         held += taken
     assert len(held) == 8
+
+
+def test_a_setting_that_a_heartbeat_publishes_anew_reaches_all_shards(current, start, raw, keys, add):
+    """As when a newer release is rolled back. Only the first shard got it, until the next start of a worker."""
+    queue("spread", max_attempts=3)
+    start(queues=["other"], heartbeat=0.2)
+    names = ("spread", "spread@1", "spread@2", "spread@3")
+    for name in names:
+        raw.hdel(keys.queue(name).settings, "max_attempts")
+    raw.delete(keys.queue("spread").declared)
+
+    wait_for(lambda: [current.queue(name).settings().max_attempts for name in names] == [3] * 4)
+
+
+def test_a_setting_reaches_all_shards_although_the_reply_of_its_heartbeat_was_lost(current, add):
+    queue("spread", max_attempts=3)
+    broker, declarations = broker_of(current), Declarations(broker_of(current), keys_of(current), (), 10)
+    broker.run_many(declarations.asking())
+
+    declarations.take(broker.run_many(declarations.asking()))
+
+    names = ("spread", "spread@1", "spread@2", "spread@3")
+    assert [current.queue(name).settings().max_attempts for name in names] == [3] * 4
 
 
 def test_flows_run_through_and_unspread_tasks_are_in_the_first_shard(current, run, add):
