@@ -18,7 +18,7 @@ KINDS: dict[str, str] = {
     "attempt_ended": "an attempt ended, of a worker with events=\"all\"; outcome, attempt, run_ms, error",
     "queue_paused": "a queue was paused; for_ms, when it ends by itself",
     "queue_resumed": "a queue was resumed",
-    "queue_configured": "settings of a queue were changed; the settings",
+    "queue_configured": "settings of a queue were changed; the settings, place of those that a worker published",
     "queue_purged": "tasks of a queue were deleted; state, count",
     "queue_deleted": "a queue was deleted; count of its tasks",
     "dead_requeued": "dead tasks were requeued; count",

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, texts
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
@@ -189,6 +190,7 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
             _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
         elif changed:
             _log_published(one, changed)
+            broker_of(client).run(_configured(keys, one, changed))
     for one in declared:
         align_queue(client, one.name, place=one.place)
 
@@ -215,11 +217,16 @@ class Declarations:
 
     def take(self, replies: Sequence[list[str]]) -> None:
         """Takes in which settings changed. What an outage keeps from other shards follows with the next heartbeat."""
+        news: list[Call[None]] = []
         for one, changed in zip(self._asked, replies, strict=False):
             if changed:
                 _log_published(one, changed)
+                news.append(_configured(self._keys, one, changed))
                 self._unaligned[one.name] = one
         self._asked = []
+        if news:
+            with suppress(ServerUnavailable, OutcomeUnknown):  # an event holds nothing up
+                self._broker.run_many(news)
         for name, one in list(self._unaligned.items()):
             try:
                 run_operation(self._broker, align(QueueRef(self._keys, None, name, 0)))
@@ -232,6 +239,12 @@ class Declarations:
 
 def _log_published(one: DeclaredQueue, changed: list[str]) -> None:
     _log.info("declared settings published", queue=one.name, settings=settings_named(changed), place=one.place)
+
+
+def _configured(keys: Keys, one: DeclaredQueue, changed: list[str]) -> Call[None]:
+    """The event that declared settings were published that changed these fields."""
+    said = {f"set_{name}": str(one.settings.get(name)) for name in settings_named(changed)}
+    return events.note(keys, "queue_configured", queue=one.name, by=events.who(), place=one.place, **said)
 
 
 def longest_poll_s(poll_s: float) -> float:

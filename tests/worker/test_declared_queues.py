@@ -21,6 +21,26 @@ def test_a_worker_publishes_what_is_declared_also_for_queues_that_it_does_not_se
     assert "tenants" in current.queues()
 
 
+def test_an_event_says_which_declared_settings_changed(current, start, raw, keys):
+    def told():
+        found = [event for event in current.events() if event.kind == "queue_configured" and event.by]
+        said = [(one.queue, one.details["place"].partition(":")[0], one.details) for one in found]
+        return [(name, place, words.get("set_max_inflight"), words.get("set_history")) for name, place, words in said]
+
+    queue("tenants", max_inflight=4, history=60)
+    start(queues=["mail"])
+    start(queues=["mail"])
+    assert told() == [("tenants", __name__, "4", "60")]
+
+    forget_queue("tenants")
+    queue("tenants", max_inflight=5)
+    start(queues=["mail"], heartbeat=0.2)
+    assert told()[1:] == [("tenants", __name__, "5", "None")]
+
+    raw.delete(keys.queue("tenants").settings, keys.queue("tenants").declared)
+    wait_for(lambda: told()[2:] == [("tenants", __name__, "5", None)])
+
+
 def test_a_worker_that_starts_again_keeps_a_change_by_hand(current, start):
     queue("tenants", max_inflight=4, history=60)
     start(queues=["mail"])
