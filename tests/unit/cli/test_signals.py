@@ -54,6 +54,24 @@ def test_one_that_nothing_drops_ends_the_process() -> None:
     assert ran.returncode == 128 + signal.SIGTERM
 
 
+def test_a_process_under_nohup_goes_on_ignoring_sighup() -> None:
+    """nohup lets it outlive its terminal, whose end is no request for new processes either."""
+    program = """
+import os, signal, sys, threading
+from jobrunner.cli.signals import leave_at_signals, on_signals
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+leave_at_signals()
+asked, stopped = [], threading.Event()
+on_signals(stop=stopped.set, renew=lambda: asked.append("renew"))
+os.kill(os.getpid(), signal.SIGHUP)
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(str(asked or "") if stopped.wait(30) else "SIGTERM is lost")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stderr.strip() == ""
+
+
 def test_ctrl_c_while_the_modules_of_the_command_are_imported_prints_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
