@@ -176,16 +176,19 @@ def _cancel_all(
 
 
 def _cancel_each(client: Client, chosen: list[TaskPosition], *, dead_only: bool) -> int:
-    done = seen = 0
+    seen, done = 0, Counter[str]()
     with rising(len(chosen), "cancelling", "tasks") as progress:
         for queue, places in groupby(sorted(chosen, key=lambda one: one.queue), key=lambda one: one.queue):
             rest = iter(places)
             while ids := [place.id for place in islice(rest, _AT_ONCE)]:
-                done += run_operation(broker_of(client), cancel_all(keys_of(client), queue, ids, dead_only=dead_only))
+                cancelled = cancel_all(keys_of(client), queue, ids, dead_only=dead_only)
+                done[queue] += run_operation(broker_of(client), cancelled)
                 seen += len(ids)
                 if progress is not None:
                     progress(seen)
-    return done
+    if dead_only:
+        run_operation(broker_of(client), note_changes(keys_of(client), "cancel", done, "dead"))
+    return done.total()
 
 
 @tasks.command(epilog="Example:  jobrunner tasks requeue 01a1fe85769b0000c6650a2fcc89-mail")

@@ -53,14 +53,16 @@ def requeue_dead(
 
 def note_changes(keys: Keys, action: str, changed: Mapping[str, int], state: str = "") -> Operation[None]:
     """Writes the event of each queue of which tasks were changed one by one, for those of actions that have an event:
-    'requeue' and 'delete'. `changed`: how many by queue or shard; `state`: of the deleted ones, '' for any."""
+    'requeue', 'delete', and 'cancel' of dead tasks, which deletes them. `changed`: how many by queue or shard; `state`:
+    of the deleted or cancelled ones, '' for any."""
+    deletes = action == "delete" or (action == "cancel" and state == "dead")
     by_queue: Counter[str] = Counter()
     for name, count in changed.items():
         by_queue[whole_queue(name)] += count
     for name, count in by_queue.items():
         if count and action == "requeue":
             yield [events.dead_requeued(keys, name, count)]
-        elif count and action == "delete":
+        elif count and deletes:
             yield [events.queue_purged(keys, name, state, count)]
 
 

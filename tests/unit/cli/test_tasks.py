@@ -230,6 +230,16 @@ def test_a_bulk_cancel_of_the_dead_leaves_what_is_requeued_meanwhile(
     assert client.task(mixed["dead"], queue="crash").state is TaskState.WAITING
 
 
+def test_a_bulk_cancel_of_the_dead_writes_the_event_of_a_deletion(
+    cli: Callable[..., Any], client: Client, mixed: dict[str, str]
+) -> None:
+    cli("tasks", "cancel", "--queue", "mail", "--yes")
+    cli("tasks", "cancel", "--state", "dead", "--yes")
+
+    purged = [event for event in client.events() if event.kind == "queue_purged"]
+    assert [(one.queue, one.details) for one in purged] == [("crash", {"state": "dead", "count": "1"})]
+
+
 def test_a_bulk_cancel_is_not_bounded_by_a_page(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push_many(list(range(1_203)))
     client.queue("other").push(1)

@@ -342,7 +342,7 @@ def test_what_pages_requeue_and_delete_has_an_event_for_each_queue(admin: Any, c
     do(admin, "/tasks/d0/requeue", queue="mail")
     admin.post_form("/tasks/bulk", {"action": "requeue", "ids": ["mail d1", "mail d2"]}, headers=JSON)
     do(admin, "/tasks/d3/delete", queue="mail")
-    do(admin, "/queues/mail/purge", state="dead")
+    admin.post_form("/tasks/bulk", {"action": "cancel", "all": "1", "state": "dead"}, headers=JSON)
 
     def changes() -> list[Any]:
         kinds = ("dead_requeued", "queue_purged")
