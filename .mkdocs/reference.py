@@ -24,13 +24,16 @@ import python_api
 
 from jobrunner import due_ticks, errors, queue_settings, settings
 from jobrunner.broker import keys as all_keys
+from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.inspector.stats_types import Timings
 from jobrunner.jobs import decorator
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.enqueue_options import EnqueueKeywords
+from jobrunner.metrics.exposition import families
+from jobrunner.metrics.reading import MetricsReading
 from jobrunner.worker import settings as worker_settings
 
-PACKAGE = Path(settings.__file__).parent
 OPTION_GROUPS = {
     "Name and queue": ("name", "queue", "priority", "partition_by", "unique"),
     "Attempts": ("max_attempts", "backoff", "retry_on", "max_stalled", "on_crash", "ack"),
@@ -201,10 +204,13 @@ def events() -> str:
 
 
 def metrics() -> str:
-    """Every metric with its help."""
-    rows = [(f"`{name}`", said) for name, said in sorted(metrics_in_code().items())]
-    how = "See [monitoring](../monitoring.md) for the endpoint and the labels."
-    return "\n\n".join(["# Metrics", how, _table(("metric", ""), rows)])
+    """Every metric as Prometheus has it, with its type, labels and help."""
+    rows = [
+        (f"`{name}`", family.type, ", ".join(family._labelnames), family.documentation)  # noqa: SLF001 - in no text
+        for name, family in sorted(metric_families().items())
+    ]
+    how = "See [monitoring](../monitoring.md) for the endpoint."
+    return "\n\n".join(["# Metrics", how, _table(("metric", "type", "labels", ""), rows)])
 
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -252,21 +258,16 @@ def fields_of(owner: type) -> list[tuple[str, str, str]]:
     return found
 
 
-def metrics_in_code() -> dict[str, str]:
-    """Metric → help: the calls in which a name that begins with jobrunner_ stands before a text."""
-    found: dict[str, str] = {}
-    for path in sorted(PACKAGE.rglob("metrics*.py")) + sorted((PACKAGE / "metrics").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            words = [one.value for one in _parts(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            if words and re.fullmatch(r"jobrunner_[a-z_]+", words[0]):
-                found[words[0]] = max(found.get(words[0], ""), words[1] if len(words) > 1 else "", key=len)
-    return found
-
-
-def _parts(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Call):
-        return [*node.args, *(keyword.value for keyword in node.keywords)]
-    return node.elts if isinstance(node, ast.Tuple) else []
+def metric_families() -> dict[str, Any]:
+    """The families of a scrape of an empty server, by their names in queries: those of counters end with _total."""
+    server = ServerFacts(
+        name="valkey", version="", maxmemory=0, maxmemory_policy="noeviction", used_memory=0, clients=0, aof=True
+    )
+    reading = MetricsReading(
+        queues=[], others=[], ended={}, measured={}, stations={}, lags=[], streams=[], round_trip=Timings(), workers=[],
+        leader=None, periodics=[], server=server,
+    )  # fmt: skip
+    return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in families(reading)}
 
 
 def _line(doc: str | None) -> str:
