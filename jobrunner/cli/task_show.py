@@ -12,6 +12,7 @@ from jobrunner.inspector.attempts import LeaseHolder, who_failed
 from jobrunner.redaction import Redaction
 from jobrunner.task import TaskState
 from jobrunner.task_record import Failure, TaskRecord
+from jobrunner.tracebacks import short_traceback
 
 
 def show_task(
@@ -33,7 +34,7 @@ def show_task(
         for failure in record.failures:
             echo(hides.text(_told_failure(failure, workers)))
         if record.error:
-            echo(f"\n{hides.text(record.error.rstrip())}")
+            echo(f"\nlast error:\n{short_traceback(hides.text(record.error.rstrip()))}")
 
 
 def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:

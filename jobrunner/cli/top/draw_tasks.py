@@ -18,6 +18,7 @@ from jobrunner.inspector.task_rows import STATES, TaskRow
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED
 from jobrunner.task_record import TaskRecord
+from jobrunner.tracebacks import short_traceback
 
 _STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
 _WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}
@@ -115,7 +116,7 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
             yield from _block(placeholder or _pretty(redaction.shown(readable(raw))), width)
     if record.error:
         yield titled("LAST ERROR", width)
-        yield from _block(redaction.text(record.error.rstrip()), width, "red")
+        yield from _block(short_traceback(redaction.text(record.error.rstrip())), width, "red")
 
 
 def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]]:

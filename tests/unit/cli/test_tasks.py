@@ -17,6 +17,7 @@ from jobrunner.inspector.task_rows import TaskPosition
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task, TaskState, new_id
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
+from jobrunner.worker.run import runner
 
 
 @pytest.fixture
@@ -49,7 +50,20 @@ def test_a_task_is_shown_with_its_error(cli: Callable[..., Any], dead_id: str) -
     assert "state     dead" in shown
     assert "payload   to=ada" in shown
     assert "attempt 1 failed now: no such address\n" in shown
-    assert shown.endswith("no such address\ntraceback\n")
+    assert shown.endswith("\n\nlast error:\nno such address\ntraceback\n")
+
+
+def test_the_traceback_of_a_task_has_the_frames_of_its_job_and_as_json_all(
+    cli: Callable[..., Any], client: Client
+) -> None:
+    library, own = (f'  File "{path}", line 7, in run\n    work()' for path in (runner.__file__, "/srv/app/jobs.py"))
+    head, last = "ValueError: no\nTraceback (most recent call last):", "ValueError: no"
+    error = "\n".join((head, library, own, last))
+    task_id = client.queue("mail").push(1, max_attempts=1)
+    client.queue("mail").reserve()[0].rollback(error=error)
+
+    assert cli("tasks", "show", task_id).out.endswith("\n".join(("last error:", head, own, last, "")))
+    assert cli("tasks", "show", task_id, "--json").value["error"] == error
 
 
 def test_who_holds_a_task_is_shown(cli: Callable[..., Any], client: Client) -> None:

@@ -15,6 +15,7 @@ from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.redaction import Redaction
 from jobrunner.task_record import read_record
+from jobrunner.worker.run import runner
 from tests.unit.cli.top.screens import NOW, group, queue, screen, seen, task
 
 
@@ -218,7 +219,8 @@ def test_text_of_users_does_not_steer_the_terminal() -> None:
 
 
 def test_the_page_of_a_task_shows_payload_error_and_times_and_scrolls() -> None:
-    error = b"Traceback\n  line 1\nValueError: no"
+    library = f'  File "{runner.__file__}", line 7, in run\n    work()'.encode()
+    error = b"Traceback (most recent call last):\n" + library + b'\n  File "/srv/jobs.py", line 1\nValueError: no'
     failures = b"1700000000500\t1\tfailed\tw1\tTimeoutError: slow"
     page = one_task(payload=b'{"address": "a@b.c"}', error=error, headers=b'{"trace": "1"}', failures=failures)
     text = "\n".join(drawn(page))
@@ -228,6 +230,7 @@ def test_the_page_of_a_task_shows_payload_error_and_times_and_scrolls() -> None:
         "TimeoutError: slow",
     ):
         assert word in text, word
+    assert "runner.py" not in text
     assert drawn(replace(page, scroll=10**6), 80, 12)[-2].strip() == "ValueError: no"
 
 
