@@ -42,8 +42,8 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("page", "server", "tests"),
     [
-        ("testing.md", "embedded", 11),
-        pytest.param("testing.md", "fake", 11, marks=pytest.mark.slow),
+        ("testing.md", "embedded", 14),
+        pytest.param("testing.md", "fake", 14, marks=pytest.mark.slow),
         ("recipes/django.md", "embedded", 3),
         ("recipes/fastapi.md", "embedded", 4),
         pytest.param("recipes/fastapi.md", "fake", 4, marks=pytest.mark.slow),
@@ -55,6 +55,13 @@ def test_the_code_of_the_page_passes_its_tests(page: str, server: str, tests: in
     done = run("-m", "pytest", *PLUGIN, f"--jobrunner-server={server}", cwd=tmp_path)
     assert re.search(rf"\b{tests} passed\b", done.stdout), done.stdout + done.stderr
     assert (done.returncode, written) == (0, tests), done.stdout
+
+
+def test_the_classes_of_unittest_run_without_pytest(tmp_path: Path) -> None:
+    copy_out("testing.md", tmp_path)
+    done = run("-m", "unittest", "test_with_unittest", cwd=tmp_path)
+    assert "Ran 3 tests" in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
