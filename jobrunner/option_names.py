@@ -5,6 +5,7 @@
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
@@ -129,14 +130,20 @@ def check_options(given: Iterable[str], known: Collection[str], what: str) -> No
     """Raises UnknownOption for the first name in `given` that is not in `known`, naming the nearest one."""
     for name in given:
         if name not in known:
-            raise UnknownOption(f"unknown {what} {describe(name)}; {hint(name, known)}") from None
+            raise UnknownOption(f"{unknown(what, name)}; {hint(name, known)}") from None
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
     """The same of what are no options: names of jobs, parameters, columns."""
     for name in given:
         if name not in known:
-            raise UnknownOption(f"unknown {what} {describe(name)}; {nearest(name, known)}") from None
+            raise UnknownOption(f"{unknown(what, name)}; {nearest(name, known)}") from None
+
+
+def unknown(what: str, name: object) -> str:
+    """The name behind its kind: `unknown option 'x' of push()` for the option of push()."""
+    kind, of, owner = re.split(r"( of | in |$)", what, maxsplit=1)
+    return f"unknown {kind} {describe(name)}{of}{owner}"
 
 
 def nearest(name: str, known: Collection[str]) -> str:

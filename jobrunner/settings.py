@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.formatting import describe
-from jobrunner.option_names import check_options
+from jobrunner.option_names import check_options, unknown
 from jobrunner.retry import seconds
 
 Duration = timedelta | int | float
@@ -304,9 +304,9 @@ def _check_names(table: Mapping[str, Any], what: str) -> None:
     for name in table:
         if name.replace("-", "_") in _OF_WORK:
             option = name.replace("_", "-")
-            raise UnknownOption(f"unknown {what} {name!r}; it is an option of a worker: jobrunner work --{option}")
+            raise UnknownOption(f"{unknown(what, name)}; it is an option of a worker: jobrunner work --{option}")
         if name not in known and name in ClientOptions.__annotations__:
-            raise UnknownOption(f"unknown {what} {name!r}; it is an option of configure() and Client()")
+            raise UnknownOption(f"{unknown(what, name)}; it is an option of configure() and Client()")
     check_options(table, known, what)
 
 

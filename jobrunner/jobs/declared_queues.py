@@ -93,7 +93,7 @@ def declaration(
             f"queue {name!r}, {place}, belongs to a pipeline: give its settings to the station, or to "
             f"pipeline.declare({own!r}, …)"
         )
-    check_options(settings, _KNOWN, f"setting of queue {name!r}, {place}:")
+    check_options(settings, _KNOWN, f"setting of queue {name!r}, {place}")
     if settings.get("partitions") not in (None, 1):
         raise InvalidOption(
             f"queue {name!r}, {place}: partitions={settings['partitions']!r} is set on the server and not declared: "
@@ -144,7 +144,7 @@ def declare_configured() -> None:
         place = f"[tool.jobrunner.queues.{name}] of {path}"
         if not isinstance(table, Mapping):
             raise InvalidOption(f"queues.{name} = {table!r} in {path}: give a table, [tool.jobrunner.queues.{name}]")
-        check_options(table, _KNOWN, f"setting in {place}:")
+        check_options(table, _KNOWN, f"setting in {place}")
         made = declaration(name, {key: _of_file(key, value, place) for key, value in table.items()}, place)
         if (known := _declared.setdefault(name, made)) is not made:
             check_same(known, made)

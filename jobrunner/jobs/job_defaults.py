@@ -79,7 +79,7 @@ def _read_file() -> dict[str, Any]:
         return {}
     place = f"[tool.jobrunner.job_defaults] of {project_file()}"
     read = {name: _of_text(name, value, place) for name, value in table.items()}
-    return _checked(read, f"option in {place}:", f"{place}: ")
+    return _checked(read, f"option in {place}", f"{place}: ")
 
 
 def _of_text(name: str, value: object, place: str) -> Any:

@@ -30,7 +30,7 @@ from jobrunner.errors import ParameterError, UnknownJob, UnknownOption
 from jobrunner.etl import Pipeline, To
 from jobrunner.etl.pipeline import find_pipeline
 from jobrunner.jobs.registry import forget, lookup
-from jobrunner.option_names import checks_options, hint, nearest, settle_names
+from jobrunner.option_names import check_names, check_options, checks_options, hint, nearest, settle_names
 
 Given = dict[str, Any]
 
@@ -334,3 +334,19 @@ def test_names_that_are_no_options_are_not_read_as_such(mail: Any) -> None:
         lookup("delay")
     assert nearest("user", ["raw", "out"]) == "known are out, raw"
     assert nearest("otu", ["raw", "out"]) == "did you mean 'out'?"
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("option of push()", "unknown option 'sun' of push(); did you mean 'soon'?"),
+        ("client option", "unknown client option 'sun'; did you mean 'soon'?"),
+        ("setting of queue 'a', jobs.py:3", "unknown setting 'sun' of queue 'a', jobs.py:3; did you mean 'soon'?"),
+        ("option in [tool] of p.toml", "unknown option 'sun' in [tool] of p.toml; did you mean 'soon'?"),
+    ],
+)
+def test_the_unknown_name_follows_its_kind(what: str, said: str) -> None:
+    for check in (check_options, check_names):
+        with pytest.raises(UnknownOption) as caught:
+            check(["sun"], ["soon"], what)
+        assert str(caught.value) == said

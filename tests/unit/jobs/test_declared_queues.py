@@ -25,7 +25,7 @@ def test_a_declaration_has_checked_settings_and_its_place():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"max_inflights": 4}, UnknownOption, r"queue 'odd', tests\S+: 'max_inflights'; did you mean 'max_inflight'"),
+        ({"max_inflights": 4}, UnknownOption, r"'max_inflights' of queue 'odd', tests\S+; did you mean 'max_inflight'"),
         ({"max_inflight": "4"}, InvalidOption, r"queue 'odd', tests\S+: max_inflight='4': give a whole number"),
         ({"fair": 1}, InvalidOption, "fair=1: give True or False"),
         ({"rate": 15}, InvalidOption, r"rate=15: give a RateLimit\("),
@@ -118,7 +118,7 @@ def test_a_table_of_the_file_declares_a_queue(project):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("odd.max_inflights = 4", UnknownOption, r"tool.jobrunner.queues.odd\] of .*toml: .*mean 'max_inflight'"),
+        ("odd.max_inflights = 4", UnknownOption, r"'max_inflights' in \[.*queues.odd\] of .*toml; .*'max_inflight'"),
         ("odd.max_inflight = '4'", InvalidOption, r"queues.odd\] of .*pyproject.toml: max_inflight='4'"),
         ("odd.rate = 15", InvalidOption, r'rate = 15 in \[tool.jobrunner.queues.odd\] of .*: write "15/1h"'),
         ("odd.rate = '15 a day'", InvalidOption, r"'15 a day' is no rate; write tasks/interval"),

@@ -106,7 +106,7 @@ def test_the_file_is_read_at_the_first_use(plain: Any, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("table", "error", "text"),
     [
-        ("max_retries = 3", UnknownOption, r"'max_retries'; did you mean 'max_attempts'\?"),
+        ("max_retries = 3", UnknownOption, r"'max_retries' in .*toml; did you mean 'max_attempts'\?"),
         ("queue = 'mail'", UnknownOption, "'queue'"),
         ("timeout = 'soon'", InvalidOption, "timeout = 'soon' .*no length of time"),
         ("timeout = 0", InvalidOption, "timeout=0"),

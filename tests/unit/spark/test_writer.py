@@ -258,8 +258,8 @@ def test_ids_from_columns_make_a_second_write_harmless(write, client):
         ({"queue": "a b"}, InvalidName, "queue name"),
         ({"type": "Sned"}, UnknownJob, "did you mean 'Send'"),
         ({"id": "n", "idFrom": "n"}, InvalidOption, "give one of them"),
-        ({"id": "m"}, UnknownOption, "unknown column of the rows 'm'"),
-        ({"type": "Send"}, UnknownOption, "unknown parameter of job 'Send' 'n'"),
+        ({"id": "m"}, UnknownOption, "unknown column 'm' of the rows"),
+        ({"type": "Send"}, UnknownOption, "unknown parameter 'n' of job 'Send'"),
     ],
 )
 def test_what_is_wrong_with_options_is_said_before_anything_is_written(write, send, raw, options, error, said):

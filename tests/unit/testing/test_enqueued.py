@@ -168,5 +168,5 @@ def test_a_name_that_is_no_parameter_is_refused_as_no_task_could_have_it(enqueue
     """`none` would never fail."""
     add.enqueue(1, 2)
     for asked in (enqueued.none, enqueued.one, enqueued.of):
-        with pytest.raises(UnknownOption, match=r"unknown parameter of job '.*add' 'yy'; did you mean 'y'\?"):
+        with pytest.raises(UnknownOption, match=r"unknown parameter 'yy' of job '.*add'; did you mean 'y'\?"):
             asked(add, yy=2)

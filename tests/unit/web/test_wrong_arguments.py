@@ -65,7 +65,7 @@ def test_what_is_no_client_is_refused_and_not_shown_as_a_url_may_have_a_password
 
 
 def test_an_unknown_option_is_named_with_the_nearest_one(client: Client) -> None:
-    with pytest.raises(UnknownOption, match="'prefix'; did you mean 'prefix_path'"):
+    with pytest.raises(UnknownOption, match=r"'prefix' of create_app\(\); did you mean 'prefix_path'"):
         create_app(client, auth=Loopback(), prefix="/jobs")  # type: ignore[call-arg]
 
 
