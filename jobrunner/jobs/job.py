@@ -190,7 +190,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         InvalidOption, NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (but for OutcomeUnknown, after
         which the same `id` may be sent again without doubling the task).
         """
-        if self is None:
+        if not isinstance(self, Job):
             raise _not_made("enqueue")
         chosen = read_options(options, "Job.enqueue")
         return current_client().enqueue(build_task(definition_of(type(self)), self, chosen), wait=chosen.max_wait)
@@ -201,7 +201,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     async def aenqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
     async def aenqueue(self: Any = None, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
         """The same for asyncio."""
-        if self is None:
+        if not isinstance(self, Job):
             raise _not_made("aenqueue")
         chosen = read_options(options, "Job.aenqueue")
         task = build_task(definition_of(type(self)), self, chosen)

@@ -224,9 +224,12 @@ def test_a_class_is_not_enqueued_but_a_job_that_was_made_of_it() -> None:
         def run(self) -> None: ...
 
     enqueue: Any = Mail.enqueue
-    for options in ({"to": "ada"}, {"in_": 3}, {}):
+    aenqueue: Any = Mail.aenqueue
+    for args, options in (((), {"to": "ada"}), ((), {"in_": 3}), ((), {}), (("ada",), {}), (("ada",), {"in_": 3})):
         with pytest.raises(UsageError, match=r"make the job first, with its parameters, as SendMail\(to=…\)\.enqueue"):
-            enqueue(**options)
+            enqueue(*args, **options)
+        with pytest.raises(UsageError, match=r"make the job first, with its parameters, as SendMail\(to=…\)\.aenqueue"):
+            asyncio.run(aenqueue(*args, **options))
 
 
 def test_a_class_without_the_decorator_cannot_be_enqueued() -> None:
