@@ -1,11 +1,15 @@
 """docs/deploy/: both files and the blocks of the page parse, and the command line accepts every command in them.
 
-The same holds for the commands that the pages for operators show.
+The same holds for the commands that all other pages show.
 """
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +23,27 @@ DOCS = Path(__file__).parents[2] / "docs"
 DEPLOY = DOCS / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yml").read_text("utf-8"))
 KUBERNETES = [*yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text("utf-8"))]
-PAGES = (
-    "compare.md",
-    "cookbook.md",
-    "deploy/README.md",
-    "production-checklist.md",
-    "troubleshooting.md",
-    "upgrading.md",
-)
-COMMANDS = re.compile(r"`jobrunner ([a-z][^`\n]*)`|^\$ jobrunner ([^\n]+)$|jobrunner (status|doctor [a-z.]+)$", re.M)
-BEHIND = re.compile(r" [|#>&] ?| {2,}")
-"""The end of a command on its line: a pipe, a comment."""
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TYPED = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:docker .*? exec \S+ |kubectl exec \S+ -- )?jobrunner ([a-z].*)$", re.M)
+MENTIONED = re.compile(r"`jobrunner ([a-z][^`]*)`")
+BEHIND = re.compile(r" [|#>&;] ?| {2,}")
+"""The end of a command on its line: a pipe, a comment, the next command."""
+PLACEHOLDERS = re.compile(r"…|\[|\\\|")
+IN_CAPITALS = re.compile(r"^[A-Z]$")
 
 
 def parse(words: list[str]) -> click.Context:
     """Parses a command and its options, and does not run it. Raises click.UsageError."""
     command: click.Command = jobrunner
     above = click.Context(jobrunner, info_name="jobrunner")
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and words:
         name, words = words[0], words[1:]
         found = command.get_command(above, name)
         assert found is not None, f"no command {name!r}"
         command = found
         if not isinstance(command, click.Group):
             return command.make_context(name, [*words], parent=above)
-    raise AssertionError("unreachable")
+    return above
 
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -64,15 +64,26 @@ def in_files() -> Iterator[Any]:
             yield pytest.param(container["command"], id=f"kubernetes-{name}")
 
 
+def pages() -> Iterator[Path]:
+    """All pages but those that are made of the command line itself."""
+    yield DOCS.parent / "README.md"
+    yield from (path for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "reference")
+
+
+def commands_on(page: str) -> set[str]:
+    """The commands in the blocks of shells, and those that sentences and tables mention in code."""
+    blocks = [block.replace("\\\n", " ") for kind, block in FENCE.findall(page) if kind in ("", "sh", "console")]
+    typed = (TYPED.findall(block) for block in blocks)
+    mentioned = MENTIONED.findall(FENCE.sub("", page))
+    whole = (" ".join(BEHIND.split(command.replace("\n", " "))[0].split()) for command in chain(mentioned, *typed))
+    return {command for command in whole if not PLACEHOLDERS.search(command)}
+
+
 def on_pages() -> Iterator[Any]:
-    """The commands on the pages: whole words in code, without placeholders such as `…`."""
-    for page in PAGES:
-        path = DOCS / page
-        text = path.read_text("utf-8") if path.is_file() else ""
-        for command in sorted({"".join(found) for found in COMMANDS.findall(text)}):
-            words = BEHIND.split(command)[0]
-            if "…" not in words:
-                yield pytest.param(words, id=f"{page}: {words}")
+    """The commands on all pages, without those that have placeholders such as `…`."""
+    for path in pages():
+        for command in sorted(commands_on(path.read_text("utf-8"))):
+            yield pytest.param(command, id=f"{path.relative_to(DOCS.parent)}: {command}")
 
 
 @pytest.mark.parametrize("command", [*in_files()])
@@ -83,11 +94,14 @@ def test_the_command_line_accepts_the_commands_of_both_files(command: list[str])
 
 @pytest.mark.parametrize("command", [*on_pages()])
 def test_the_command_line_accepts_the_commands_of_the_pages(command: str) -> None:
-    words = ["4" if word == "N" else word for word in shlex.split(command)]
+    words = ["4" if IN_CAPITALS.match(word) else word for word in shlex.split(command)]
     try:
         parse(words)
     except click.MissingParameter:
         assert not any(word.startswith("-") for word in words), "complete it, or show the command alone"
+    except click.BadOptionUsage as error:
+        if words[-1] != error.option_name:  # the name of an option at the end is a mention, without a value
+            raise
 
 
 def test_both_files_run_two_kinds_of_workers_and_the_dashboard_on_a_safe_server() -> None:
@@ -111,6 +125,26 @@ def test_workers_get_more_time_to_stop_than_their_grace() -> None:
             spec = thing["spec"]["template"]["spec"]
             grace = parse(spec["containers"][0]["command"][1:]).params["grace"]
             assert spec["terminationGracePeriodSeconds"] > grace + 10
+
+
+def test_the_systemd_unit_is_valid_and_waits_longer_than_the_grace(tmp_path: Path) -> None:
+    (unit,) = re.findall(r"^```ini\n(\[Unit\].*?)^```$", (DOCS / "deployment.md").read_text("utf-8"), re.DOTALL | re.M)
+    (program, command) = re.findall(r"^ExecStart=(\S+)/jobrunner (.*)$", unit, re.M)[0]
+    service = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    assert int(service["TimeoutStopSec"]) >= parse(shlex.split(command)).params["grace"] + 10
+    assert service["KillMode"] == "mixed"
+    assert service["Wants"] == service["After"]
+
+    if analyze := shutil.which("systemd-analyze"):
+        file = tmp_path / "jobrunner-worker.service"
+        file.write_text(unit.replace(f"{program}/jobrunner", sys.executable).replace("User=app", "User=root"), "utf-8")
+        said = subprocess.run([analyze, "verify", str(file)], capture_output=True, text=True, timeout=60)
+        assert file.name not in said.stderr, said.stderr
+
+
+def test_the_images_of_all_pages_run_as_a_user_by_number() -> None:
+    for page in ("deploy/README.md", "deployment.md", "start/tutorial.md"):
+        assert re.findall(r"^USER (.*)$", (DOCS / page).read_text("utf-8"), re.M) == ["65534"], page
 
 
 def test_probes_ask_the_port_that_the_command_opens() -> None:
