@@ -225,6 +225,27 @@ Examples:
   eval "$(jobrunner completion bash)"
 """
 
+# Not the one of click, which takes the words of readline: that splits them at colons, which names of queues may have,
+# and puts an answer behind the last of them.
+_BASH = """\
+%(complete_func)s() {
+    local line=${COMP_LINE:0:COMP_POINT} kept= type value
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    local word=${words[-1]#--*=}
+    [[ $COMP_WORDBREAKS == *:* ]] && kept=${word%%"${word##*:}"}
+    while IFS=, read -r type value; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$kept"}") ;;
+        esac
+    done < <(COMP_WORDS=$line COMP_CWORD=$((${#words[@]} - 1)) %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
@@ -257,5 +278,4 @@ def _script(shell: str) -> str:
     found = get_completion_class(shell)
     assert found is not None
     made = found(jobrunner, {}, "jobrunner", _VARIABLE)
-    # Not `made.source()`: that of bash runs bash to look at its version.
-    return made.source_template % made.source_vars()
+    return (_BASH if shell == "bash" else made.source_template) % made.source_vars()

@@ -2,6 +2,8 @@
 
 import ast
 import os
+import pty
+import select
 import shutil
 import socket
 import subprocess
@@ -157,25 +159,84 @@ def test_an_unknown_shell_is_misuse(cli: Callable[..., Any], monkeypatch: pytest
     assert cli("completion", "tcsh").code == 2
 
 
-def test_bash_itself_completes_with_the_script(
-    cli: Callable[..., Any], client: Client, tmp_path: Path, server: Any
-) -> None:
-    if shutil.which("bash") is None:
-        pytest.skip("no bash")
-    client.queue("mail").push(1)
+@pytest.fixture
+def environment(cli: Callable[..., Any], client: Client, tmp_path: Path, server: Any) -> dict[str, str]:
+    """That of a shell in `tmp_path`, where the program and the scripts are. There are queues on the server."""
+    for name in ("mail", "maths", "w:heavy"):
+        client.queue(name).push(1)
     (tmp_path / "jobrunner").write_text(f'#!/bin/sh\nexec {sys.executable} -m jobrunner "$@"\n')
     (tmp_path / "jobrunner").chmod(0o755)
-    (tmp_path / "script").write_text(cli("completion", "bash").out)
-    typed = "COMP_WORDS=(jobrunner queues pause m); COMP_CWORD=3"
-    ask = f"source script; {typed}; _jobrunner_completion jobrunner; echo $COMPREPLY"
-    environment = {
+    for shell in SHELLS:
+        (tmp_path / f"script.{shell}").write_text(cli("completion", shell).out)
+    return os.environ | {
+        "HOME": str(tmp_path),
         "JOBRUNNER_URL": server.url,
         "JOBRUNNER_PREFIX": keys_of(client).prefix,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path(__file__).parents[3]),
+        "TERM": "dumb",
     }
 
-    told = subprocess.check_output(["bash", "-c", ask], cwd=tmp_path, env=os.environ | environment, text=True)
 
-    assert told == "mail\n"
+def program(shell: str) -> str:
+    """The path of a shell; without it the test is skipped."""
+    return shutil.which(shell) or pytest.skip(f"no {shell}: apt-get install {shell}")
 
+
+COMPLETED = [
+    pytest.param("jobrunner queues pau", ["pause"], id="a command"),
+    pytest.param("jobrunner queues pause m", ["mail", "maths"], id="queues"),
+    pytest.param("jobrunner queues pause w:h", ["w:heavy"], id="a name with a colon"),
+    pytest.param("jobrunner completion ", ["bash", "fish", "zsh"], id="a new word"),
+]
+
+
+IN_ONE_WORD = pytest.param("jobrunner work --queue=w:", ["w:heavy"], id="a value of an option")
+
+
+@pytest.mark.parametrize(("line", "offered"), [*COMPLETED, IN_ONE_WORD])
+def test_bash_completes_the_line(line: str, offered: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+    """Readline replaces what is behind the last colon or equals sign, so what it already has is not offered again."""
+    ask = f"source script.bash; COMP_LINE='{line}x' COMP_POINT={len(line)}; _jobrunner_completion jobrunner; "
+    run = [program("bash"), "-c", f"COMP_WORDBREAKS=' :='; {ask} printf '%s\\n' \"${{COMPREPLY[@]}}\""]
+
+    told = subprocess.check_output(run, cwd=tmp_path, env=environment, text=True)
+
+    kept = "w:" if "w:" in line else ""
+    assert sorted(f"{kept}{word}" for word in told.split()) == offered
+
+
+@pytest.mark.parametrize(("line", "offered"), COMPLETED)
+def test_fish_completes_the_line(line: str, offered: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+    run = [program("fish"), "--no-config", "-c", f"source script.fish; complete -C '{line}'"]
+
+    told = subprocess.check_output(run, cwd=tmp_path, env=environment, text=True)
+
+    assert sorted(word.partition("\t")[0] for word in told.splitlines()) == offered
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [("jobrunner queues pau", b"queues pause"), ("jobrunner queues pause w:h", b"pause w:heavy"),
+     ("jobrunner work -q mai", b"work -q mail")],
+)  # fmt: skip
+def test_zsh_completes_the_line(line: str, completed: bytes, environment: dict[str, str], tmp_path: Path) -> None:
+    near, far = pty.openpty()
+    zsh = subprocess.Popen(
+        [program("zsh"), "-f", "-i"], cwd=tmp_path, env=environment, stdin=far, stdout=far, stderr=far,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said = b""
+        os.write(near, b"autoload -Uz compinit; compinit -u -D; source script.zsh; print rea''dy\n")
+        for word, then in ((b"ready", f"{line}\t"), (completed, "")):
+            until = time.monotonic() + 60
+            while word not in said:
+                assert select.select([near], [], [], max(until - time.monotonic(), 0))[0], said
+                said += os.read(near, 65_536)
+            os.write(near, then.encode())
+    finally:
+        zsh.kill()
+        zsh.wait()
+        os.close(near)
+        os.close(far)
