@@ -69,7 +69,7 @@ class Demoted(RedisError):
 
 
 def _unavailable(server: object, error: Exception) -> str:
-    told = str(error)
+    told = str(error).removesuffix(".")
     if _FULL in told:
         return f"the server at {server} takes no more connections: {told}; raise its maxclients, or end some clients"
     if isinstance(error, BusyLoadingError):

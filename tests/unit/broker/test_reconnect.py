@@ -66,6 +66,12 @@ def test_a_server_that_answered_is_not_to_be_started(time, error, told):
         ReconnectPolicy(0, "here", began=time.now).pause_to_connect(error)
 
 
+def test_the_full_stop_of_an_error_of_redis_py_does_not_stand_before_the_remedy(time):
+    refused = RedisConnectionError("Error 111 connecting to here:6379. Connection refused.")
+    with pytest.raises(ServerUnavailable, match=r"here:6379\. Connection refused; start it, or name another"):
+        ReconnectPolicy(0, "here", began=time.now).pause_to_connect(refused)
+
+
 def test_a_connection_that_broke_while_the_process_was_stopped_gets_a_second_try(time):
     policy = ReconnectPolicy(2, "here", began=time.now)
     time.pass_(60)
