@@ -76,6 +76,22 @@ def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
     assert run("-c", read, cwd=tmp_path).stdout == "ada@example.org True\n"
 
 
+def test_fastapis_dashboard_asks_for_its_token_and_leaves_the_application_as_it_is(tmp_path: Path) -> None:
+    copy_out("recipes/fastapi.md", tmp_path)
+    (tmp_path / "ask.py").write_text(
+        "import os; os.environ['DASHBOARD_TOKEN'] = token = 'correct horse battery staple'\n"
+        "from fastapi.testclient import TestClient\n"
+        "from web import app\n"
+        "with TestClient(app, base_url='http://localhost', follow_redirects=False) as web:\n"
+        "    headers = {'accept': 'application/json'}\n"
+        "    print(web.get('/jobs/queues', headers=headers).status_code)\n"
+        "    print(web.get('/jobs/queues', headers=headers | {'authorization': f'Bearer {token}'}).status_code)\n"
+        "    print(web.post('/reports/2026').status_code)\n"
+    )
+    asked = run("ask.py", cwd=tmp_path)
+    assert asked.stdout.splitlines() == ["401", "200", "202"], asked.stderr
+
+
 def test_djangos_staff_uses_the_dashboard_and_nobody_else(tmp_path: Path) -> None:
     copy_out("recipes/django.md", tmp_path)
     (tmp_path / "ask.py").write_text(
