@@ -172,5 +172,7 @@ def test_the_blocks_of_the_page_parse_and_name_a_metric_that_exists() -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.M)
     assert [yaml.safe_load(block)["kind"] for block in blocks] == ["ScaledObject", "HorizontalPodAutoscaler"]
     assert all("jobrunner_queue_oldest_age_seconds" in block for block in blocks)
+    assert "query: max(" in blocks[0]
+    assert "max(<<.Series>>" in page.partition(blocks[0])[2], "every endpoint has the whole, so a sum is too much"
     exposition = (DOCS.parent / "jobrunner" / "metrics" / "exposition.py").read_text("utf-8")
     assert "queue_oldest_age_seconds" in exposition
