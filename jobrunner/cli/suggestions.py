@@ -246,6 +246,15 @@ _BASH = """\
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
+_OF_OPTION: dict[str, dict[str, str]] = {
+    "bash": {},
+    "zsh": {"%(complete_func)s() {\n": "%(complete_func)s() {\n    compset -P '--*='\n",
+            "compadd -U": 'compadd -i "$IPREFIX" -U'},
+    "fish": {"echo $metadata[2];":
+             "set -l option (string match -r -- '^--[^=]+=' (commandline -t)); echo \"$option$metadata[2]\";"},
+}  # fmt: skip
+"""What the scripts of click lack: an answer for `--queue=ma` is the value alone, and replaces the value alone."""
+
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
@@ -278,4 +287,7 @@ def _script(shell: str) -> str:
     found = get_completion_class(shell)
     assert found is not None
     made = found(jobrunner, {}, "jobrunner", _VARIABLE)
-    return (_BASH if shell == "bash" else made.source_template) % made.source_vars()
+    template = _BASH if shell == "bash" else made.source_template
+    for there, instead in _OF_OPTION[shell].items():
+        template = template.replace(there, instead, 1)
+    return template % made.source_vars()
