@@ -71,7 +71,7 @@ def _no_number(word: str) -> Any:
 
 def _with_secrets(given: Any, before: Any, shown: Any) -> Any:
     """The edited parameters with values that the form hid put back where they are unchanged. Raises Refused."""
-    if given == shown:
+    if _same(given, shown):  # not by ==, to which true is 1 and 1 is 1.0
         return before
     if isinstance(given, dict):
         old, seen = (one if isinstance(one, dict) else {} for one in (before, shown))

@@ -53,6 +53,28 @@ def test_what_was_changed_is_sent_and_hidden_values_stay(browse: Browse, client:
     assert "bob" not in rows
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ({"x": True}, {"x": 1}, "x"),
+        ({"x": True, "b": 2}, {"x": 1, "b": 3}, "x, b"),
+        ({"x": [0, {"y": False}]}, {"x": [0, {"y": 0}]}, "x"),
+        ({"x": 1}, {"x": 1.0}, "x"),
+    ],
+)
+def test_a_value_that_python_takes_as_equal_to_the_one_before_is_a_change(
+    browse: Browse, client: Client, before: Any, after: Any, names: str
+) -> None:
+    payload = json.dumps(before).encode()
+    client.enqueue(Task(id="t2", queue="mail", type="", payload=payload, encoding="json", max_attempts=1))
+    client.queue("mail").reserve()[0].rollback(error="no")
+
+    answer = send(browse(), "/tasks/t2", after).json()
+
+    assert answer.get("done", "").endswith(f"changed: {names}"), answer
+    assert json.dumps(json.loads(client.task("t2", queue="mail").record().payload)) == json.dumps(after)
+
+
 def test_hidden_values_follow_the_elements_of_a_list_that_are_moved(browse: Browse, client: Client) -> None:
     accounts = [{"user": user, "password": f"P{user}"} for user in "abc"]
     payload = json.dumps({"accounts": accounts}).encode()
