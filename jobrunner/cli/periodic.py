@@ -55,8 +55,9 @@ def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
     """Enqueue one run of the periodic job NAME now.
 
     Prints the id of the task. The schedule does not change."""
+    load_modules(modules_or_configured(modules))  # first, as a module may configure the client
     with connected(shared, starts=True) as client:
-        task = _task(client, name, modules)
+        task = _task(client, name)
         sent = client.enqueue(task)
         note(client, "periodic.run", name, f"enqueued {sent.id}")
     if shared.as_json:
@@ -98,12 +99,11 @@ def _switch(shared: CommonOptions, name: str, *, enabled: bool) -> None:
         echo(f"periodic job {name} is {'enabled' if enabled else 'disabled'}")
 
 
-def _task(client: Client, name: str, modules: tuple[str, ...]) -> Task:
+def _task(client: Client, name: str) -> Task:
     try:
         definition = run_operation(broker_of(client), published(keys_of(client), name))
         return definition.task(_id_for(definition), encryption_of(client))
     except UnknownJob as error:
-        load_modules(modules_or_configured(modules))
         job = find(name)
         if job is None or job.periodic is None:
             raise Refusal(f"{error}; no module named declares it either") from error

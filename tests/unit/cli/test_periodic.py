@@ -1,11 +1,13 @@
 """`jobrunner periodic` and `jobrunner status`."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client import current
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.jobs.build import published
 from jobrunner.jobs.decorator import job
@@ -65,6 +67,27 @@ def test_a_declared_job_runs_before_it_is_published(cli: Callable[..., Any], cli
     task_id = cli("periodic", "run", "Heartbeat").out.strip()
 
     assert client.task(task_id).record().queue == "beats"
+
+
+def test_a_module_that_configures_the_client_has_its_job_run_there(
+    cli: Callable[..., Any], client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = f"{client.settings.prefix}.own"
+    name = f"nightly_{abs(hash(own))}"
+    lines = (f"import jobrunner\njobrunner.configure(prefix={own!r})\n"
+             "@jobrunner.job(every=300, queue='beats', name='Nightly')\ndef nightly() -> None: ...\n")  # fmt: skip
+    (tmp_path / f"{name}.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert cli("periodic", "run", "Nightly", "-m", name).code == 0
+        with Client(client.settings.url, own) as there:
+            assert there.queue("beats").counts()["waiting"] == 1
+        assert client.queues() == []
+        assert cli("periodic", "run", "Nightly", "-m", name, "--prefix", client.settings.prefix).code == 0
+        assert client.queue("beats").counts()["waiting"] == 1
+    finally:
+        current.forget()
+        forget("Nightly")
 
 
 def test_an_unknown_periodic_job_is_a_no(cli: Callable[..., Any], client: Client, add: Any, heartbeat: Any) -> None:
