@@ -33,6 +33,7 @@ class FaultProxy:
         self._target = target
         self._open = threading.Event()
         self._open.set()
+        self._closed = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
@@ -40,12 +41,13 @@ class FaultProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Breaks all connections and accepts no more."""
-        self._open.set()
+        """Breaks all connections and accepts no more. What it holds back in a silence never arrives."""
+        self._closed = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.drop()
+        self._open.set()  # last: the threads that wait in a silence find their connections broken
 
     def drop(self) -> None:
         """Breaks all present connections; new ones work."""
@@ -86,6 +88,8 @@ class FaultProxy:
                 if self.latency_s:
                     sleep(self.latency_s)
                 self._open.wait()
+                if self._closed:
+                    break
                 data = self._passes(data, source, sink, name)
                 if name == _REPLY and self.replies_to_lose > 0:
                     self.replies_to_lose -= 1

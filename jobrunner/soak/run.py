@@ -106,26 +106,34 @@ class Soak:
         self.stop = threading.Event()
         self._show: Callable[[Soak], None] = lambda _: None
         self._folder = folder
-        self._ends = ExitStack()
         self._server: OwnServer | None = None
-        if wish.url is None:
-            self._server = OwnServer(folder / "server")
-            self._ends.callback(self._server.remove)
-        url = wish.url or self._server.url  # type: ignore[union-attr]
-        self.client = Client(url, wish.prefix, retry_timeout=5)
-        self._ends.callback(self.client.close)
-        self.tail = LedgerTail(folder / "ledger")
-        self.excuses = Excuses()
-        self.tally = LedgerSummary(self.excuses)
-        self.peaks = Peaks()
-        cable = self._laid()
-        urls = [url] if cable is None else [url, url_through(cable, self._url_to_pass(url))]
-        self.processes = SoakProcesses(
-            urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S
-        )
-        self.striker = FaultInjector(
-            self.client, self.processes, self.excuses, keepalive_s=wish.keepalive_s, cable=cable, server=self._server
-        )
+        with ExitStack() as ends:
+            if wish.url is None:
+                self._server = OwnServer(folder / "server")
+                ends.callback(self._server.remove)
+            url = wish.url or self._server.url  # type: ignore[union-attr]
+            self.client = Client(url, wish.prefix, retry_timeout=5)
+            ends.callback(self.client.close)
+            if not wish.keep and self._server is None:
+                ends.callback(lambda: delete_all(self.client))
+            self.tail = LedgerTail(folder / "ledger")
+            self.excuses = Excuses()
+            self.tally = LedgerSummary(self.excuses)
+            self.peaks = Peaks()
+            cable = self._laid()
+            if cable is not None:
+                # Before the keys are deleted: what a killed process sent into a silence would create some again.
+                ends.callback(cable.close)
+            urls = [url] if cable is None else [url, url_through(cable, self._url_to_pass(url))]
+            self.processes = SoakProcesses(
+                urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S
+            )
+            ends.callback(self.processes.kill_all)
+            self.striker = FaultInjector(
+                self.client, self.processes, self.excuses, keepalive_s=wish.keepalive_s, cable=cable,
+                server=self._server,
+            )  # fmt: skip
+            self._ends = ends.pop_all()
 
     @property
     def elapsed_s(self) -> float:
@@ -162,9 +170,6 @@ class Soak:
 
     def close(self) -> None:
         """Ends all processes and deletes the keys of the soak."""
-        self.processes.kill_all()
-        if not self.wish.keep and self._server is None:
-            delete_all(self.client)
         self._ends.close()
 
     def _laid(self) -> FaultProxy | None:
@@ -172,9 +177,7 @@ class Soak:
             return None
         target = self._server.socket if self._server is not None else target_of(self.wish.url or "")
         assert target is not None, "kinds_of() has refused them"
-        cable = FaultProxy(target)
-        self._ends.callback(cable.close)
-        return cable
+        return FaultProxy(target)
 
     def _url_to_pass(self, url: str) -> str:
         return url if self._server is None else f"unix://{self._server.socket}"

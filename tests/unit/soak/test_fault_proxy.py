@@ -1,6 +1,7 @@
 """The faults of a way to a server that only the soak uses; the others are tested by what uses them."""
 
 import socket
+import threading
 
 import pytest
 import redis
@@ -8,6 +9,7 @@ import redis
 from jobrunner.soak.fault_proxy import FaultProxy, target_of, url_through
 from jobrunner.soak.run import fresh_prefix
 from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 
 def test_a_lost_reply_is_one_of_a_command_that_was_applied(fault_proxy: FaultProxy, raw: redis.Redis) -> None:
@@ -61,3 +63,24 @@ def test_who_has_said_everything_still_hears_the_answer(fault_proxy: FaultProxy)
 
         assert talker.recv(100) == b"+PONG\r\n"
         assert talker.recv(100) == b""
+
+
+def test_what_was_sent_into_a_silence_never_arrives_when_the_proxy_is_closed(
+    fault_proxy: FaultProxy, raw: redis.Redis
+) -> None:
+    """As a soak closes it and then deletes its keys: a command that arrived later would create some again."""
+    holds_back = threading.Event()
+
+    class Gate(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            holds_back.set()
+            return super().wait(timeout)
+
+    fault_proxy._open = Gate()
+    with socket.create_connection(("127.0.0.1", fault_proxy.port)) as talker:
+        talker.sendall(b"SET late 1\r\n")
+        assert holds_back.wait(20)
+        fault_proxy.close()
+        wait_for(lambda: not fault_proxy._sockets)
+
+    assert raw.get("late") is None
