@@ -157,6 +157,8 @@ def _played(wish: SoakOptions, folder: Path, options: dict[str, Any]) -> int:
         return _ABANDONED
     finally:
         soak.close()
+        if soak.left_over:
+            talk(f"the server is away, so keys below {wish.prefix}: are left on it; delete them when it is back")
     found = _written(soak, checks)
     try:
         if options["report_file"] is not None:

@@ -1,6 +1,6 @@
 """The checks of a soak: the value, the bound, and whether it holds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.errors import UsageError
+from jobrunner.errors import JobrunnerError
 from jobrunner.soak.audit import QueueSample, SoakSample, all_keys, problems, server_side, strays
 from jobrunner.soak.history.__main__ import check
 from jobrunner.soak.history.reader import NotJudged
@@ -188,12 +188,21 @@ def of_growth(samples: Sequence[SoakSample], elder: str, *, is_own_server: bool)
     return checks
 
 
+def answered(what: str, check: Callable[[], list[SoakCheck]]) -> list[SoakCheck]:
+    """The checks of a function that reads the server; one that failed, where that gives no answer: after a run of hours
+    the other checks and the samples are of use without it."""
+    try:
+        return check()
+    except JobrunnerError as error:
+        return [none_of(f"reasons why {what} cannot be checked", [str(error)])]
+
+
 def of_history(client: Client, folder: Path) -> list[SoakCheck]:
     """Checks of the recorded history, which this seals: the work is over."""
     try:
         finish(folder, broker_of(client), keys_of(client))
         history, found = check(folder)
-    except (NotJudged, UsageError) as error:
+    except (NotJudged, JobrunnerError) as error:
         return [none_of("reasons why the history cannot be judged", [str(error)])]
     count = len(history.runs)
     return [

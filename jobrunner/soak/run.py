@@ -30,6 +30,7 @@ from jobrunner.soak.audit import (
 from jobrunner.soak.checks import (
     Peaks,
     SoakCheck,
+    answered,
     of_growth,
     of_history,
     of_ledger,
@@ -94,7 +95,7 @@ class Soak:
     2. starts the processes, which work until `length_s` have passed or `stop` is set;
     3. injects faults as planned, reads the ledger, polls the server, takes samples, and calls `show` after each poll;
     4. ends all faults, lets the work drain, ends the processes, and runs the checks;
-    5. on `close` ends all processes and deletes its keys.
+    5. on `close` ends all processes and deletes its keys, of which `left_over` says whether it could.
     """
 
     def __init__(self, wish: SoakOptions, folder: Path) -> None:
@@ -105,6 +106,8 @@ class Soak:
         self.began = monotonic()
         self.stop = threading.Event()
         self._show: Callable[[Soak], None] = lambda _: None
+        self.left_over = False
+        """Whether keys stay on the user's server, as it was away when they were to be deleted."""
         self._folder = folder
         self._server: OwnServer | None = None
         with ExitStack() as ends:
@@ -115,7 +118,7 @@ class Soak:
             self.client = Client(url, wish.prefix, retry_timeout=5)
             ends.callback(self.client.close)
             if not wish.keep and self._server is None:
-                ends.callback(lambda: delete_all(self.client))
+                ends.callback(self._delete_keys)
             self.tail = LedgerTail(folder / "ledger")
             self.excuses = Excuses()
             self.tally = LedgerSummary(self.excuses)
@@ -159,18 +162,24 @@ class Soak:
         is_own_server = self._server is not None
         return [
             *of_ledger(self.tally),
-            *of_server(self.client, self.tally),
+            *answered("the queues", lambda: of_server(self.client, self.tally)),
             *of_limits(self.peaks, LIMIT),
-            *of_ticks(self.client, self.tally, worked_s),
+            *answered("the ticks", lambda: of_ticks(self.client, self.tally, worked_s)),
             *of_processes(self.processes.lost),
             *of_growth(self.samples, elder, is_own_server=is_own_server),
-            *(of_prefix(self.client) if is_own_server else ()),
+            *(answered("the prefix", lambda: of_prefix(self.client)) if is_own_server else ()),
             *(of_history(self.client, self.wish.history) if self.wish.history is not None else ()),
         ]
 
     def close(self) -> None:
         """Ends all processes and deletes the keys of the soak."""
         self._ends.close()
+
+    def _delete_keys(self) -> None:
+        try:
+            delete_all(self.client)
+        except JobrunnerError:
+            self.left_over = True
 
     def _laid(self) -> FaultProxy | None:
         if not OF_PROXY & set(self.wish.kinds):

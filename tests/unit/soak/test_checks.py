@@ -1,10 +1,13 @@
-"""The rule by which a series counts as growing."""
+"""The rule by which a series counts as growing, and checks that get no answer."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from jobrunner.soak.checks import KEYS, MEMORY, Tolerance, flat, slope
+from jobrunner.client.client import Client
+from jobrunner.errors import ServerUnavailable
+from jobrunner.soak.checks import KEYS, MEMORY, SoakCheck, Tolerance, answered, equals, flat, of_history, slope
 
 MIB = 1 << 20
 TIMES = [float(at) for at in range(0, 3600, 10)]
@@ -45,3 +48,17 @@ def test_moments_that_were_not_measured_are_left_out_and_too_few_are_not_judged(
     assert flat("some", TIMES, some, Tolerance(amount=1, share=0)).holds
     assert flat("none", TIMES, [None] * len(TIMES), KEYS).holds is None
     assert flat("few", TIMES[:5], [1.0] * 5, KEYS).holds is None
+
+
+def test_a_check_that_gets_no_answer_fails_and_spares_the_others(tmp_path: Path) -> None:
+    def away() -> list[SoakCheck]:
+        raise ServerUnavailable("the server is away")
+
+    (found,) = answered("the queues", away)
+
+    assert (found.name, found.value) == ("reasons why the queues cannot be checked", "the server is away")
+    assert found.holds is False
+    assert answered("the queues", lambda: [equals("lost", 0, 0)]) == [equals("lost", 0, 0)]
+    with Client(f"unix://{tmp_path}/nothing", retry_timeout=0) as client:
+        (found,) = of_history(client, tmp_path)
+    assert (found.name, found.holds) == ("reasons why the history cannot be judged", False)
