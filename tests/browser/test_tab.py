@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from jobrunner import Client
+from jobrunner.broker.calls import leases
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task
 from tests.browser.test_actions import confirm
 
@@ -33,6 +36,37 @@ def test_numbers_follow_without_a_reload(shop: Any, tab: Any) -> None:
     tab.wait_for_selector("tr[data-key=follow] td[data-name=Waiting]:text-is('3')")
 
     assert tab.evaluate("window.here") == 1
+
+
+def test_what_a_page_had_no_reason_to_show_at_first_appears_and_goes(shop: Any, serve: Any, tab: Any) -> None:
+    """The count of dead tasks in the menu, the bar of bulk actions, progress and error of a task."""
+    from jobrunner.web.app import create_app
+    from jobrunner.web.auth import Loopback
+
+    with Client(shop.server.url, "unused") as client:
+        queue = client.queue("mail")
+        queue.configure(max_attempts=1)
+        url = serve(create_app(client, auth=Loopback()))
+        tab.goto(f"{url}/tasks")
+        sign(tab, "live")
+        assert not tab.is_visible(".bulk, #count-dead")
+
+        (task_id,) = queue.push_many([{"n": 1}])
+        tab.locator("input[name=ids]").check()
+        assert tab.inner_text(".bulk [data-count]") == "1 selected"
+        assert "(1)" in tab.inner_text(".bulk label")
+
+        (lease,) = queue.reserve()
+        tab.goto(f"{url}/tasks/{task_id}?queue=mail")
+        sign(tab, "live")
+        said = b'{"done": 1, "total": 2, "note": "half of it"}'
+        broker_of(client).run(leases.progress(keys_of(client).queue("mail"), task_id, lease.token, said))
+        tab.wait_for_selector("#progress :text('half of it')")
+        lease.rollback(error="ValueError: no address")
+        tab.wait_for_selector("#error :text('no address')")
+        tab.wait_for_selector("#count-dead:text-is('1')")
+        queue.requeue_dead()
+        tab.wait_for_selector("#count-dead", state="hidden")
 
 
 def test_what_was_chosen_and_typed_stays_while_the_page_follows(shop: Any, tab: Any) -> None:
@@ -75,6 +109,8 @@ def test_a_search_goes_on_by_itself_to_the_last_task(shop: Any, tab: Any) -> Non
     assert len([url for url in asked if "after=" in url]) >= 2
     assert tab.locator("#tasks tbody tr").count() == 1
     assert "12,001 searched" in tab.inner_text("#found")
+    tab.locator("#tasks input[name=ids]").check()
+    assert tab.is_enabled(".bulk button[value=delete]")
 
 
 def test_a_search_that_is_stopped_says_that_it_is_not_finished_and_goes_on_by_its_link(shop: Any, tab: Any) -> None:
@@ -87,6 +123,7 @@ def test_a_search_that_is_stopped_says_that_it_is_not_finished_and_goes_on_by_it
 
     assert "of 12,000, not finished" in tab.inner_text("#searching")
     assert "Nothing found" not in tab.inner_text("main")
+    assert not tab.is_visible(".bulk")
     assert "after=" in (tab.get_attribute("#searching [data-onward]", "href") or "")
 
 

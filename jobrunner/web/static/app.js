@@ -352,6 +352,7 @@ function selection() {
     all.checked = boxes.length > 0 && chosen.length === boxes.length;
     all.indeterminate = chosen.length > 0 && chosen.length < boxes.length;
   }
+  bar.hidden = !boxes.length;  // rows come with a search that goes on, and with live updates
   const count = bar.querySelector("[data-count]");
   if (count) count.textContent = every ? bar.dataset.all : chosen.length ? `${chosen.length} selected` : "Select tasks, or all that match";
   bar.classList.toggle("some", Boolean(every) || chosen.length > 0);
