@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from jobrunner.broker.keys import check_id, is_id
-from jobrunner.cli.events import note
+from jobrunner.cli.events import noted
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, not_empty, with_shared_options, with_wide
 from jobrunner.cli.output import (
@@ -23,6 +23,7 @@ from jobrunner.cli.output import (
     watched,
     when,
 )
+from jobrunner.cli.queues import purged
 from jobrunner.cli.suggestions import check_queue, queue_names
 from jobrunner.cli.task_lists import (
     LIMIT,
@@ -193,11 +194,21 @@ def requeue(
             at = "" if rate is None else f", {rate:g} per second"
             what = f"{counted(len(chosen), 'dead task')} of queue {queue}{_with(asked)}{conditions}"
             confirm(f"Requeue {what}{at}?", yes=yes)
-        with watched(chosen, "requeueing") as some:
-            done = client.queue(queue).requeue_dead(some, rate=rate, payload=payload)
-        edited = " with an edited payload" if text is not None else ""
+        edited, done = " with an edited payload" if text is not None else "", 0
         what = _subject(queue, ids, group) + str(conditions)
-        note(client, "dead.requeue", what, f"requeued {done:,} of {counted(len(chosen), 'dead task')}{edited}")
+
+        def counting(some: Iterable[str]) -> Iterator[str]:
+            nonlocal done
+            for one in some:
+                done += 1
+                yield one
+
+        with (
+            noted(client, "dead.requeue", what,
+                  lambda: f"requeued {done:,} of {counted(len(chosen), 'dead task')}{edited}"),
+            watched(chosen, "requeueing") as some,
+        ):  # fmt: skip
+            done = client.queue(queue).requeue_dead(counting(some), rate=rate, payload=payload)
     if not done:
         raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "requeued", done, len(ids), group)
@@ -218,19 +229,18 @@ def purge(
         raise click.UsageError("select tasks in one way: --id ID, or --group ID, or --all")
     with connected(shared, starts=True) as client:
         check_queue(client, queue)
+        chosen = [check_id(one) for one in dict.fromkeys(ids)]
         count = client.queue(queue).counts()["dead"]
         if not count:
             raise Refusal(_none_of(queue, ids))
         asked = _group(client, queue, group) if group is not None else None
         count = count if everything else len(ids) if asked is None else asked.dead
         confirm(f"Delete {counted(count, 'dead task')} of queue {queue}{_with(asked)}?", yes=yes)
-        if asked is not None:
-            done = _purge_group(client, asked)
+        if everything:
+            done = purged(client, client.queue(queue), "dead", count, "dead.purge")
         else:
-            done = _purge_all(client, queue, count) if everything else _purge_some(client, queue, ids)
-        if done and not everything:
-            run_operation(broker_of(client), note_changes(keys_of(client), "delete", {queue: done}, "dead"))
-        note(client, "dead.purge", _subject(queue, ids, group), f"deleted {counted(done, 'dead task')}")
+            counts = _purge_some(client, queue, chosen) if asked is None else _purge_group(client, asked)
+            done = _summed(client, queue, counts, _subject(queue, ids, group))
     if not done:
         raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "deleted", done, len(ids), group)
@@ -264,15 +274,28 @@ def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[TaskPositi
     return matching(client, Filter(queue=group.queue, state="dead", group=group.id))
 
 
-def _purge_group(client: Client, group: ErrorGroupView) -> int:
+def _summed(client: Client, queue: str, counts: Iterable[int], what: str) -> int:
+    """Adds up how many dead tasks of a queue each step deletes, and writes the event and the entry in the audit log."""
+    done = 0
+    with noted(client, "dead.purge", what, lambda: f"deleted {counted(done, 'dead task')}"):
+        try:
+            for count in counts:
+                done += count
+        finally:
+            run_operation(broker_of(client), note_changes(keys_of(client), "delete", {queue: done}, "dead"))
+    return done
+
+
+def _purge_group(client: Client, group: ErrorGroupView) -> Iterator[int]:
     done = 0
     with rising(group.dead, "deleting", "tasks") as progress:
         for found in filter(None, _of_group(client, group)):
             ids = [place.id for place in found]  # all of one shard
-            done += run_operation(broker_of(client), delete_all(keys_of(client), found[0].queue, ids, dead_only=True))
+            gone = run_operation(broker_of(client), delete_all(keys_of(client), found[0].queue, ids, dead_only=True))
+            yield gone
+            done += gone
             if progress:
                 progress(done)
-    return done
 
 
 def _dead_like(client: Client, queue: str, conditions: TaskConditions) -> list[str]:
@@ -283,22 +306,13 @@ def _dead_like(client: Client, queue: str, conditions: TaskConditions) -> list[s
     return [place.id for place in sorted(found, key=lambda one: (one.score, one.id))]
 
 
-def _purge_all(client: Client, queue: str, count: int) -> int:
-    """Returns how many are gone. A slice whose reply was lost is sent again, and counts what that finds."""
-    with rising(count, "deleting", "tasks") as progress:
-        done = client.queue(queue).purge("dead", progress=progress)
-    return max(done, count - client.queue(queue).counts()["dead"])
-
-
-def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:
-    done = 0
+def _purge_some(client: Client, queue: str, ids: Sequence[str]) -> Iterator[int]:
     for one in ids:
         try:
             record = client.task(one, queue=queue).record()
         except TaskGone:
             continue
-        done += run_operation(broker_of(client), cancel_all(keys_of(client), record.queue, [one], dead_only=True))
-    return done
+        yield run_operation(broker_of(client), cancel_all(keys_of(client), record.queue, [one], dead_only=True))
 
 
 def _none_of(queue: str, ids: tuple[str, ...]) -> str:

@@ -4,8 +4,8 @@ The audit log: the user of the operating system, the host, and what was done.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -13,7 +13,7 @@ from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import INDENT, echo, plain_json, screen_width
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable, UsageError
 from jobrunner.events import KINDS, Event
 from jobrunner.formatting import display_width
 from jobrunner.inspector import audit
@@ -98,3 +98,17 @@ def note(client: Client, action: str, what: str, outcome: str) -> None:
     """Writes a command's change into the audit log. If the Redis user may not write it, a warning goes to stderr."""
     who, host = audit.operator()
     audit.write(client, who=who, role="command line", action=action, what=what, outcome=outcome, address=host)
+
+
+@contextmanager
+def noted(client: Client, action: str, what: str, outcome: Callable[[], str]) -> Iterator[None]:
+    """Writes the outcome of a block that changes many tasks into the audit log at its end, also of one that breaks off,
+    as by Ctrl-C: what it had changed by then stays changed. A UsageError is raised before anything is."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except BaseException:
+        note(client, action, what, f"broke off: {outcome()}, or about that")
+        raise
+    note(client, action, what, outcome())

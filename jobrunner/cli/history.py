@@ -6,7 +6,7 @@ from functools import partial
 import click
 
 from jobrunner.broker.keys import check_id, check_name
-from jobrunner.cli.events import note
+from jobrunner.cli.events import note, noted
 from jobrunner.cli.history_report import report
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, not_empty, seconds_of, with_shared_options, with_wide
@@ -148,8 +148,9 @@ def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], 
     unfit: dict[str, Exception] = {}
     try:
         with connected(shared, starts=True) as client:
-            gone = _replay_each(client.queue(queue), asked, replayed, unfit)
-            note(client, "task.replay", " ".join((queue, *asked)), f"enqueued {len(replayed)} again")
+            what = " ".join((queue, *asked))
+            with noted(client, "task.replay", what, lambda: f"enqueued {len(replayed)} again"):
+                gone = _replay_each(client.queue(queue), asked, replayed, unfit)
     finally:
         _answer(shared, queue, replayed)  # also when the server went away in the middle
     missing = f"not in the history of queue {queue}: {', '.join(gone)}" if gone else ""

@@ -2,13 +2,15 @@
 
 import click
 
-from jobrunner.cli.events import note
+from jobrunner.cli.events import note, noted
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, plain_json, rising, talk
 from jobrunner.cli.queue_settings import limit, reset, settings
 from jobrunner.cli.status import queue_table
 from jobrunner.cli.suggestions import check_queue, queue_names, with_create
+from jobrunner.client.client import Client
+from jobrunner.client.queue import Queue
 from jobrunner.formatting import counted, exact_duration
 from jobrunner.inspector.snapshot import overridden, queue_views
 
@@ -118,6 +120,27 @@ def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
         click.echo(f"deleted queue {queue}")
 
 
+def purged(client: Client, queue: Queue, state: str, count: int, action: str) -> int:
+    """Deletes all tasks of one state, some `count`, with a progress bar and an entry in the audit log under `action`;
+    returns how many are gone."""
+    gone = 0
+    with (
+        noted(client, action, queue.name, lambda: f"deleted {counted(gone, state + ' task')}"),
+        rising(count, "deleting", "tasks") as progress,
+    ):
+
+        def tell(done: int) -> None:
+            nonlocal gone
+            gone = done
+            if progress is not None:
+                progress(done)
+
+        gone = queue.purge(state, progress=tell)
+        if state == "dead":  # a slice whose reply was lost is sent again, and counts what that finds
+            gone = max(gone, count - queue.counts()[state])
+    return gone
+
+
 def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> None:
     """Deletes all tasks of one state after asking, and answers how many. Raises Refusal when there are none."""
     with connected(shared, starts=True) as client:
@@ -127,9 +150,7 @@ def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> 
         if not count:
             raise Refusal(f"queue {queue} has no {state} tasks")
         confirm(f"Delete {counted(count, state + ' task')} of queue {queue}?", yes=yes)
-        with rising(count, "deleting", "tasks") as progress:
-            gone = asked.purge(state, progress=progress)
-        note(client, "queue.purge", queue, f"deleted {counted(gone, state + ' task')}")
+        gone = purged(client, asked, state, count, "queue.purge")
     if shared.as_json:
         answer_json({"queue": queue, "state": state, "purged": gone})
     else:

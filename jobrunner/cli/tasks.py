@@ -8,7 +8,7 @@ import click
 
 from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.cli.enqueue import enqueue
-from jobrunner.cli.events import note
+from jobrunner.cli.events import note, noted
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, rising
@@ -165,8 +165,10 @@ def _cancel_all(
             raise Refusal(nothing_found(queue, state or " or ".join(_CANCELLED), conditions))
         what = counted(len(chosen), f"{state or 'open'} task")
         confirm(f"Cancel {what}{where}{conditions}?", yes=yes)
-        done = _cancel_each(client, chosen, dead_only=state == "dead")
-        note(client, "task.cancel", f"{queue or 'all queues'}{conditions}", f"cancelled {counted(done, 'task')}")
+        changed, subject = Counter[str](), f"{queue or 'all queues'}{conditions}"
+        with noted(client, "task.cancel", subject, lambda: f"cancelled {counted(changed.total(), 'task')}"):
+            _cancel_each(client, chosen, changed, dead_only=state == "dead")
+        done = changed.total()
     if shared.as_json:
         answer_json({"queue": queue, "matched": len(chosen), "cancelled": done})
     else:
@@ -175,20 +177,22 @@ def _cancel_all(
         echo(f"{'asked to stop' if state == 'pending' else 'cancelled'} {counted(done, 'task')}{where}{rest}")
 
 
-def _cancel_each(client: Client, chosen: list[TaskPosition], *, dead_only: bool) -> int:
-    seen, done = 0, Counter[str]()
-    with rising(len(chosen), "cancelling", "tasks") as progress:
-        for queue, places in groupby(sorted(chosen, key=lambda one: one.queue), key=lambda one: one.queue):
-            rest = iter(places)
-            while ids := [place.id for place in islice(rest, _AT_ONCE)]:
-                cancelled = cancel_all(keys_of(client), queue, ids, dead_only=dead_only)
-                done[queue] += run_operation(broker_of(client), cancelled)
-                seen += len(ids)
-                if progress is not None:
-                    progress(seen)
-    if dead_only:
-        run_operation(broker_of(client), note_changes(keys_of(client), "cancel", done, "dead"))
-    return done.total()
+def _cancel_each(client: Client, chosen: list[TaskPosition], changed: Counter[str], *, dead_only: bool) -> None:
+    """Cancels tasks; counts those of each queue in `changed`."""
+    seen = 0
+    try:
+        with rising(len(chosen), "cancelling", "tasks") as progress:
+            for queue, places in groupby(sorted(chosen, key=lambda one: one.queue), key=lambda one: one.queue):
+                rest = iter(places)
+                while ids := [place.id for place in islice(rest, _AT_ONCE)]:
+                    cancels = cancel_all(keys_of(client), queue, ids, dead_only=dead_only)
+                    changed[queue] += run_operation(broker_of(client), cancels)
+                    seen += len(ids)
+                    if progress is not None:
+                        progress(seen)
+    finally:
+        if dead_only:
+            run_operation(broker_of(client), note_changes(keys_of(client), "cancel", changed, "dead"))
 
 
 @tasks.command(epilog="Example:  jobrunner tasks requeue 01a1fe85769b0000c6650a2fcc89-mail")
@@ -199,25 +203,39 @@ def _cancel_each(client: Client, chosen: list[TaskPosition], *, dead_only: bool)
 def requeue(shared: CommonOptions, ids: tuple[str, ...], queue: str | None) -> None:
     """Put dead tasks back, with their attempts reset to 0.
 
-    Exits with 1 when one of them is not dead, after the others were put back; `dead requeue` selects tasks by job and
-    error, and edits a payload.
+    Exits with 1 when one of them is gone or not dead, after the others were put back; `dead requeue` selects tasks by
+    job and error, and edits a payload.
     """
     with connected(shared, starts=True) as client:
         handles = [_task(client, one, queue) for one in dict.fromkeys(ids)]
-        done, changed = list[str](), Counter[str]()
-        for handle in handles:
-            place = handle.record().queue
-            if handle.requeue():
-                done.append(handle.id)
-                changed[place] += 1
-        run_operation(broker_of(client), note_changes(keys_of(client), "requeue", changed))
-        note(client, "task.requeue", " ".join(ids), f"requeued {counted(len(done), 'dead task')}")
+        done, gone = list[str](), list[str]()
+        with noted(client, "task.requeue", " ".join(ids), lambda: f"requeued {counted(len(done), 'dead task')}"):
+            _requeue_each(client, handles, done, gone)
     if shared.as_json and done:
         answer_json({"requeued": done})
     elif done:
         echo(f"requeued {counted(len(done), 'dead task')}")
-    if refused := [handle.id for handle in handles if handle.id not in done]:
-        raise Refusal(f"not dead: {', '.join(refused)}; jobrunner tasks show ID prints the state")
+    refused = [handle.id for handle in handles if handle.id not in {*done, *gone}]
+    if refused or gone:
+        why = [f"{said}: {', '.join(some)}" for said, some in (("not dead", refused), ("not there", gone)) if some]
+        raise Refusal(f"{', '.join(why)}; jobrunner tasks show ID prints the state")
+
+
+def _requeue_each(client: Client, handles: list[TaskHandle[Any]], done: list[str], gone: list[str]) -> None:
+    """Requeues dead tasks; adds the ids of those that it did to `done`, and of those that are no more to `gone`."""
+    changed = Counter[str]()
+    try:
+        for handle in handles:
+            try:
+                place = handle.record().queue
+            except TaskGone:
+                gone.append(handle.id)
+                continue
+            if handle.requeue():
+                done.append(handle.id)
+                changed[place] += 1
+    finally:
+        run_operation(broker_of(client), note_changes(keys_of(client), "requeue", changed))
 
 
 @tasks.command("run-now", epilog="Example:  jobrunner tasks run-now 01a1fe85769b0000c6650a2fcc89-mail")
