@@ -104,6 +104,9 @@ def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) ->
         where = f" line {at}" if isinstance(error, UsageError) else ""
         talk(f"of the lines before{where}, {counted(pushed, 'item')} were pushed into {queue.name}")
         raise
+    except KeyboardInterrupt:  # the reply for the last ones may have been on its way
+        talk(f"interrupted: {counted(pushed, 'item')} were pushed into {queue.name}, and maybe the next ones")
+        raise
     if shared.as_json:
         answer_json({"queue": queue.name, "pushed": pushed})
     else:

@@ -217,6 +217,24 @@ def test_push_reads_lines_from_stdin(cli: Any, client: Client, monkeypatch: pyte
     assert client.queue("orders/raw").counts()["waiting"] == 2500
 
 
+def test_a_push_that_ctrl_c_ends_says_what_was_pushed(
+    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pressed(io.BytesIO):
+        def __next__(self) -> bytes:
+            if self.tell() >= 2400:
+                raise KeyboardInterrupt
+            return self.readline()
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Pressed(b"1\n" * 2500)))
+
+    result = cli("pipeline", "push", "orders/raw", "-", "--create")
+
+    assert (result.code, result.out) == (130, "")
+    assert "interrupted: 1,000 items were pushed into orders/raw, and maybe the next ones" in result.err
+    assert client.queue("orders/raw").counts()["waiting"] == 1000
+
+
 @pytest.mark.processes
 def test_who_watches_a_push_from_another_program_sees_one_line_that_counts(client: Client, server: Any) -> None:
     ours, terminal = pty.openpty()
