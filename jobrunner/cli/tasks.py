@@ -157,7 +157,7 @@ def _cancel_all(
     if queue is None and state is None and conditions.are_none:
         raise click.UsageError("no tasks are selected; give an ID, or one of --queue, --job, --error, --param, --state")
     where = f" of queue {queue}" if queue else ""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         check_queue(client, queue)
         states = (state,) if state else _CANCELLED
         chosen = [place for one in states for place in matching_tasks(client, conditions.filter(queue, one))]

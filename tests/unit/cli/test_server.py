@@ -65,6 +65,18 @@ def test_a_command_that_writes_starts_the_server_of_the_project_and_says_so(
     assert f"its tasks are kept in {tmp_path}/.jobrunner" in after.err
 
 
+def test_a_cancel_by_conditions_starts_the_server_that_keeps_the_tasks(
+    cli: Callable[..., Any], keys: Any, subfolder: Path, tmp_path: Path
+) -> None:
+    with Client(f"embedded://{tmp_path}/.jobrunner", keys.prefix) as client:
+        client.queue("mail").push(1)
+
+    result = cli("tasks", "cancel", "--queue", "mail", "--yes")
+
+    assert (result.code, result.out) == (0, "cancelled 1 task of queue mail\n")
+    assert result.line == f"started a private server in {tmp_path}/.jobrunner"
+
+
 def test_a_folder_below_finds_the_server_that_runs(cli: Callable[..., Any], subfolder: Path, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").unlink()
     with Client(f"embedded://{tmp_path}/.jobrunner") as client:
