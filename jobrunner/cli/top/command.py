@@ -25,7 +25,6 @@ Examples:
   jobrunner top --once
   jobrunner top --json | jq '.queues[].rates'
 """
-_PATIENT_S = 60.0
 
 
 @click.command(epilog=_EXAMPLES)
@@ -99,4 +98,4 @@ def _show_live(client: Client, every_s: float) -> None:
     server = run_live(client, every_s=every_s)
     if not server.stop(timeout_s=0.2):
         talk("the last request is still running; Ctrl-C aborts it")
-        server.stop(timeout_s=_PATIENT_S)
+        server.stop()

@@ -62,10 +62,10 @@ class ServerPoller:
         self._groups_until_s = 0.0
         self._reads = SimpleQueue[Callable[[], Change] | None]()
         self._acts = SimpleQueue[Callable[[], Change] | None]()
-        self._acting = threading.Thread(target=self._serve, args=(self._acts,), name="top-acts", daemon=True)
-        self._threads = [
-            threading.Thread(target=self._serve, args=(self._reads,), name="top-looks", daemon=True), self._acting,
-        ]  # fmt: skip
+        # A failed act is a message, which stays until the next key: the next look clears the trouble of looks.
+        acts, reads = (self._acts, lambda error: _told(f"failed: {error}")), (self._reads, _trouble)
+        self._acting = threading.Thread(target=self._serve, args=acts, name="top-acts", daemon=True)
+        self._threads = [threading.Thread(target=self._serve, args=reads, name="top-looks", daemon=True), self._acting]
         self.answers = SimpleQueue[Change]()
         self.bell, self._rope = os.pipe()
         """Readable when there is an answer."""
@@ -95,14 +95,14 @@ class ServerPoller:
         self._acting.join(timeout_s)
         return not self._acting.is_alive()
 
-    def _serve(self, asked: "SimpleQueue[Callable[[], Change] | None]") -> None:
+    def _serve(self, asked: "SimpleQueue[Callable[[], Change] | None]", failed: Callable[[str], Change]) -> None:
         while (one := asked.get()) is not None:
             try:
                 change = one()
             except JobrunnerError as error:
-                change = _trouble(str(error))
+                change = failed(str(error))
             except Exception as error:  # damage: a thread that ended would leave the last picture for ever
-                change = _trouble(f"{type(error).__name__}: {error}")
+                change = failed(f"{type(error).__name__}: {error}")
             self.answers.put(change)
             try:
                 os.write(self._rope, b".")

@@ -7,6 +7,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.cli.top import poller as module
+from jobrunner.cli.top.command import _show_live
 from jobrunner.cli.top.poller import ServerPoller
 from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups
 from jobrunner.client.client import broker_of
@@ -159,6 +160,39 @@ def test_a_look_that_fails_says_so_and_the_next_one_is_taken(
         assert str(error) in changed().trouble
 
     assert changed().look is not None
+
+
+def test_the_error_of_an_act_stays_when_the_next_look_succeeds(client: Client) -> None:
+    server = ServerPoller(client)
+    server.start()
+    screen = Screen()
+
+    server.act(ServerRequest(act="cancel", queue="mail", id="no id"))
+    screen = server.answers.get(timeout=10)(screen)
+    server.read(screen)
+    screen = server.answers.get(timeout=10)(screen)
+    server.stop()
+
+    assert screen.message.startswith("failed: task id 'no id'")
+    assert screen.look is not None
+
+
+def test_an_act_that_goes_on_after_q_is_awaited(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited = []
+
+    class Acting:
+        def stop(self, timeout_s: float | None = None) -> bool:
+            waited.append(timeout_s)
+            return timeout_s is None
+
+    monkeypatch.setattr("jobrunner.cli.top.live.run_live", lambda *_, **__: Acting())
+
+    _show_live(client, 1.0)
+
+    assert waited == [0.2, None]
+    assert capsys.readouterr().err == "the last request is still running; Ctrl-C aborts it\n"
 
 
 @pytest.mark.parametrize("state", ["waiting", "dead"])
