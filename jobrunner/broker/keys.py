@@ -88,7 +88,7 @@ key                                  type   content
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string the writer of that archive; expires unless it is renewed
 ``P:{/}:worker:<id>:commands``         hash   commands for that worker: `quiet`, `stop`; expires
-``P:operations:<id>``                hash   its task and its progress; expires after a day
+``P:operations:<id>``                hash   its task and its progress; expires a day after its last sign of life
 ``P/audit``                          stream who did what in the dashboard and on the command line; the last 50 000 or so
 ``P/sessions``                       hash   digest of a session of the dashboard's login page → who and when; signed
 ``P/{login_attempts}:<digest>``      string wrong passwords or tokens that a client offered to the dashboard; expires

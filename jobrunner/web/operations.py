@@ -1,9 +1,9 @@
 """Work on many tasks at once, in the background, with progress that any process and any page can read.
 
-The progress of an operation is stored in Redis and expires after a day. The operation runs in a thread of the process
-that received the request. When that process dies, nothing resumes by itself: the last sign of life grows old and the
-operation counts as interrupted. Every step is atomic, and starting it again does the rest, as changed tasks no longer
-match.
+The progress of an operation is stored in Redis and expires a day after its last sign of life. The operation runs in a
+thread of the process that received the request. When that process dies, nothing resumes by itself: the last sign of
+life grows old and the operation counts as interrupted. Every step is atomic, and starting it again does the rest, as
+changed tasks no longer match.
 """
 
 import logging
@@ -225,10 +225,12 @@ class _OperationRun:
         }  # fmt: skip
         place = keys_of(self._client).operation(self._id)
         words = [word for pair in fields.items() for word in pair]
-        asked = broker_of(self._client).run_many(
-            [command("HSET", place, *words, read=int), command("HGET", place, "cancel", read=bool)]
-        )
-        return bool(asked[1])
+        asked = broker_of(self._client).run_many([
+            command("HSET", place, *words, read=int),
+            command("PEXPIRE", place, _KEPT_MS, read=int),  # anew, as it may run or wait for longer than that
+            command("HGET", place, "cancel", read=bool),
+        ])  # fmt: skip
+        return bool(asked[2])
 
 
 def _searches(action: str, wanted: Filter) -> list[Filter]:

@@ -549,6 +549,22 @@ def test_an_operation_that_fails_is_noted_with_what_it_changed_before(
     assert (ended.what, ended.outcome.partition(" (")[0]) == ("state=dead", "failed: no more: 0 changed, 0 not")
 
 
+def test_the_record_of_an_operation_that_runs_for_more_than_a_day_is_kept_and_expires_after_its_end(
+    client: Client, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: Any, **__: Any) -> int:
+        (key,) = raw.keys("*operations:*")
+        raw.pexpire(key, 60_000)  # as after nearly a day
+        return 1
+
+    monkeypatch.setattr("jobrunner.web.operations.change", late)
+    operation = Operations(client).start("requeue", who="ann", wanted=None, chosen=[("mail", "none")])
+
+    wait_for(lambda: (found := read_operation(client, operation)) is not None and found.is_over)
+
+    assert raw.pttl(*raw.keys("*operations:*")) > 80_000_000
+
+
 def test_an_operation_that_cannot_be_noted_is_shown_as_it_ended(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
