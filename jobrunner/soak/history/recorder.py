@@ -20,7 +20,7 @@ import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command, texts
 from jobrunner.broker.keys import Keys
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import monotonic, since_boot, sleep
 from jobrunner.errors import UsageError
 from jobrunner.observers import OBSERVERS
 from jobrunner.outcome import Outcome
@@ -47,6 +47,8 @@ _STATES = ("waiting", "scheduled", "pending", "dead")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _QUEUE = re.compile(rb'"(?:queue|to)":("(?:[^"\\]|\\.)*")')
 _ENDS_S = 20.0
+_START_OF_STAT = 18
+"""Behind the state, in /proc/PID/stat: the start of the process, in ticks since the boot."""
 _SITE = '''"""Runs the sitecustomize that this one hides, then records the calls of this process of a soak."""
 import os, runpy, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -251,9 +253,10 @@ def finish(folder: Path, broker: Broker, keys: Keys) -> None:
 
 def _await_ends(folder: Path) -> None:
     until = monotonic() + _ENDS_S
-    while alive := [pid for path in folder.glob("*.jsonl") if _is_alive(pid := int(path.name.partition("-")[0]))]:
+    while alive := [path for path in folder.glob("*.jsonl") if _is_written(path)]:
         if monotonic() > until:
-            raise UsageError(f"the processes {alive} still record into {folder}; end them before the history is sealed")
+            pids = sorted(int(path.name.partition("-")[0]) for path in alive)
+            raise UsageError(f"the processes {pids} still record into {folder}; end them before the history is sealed")
         sleep(0.02)
 
 
@@ -265,10 +268,19 @@ def _queues_in(folder: Path) -> Iterator[str]:
                 yield msgspec.json.decode(name, type=str)
 
 
-def _is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        return pid != os.getpid() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
+def _is_written(path: Path) -> bool:
+    """Whether the process that opened a file lives. One that began later has got its pid: in hours with faults the
+    system gives some anew."""
+    pid, _, opened_s = path.stem.partition("-")
+    if int(pid) == os.getpid():
+        return False
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    slept_s = since_boot() - monotonic()  # the system counts it in the start of a process
+    began_s = int(rest[_START_OF_STAT]) / os.sysconf("SC_CLK_TCK") - slept_s
+    return state not in "ZX" and began_s <= float(opened_s)
 
 
 def _around(

@@ -17,6 +17,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import pinned
 from jobrunner.client.operations.flow_relay import relay
+from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, UsageError
 from jobrunner.soak.history import recorder
 from jobrunner.soak.history.__main__ import check
@@ -185,6 +186,19 @@ def test_a_history_is_not_sealed_while_a_process_records(
     folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_ENDS_S", 0.0)
-    (folder / "1-0.jsonl").write_text("")
+    (folder / f"1-{monotonic():.6f}.jsonl").write_text("")
     with pytest.raises(UsageError, match=r"\[1\] still record into"):
         recorder.finish(folder, broker_of(client), keys_of(client))
+
+
+def test_a_process_that_has_the_pid_of_one_that_recorded_is_not_awaited(
+    folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_ENDS_S", 0.0)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        (folder / f"{other.pid}-{monotonic() - 100:.6f}.jsonl").write_text("")
+
+        recorder.finish(folder, broker_of(client), keys_of(client))
+
+        other.communicate(b"\n")
+    assert (folder / recorder.SEAL).exists()
