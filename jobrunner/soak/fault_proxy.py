@@ -5,7 +5,7 @@ import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from jobrunner.clock import sleep
 
@@ -138,18 +138,15 @@ def target_of(url: str) -> Target | None:
     """The address of a plain URL; None for one that the proxy cannot replace: TLS, Sentinel, a cluster."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return Path(parts.path)
+        return Path(unquote(parts.path))
     if parts.scheme == "redis":
-        return parts.hostname or "localhost", parts.port or 6379
+        return unquote(parts.hostname or "localhost"), parts.port or 6379
     return None
 
 
 def url_through(cable: FaultProxy, url: str) -> str:
-    """The same URL through the proxy: user, password and database stay."""
+    """The same URL through the proxy: user, password, database and other options stay."""
     parts = urlsplit(url)
     user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-    path = parts.path
-    if parts.scheme == "unix":
-        path = f"/{parse_qs(parts.query).get('db', ['0'])[0]}"
-    query = "" if parts.scheme == "unix" else parts.query
-    return urlunsplit(("redis", f"{user}127.0.0.1:{cable.port}", path, query, ""))
+    path = "" if parts.scheme == "unix" else parts.path
+    return urlunsplit(("redis", f"{user}127.0.0.1:{cable.port}", path, parts.query, ""))

@@ -38,13 +38,18 @@ def test_a_url_on_another_way_keeps_user_password_and_database(fault_proxy: Faul
 
     assert url_through(fault_proxy, "redis://me:secret@host:6380/3?timeout=1") == f"redis://me:secret@{at}/3?timeout=1"
     assert url_through(fault_proxy, "redis://host") == f"redis://{at}"
-    assert url_through(fault_proxy, "unix://me:secret@/run/redis.sock?db=2") == f"redis://me:secret@{at}/2"
+    assert url_through(fault_proxy, "unix://me:secret@/run/redis.sock?db=2") == f"redis://me:secret@{at}?db=2"
+    through = redis.ConnectionPool.from_url(url_through(fault_proxy, "unix:///run/a%20b?password=s%40cret&db=2"))
+    assert {name: through.connection_kwargs[name] for name in ("host", "port", "password", "db")} == {
+        "host": "127.0.0.1", "port": fault_proxy.port, "password": "s@cret", "db": 2,
+    }  # fmt: skip
 
 
 def test_only_plain_urls_have_a_target() -> None:
     assert target_of("redis://host:6380/3") == ("host", 6380)
     assert target_of("redis://host") == ("host", 6379)
     assert str(target_of("unix:///run/redis.sock?db=2")) == "/run/redis.sock"
+    assert str(target_of("unix:///my%20run/redis.sock")) == "/my run/redis.sock"
     for url in ("rediss://host", "redis+sentinel://a:1,b:2/main", "redis+cluster://a:1", "embedded:///tmp/x"):
         assert target_of(url) is None
 
