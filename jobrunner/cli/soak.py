@@ -97,12 +97,15 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
     if options["no_faults"] and options["faults"]:
         raise click.UsageError("--faults and --no-faults exclude each other; leave one out")
     url = options["url"]
-    if options["history"] is not None and options["history"].exists() and any(options["history"].iterdir()):
-        raise click.UsageError(f"--history {options['history']}: the folder is not empty; name a new one")
-    if options["every"] < _LEAST_EVERY_S:
+    if options["every"] < _LEAST_EVERY_S and not options["no_faults"]:
         raise click.UsageError(f"--every {options['every']:g}: give at least 100ms, or --no-faults")
     for name, file in (("--report", options["report_file"]), ("--plot", options["plot"])):
-        _make_folder_of(name, file)
+        if file is not None:
+            _make_folder(name, file, file.parent)
+    if (history := options["history"]) is not None:
+        _make_folder("--history", history, history)
+        if any(history.iterdir()):
+            raise click.UsageError(f"--history {history}: the folder is not empty; name a new one")
     has_proxy = url is None or target_of(url) is not None
     faults = "" if options["no_faults"] else options["faults"]
     return SoakOptions(
@@ -119,20 +122,19 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
         prefix=fresh_prefix(options["prefix"]),
         keep=options["keep"],
         patience_s=options["patience"],
-        history=None if options["history"] is None else options["history"].absolute(),
+        history=None if history is None else history.absolute(),
     )
 
 
-def _make_folder_of(option: str, file: Path | None) -> None:
-    """Raises UsageError for a file that cannot be written: at the end a run of hours would be for nothing."""
-    if file is None:
-        return
+def _make_folder(option: str, path: Path, folder: Path) -> None:
+    """Makes a folder. Raises UsageError where `path`, it or a file in it, cannot be written: at the end a run of hours
+    would be for nothing."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(path if path.exists() else folder, os.W_OK):
             raise PermissionError("no right to write there")
     except OSError as error:
-        raise click.UsageError(f"{option} {file} cannot be written: {error}; name another file") from error
+        raise click.UsageError(f"{option} {path} cannot be written: {error}; name another one") from error
 
 
 def _check_server(url: str) -> None:

@@ -45,10 +45,12 @@ class Fault:
 
 def faults_of(seed: int, kinds: Sequence[str], *, every_s: float, length_s: float) -> list[Fault]:
     """The faults of a run in order, on average one in `every_s`, at moments of a Poisson process."""
+    if not kinds:
+        return []
     draw = Random(seed)
     found: list[Fault] = []
     at_s = draw.expovariate(1 / every_s)
-    while at_s < length_s and kinds:
+    while at_s < length_s:
         found.append(Fault(at_s=round(at_s, 3), kind=draw.choice(kinds), whom=draw.random(), size=draw.random()))
         at_s += draw.expovariate(1 / every_s)
     return found

@@ -36,7 +36,7 @@ def test_a_history_needs_a_new_folder(cli: Callable[..., Any], tmp_path: Path) -
     assert "the folder is not empty; name a new one" in result.err
 
 
-@pytest.mark.parametrize("option", ["--report", "--plot"])
+@pytest.mark.parametrize("option", ["--report", "--plot", "--history"])
 def test_a_file_that_cannot_be_written_is_refused_before_a_run_of_hours(
     cli: Callable[..., Any], tmp_path: Path, option: str
 ) -> None:
@@ -50,7 +50,13 @@ def test_a_file_that_cannot_be_written_is_refused_before_a_run_of_hours(
             assert f"{option} {tmp_path / name} cannot be written: " in result.err
 
     cli("soak", option, str(tmp_path / "new/found"), "--url", "redis://127.0.0.1:1")
-    assert [*(tmp_path / "new").iterdir()] == []
+    assert [one for one in (tmp_path / "new").iterdir() if option != "--history"] == []
+
+
+def test_faults_that_are_not_injected_need_no_time_between_them(cli: Callable[..., Any]) -> None:
+    result = cli("soak", "--every", "0", "--no-faults", "--url", "redis://127.0.0.1:1")
+
+    assert (result.code, "127.0.0.1:1" in result.err) == (1, True)
 
 
 def test_a_server_that_is_away_is_told(cli: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_one_another() -> None:
 
 
 def test_without_kinds_nothing_is_planned() -> None:
-    assert faults_of(7, [], every_s=2, length_s=600) == []
+    assert faults_of(7, [], every_s=0, length_s=600) == []
 
 
 def test_a_server_of_others_is_not_harmed_unless_one_says_so() -> None:

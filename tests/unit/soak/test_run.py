@@ -1,11 +1,13 @@
 """How a soak begins and ends, without a run of it. tests/acceptance/test_soak.py runs some."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jobrunner.errors import ServerUnavailable
 from jobrunner.soak import run
+from jobrunner.soak.fault_proxy import FaultProxy
 from jobrunner.soak.run import Soak, SoakOptions
 from tests.support.server import Server
 
@@ -26,3 +28,22 @@ def test_a_server_that_is_away_at_the_end_spares_the_verdict_and_its_keys_are_to
     soak.close()
 
     assert soak.left_over
+
+
+def test_a_soak_that_cannot_begin_closes_what_it_had_opened(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = list[str]()
+
+    class Proxy(FaultProxy):
+        def close(self) -> None:
+            super().close()
+            closed.append("proxy")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(run, "FaultProxy", Proxy)
+
+    with pytest.raises(NotADirectoryError):
+        Soak(replace(options(server), kinds=["cuts"], history=tmp_path / "file/history"), tmp_path)
+
+    assert closed == ["proxy"]
