@@ -199,7 +199,7 @@ def trim_by_age(orders, clock, **_):
 
 
 def trim_by_number(orders, clock, **_):
-    orders.configure(history_max=1)
+    orders.configure(history_max=2)
     finish(orders, "newer")
     orders.counts()
 
@@ -278,3 +278,30 @@ def test_a_query_that_is_refused_says_why(spark, server, keys, tmp_path):
     query = query.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(StreamingQueryException, match=r"\bInvalidOption: .*a stream reads what has finished"):
         query.awaitTermination(60)
+
+
+def test_micro_batch_0_from_earliest_that_was_written_before_a_trim_goes_on_as_the_page_says(
+    orders, spark, client, server, keys, tmp_path
+):
+    """Its driver died between the decision and Spark's commit, and history was trimmed before the restart."""
+    commits = tmp_path / "commits"
+
+    def run():
+        options = {"url": server.url, "prefix": keys.prefix}
+        rows = spark.readStream.format("jobrunner").options(history="orders", columns="_id,payload", **options).load()
+        options |= {"queue": "copies", "checkpointLocation": str(tmp_path)}
+        query = rows.writeStream.format("jobrunner").options(**options)
+        query.trigger(availableNow=True).start().awaitTermination(60)
+
+    for n in range(3):
+        finish(orders, f"t{n}")
+    run()
+    for name in ("0", ".0.crc"):
+        (commits / name).unlink()
+    orders.configure(history_max=2)
+    finish(orders, "new")
+    with pytest.raises(StreamingQueryException, match=r"with 3 rows, and has 2 now; .*or of history that was trimmed"):
+        run()
+    (commits / "0").write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
+    run()
+    assert sorted(item.id for item in client.queue("copies").pop(9)) == ["new", "t0", "t1", "t2"]

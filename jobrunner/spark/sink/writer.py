@@ -179,7 +179,8 @@ class _NamedWrite:
             raise MicroBatchChanged(
                 f"this micro-batch was written to {self._options.queue} before with {before} rows, and has {rows} now; "
                 "nothing is added: the checkpoint is older than the queue (restored or copied), so begin with a new "
-                "one, and with ids (idFrom) where rows must not double; or the rows come of a table that has changed"
+                "one, and with ids (idFrom) where rows must not double; or the rows come of a table that has changed, "
+                "or of history that was trimmed"
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
