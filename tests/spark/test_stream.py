@@ -280,6 +280,18 @@ def test_a_query_that_is_refused_says_why(spark, server, keys, tmp_path):
         query.awaitTermination(60)
 
 
+def test_a_server_that_refuses_the_user_is_named_without_a_traceback(spark, server, keys, tmp_path):
+    """At the first call of the reader, which is another one of a query with availableNow."""
+    wrong = server.url.replace("unix://", "unix://nobody:no@")
+    options = {"url": wrong, "prefix": keys.prefix, "history": "orders"}
+    rows = spark.readStream.format("jobrunner").options(**options).load()
+    for trigger in ({"availableNow": True}, {"processingTime": "1 second"}):
+        query = rows.writeStream.trigger(**trigger).format("noop").option("checkpointLocation", str(tmp_path)).start()
+        with pytest.raises(StreamingQueryException, match=r"ServerRefused: .* refused this user") as raised:
+            query.awaitTermination(60)
+        assert "Traceback" not in str(raised.value)
+
+
 def test_micro_batch_0_from_earliest_that_was_written_before_a_trim_goes_on_as_the_page_says(
     orders, spark, client, server, keys, tmp_path
 ):

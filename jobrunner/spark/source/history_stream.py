@@ -71,6 +71,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = history.end_of(limit.max_rows, end)
         return _offset(end) if count else start
 
+    @brief
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Records the present instant as the end: tasks that finish later are left to the next run."""
         self._target = self._now()
