@@ -152,12 +152,16 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
         quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
         chosen[_JAVA_OPTIONS] = f"{quiet} {settings.get(_JAVA_OPTIONS, '')}".strip()
     with home_of(find_java(os.environ)) as home, _environment(home, local=local, python=settings.get(_PYTHON)):
+        session: SparkSession | None = None
         try:
             session = SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
+            _ = session.conf  # at its first use Spark checks the values of its SQL settings
         except Exception as error:
             if not settings and master == _this_machine():
                 raise
             refused = _refused(error, master, settings)
+            if session is not None:
+                session.stop()
             _end_java(java_before)
             raise refused from None  # the message of the first error ended with its Java
     _quiet_accumulators(session)

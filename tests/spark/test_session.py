@@ -205,6 +205,7 @@ REFUSED = """
     refused("spark.task.cpus", 99)
     refused("spark.extraListeners", "no.such.Listener")
     refused("spark.local.dir", "/proc/none")
+    refused("spark.sql.shuffle.partitions", "many")
     assert spark_session().range(3).count() == 3, "one is left of those that were refused"
 """
 
@@ -214,10 +215,11 @@ def test_a_setting_that_spark_refuses_at_its_start_is_told_with_the_reason():
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(REFUSED)], capture_output=True, text=True, timeout=280, check=True
     )
-    java_ended, number, listener, java_ended_later = ran.stdout.splitlines()
+    java_ended, number, listener, java_ended_later, of_sql = ran.stdout.splitlines()
     assert "with spark.driver.memory='abc': its Java ended, for the reason that it printed above" in java_ended
     assert "Invalid maximum heap size" in ran.stderr
     assert "with spark.task.cpus='99': org.apache.spark.SparkException: The number of cores" in number
     assert "with spark.extraListeners='no.such.Listener'" in listener
     assert listener.endswith("(java.lang.ClassNotFoundException: no.such.Listener)")
     assert "with spark.local.dir='/proc/none': its Java ended, for the reason that it printed above" in java_ended_later
+    assert "with spark.sql.shuffle.partitions='many': [INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'many'" in of_sql
