@@ -99,13 +99,22 @@ def conf_of_environment() -> dict[str, str]:
 def check_setting(name: str, value: object, at: str) -> tuple[str, str]:
     """(name, value as text). Raises InvalidOption for an impossible name or value of a Spark setting."""
     if not isinstance(name, str) or not _KEY.fullmatch(name):
-        hint = f"did you mean {f'spark.{name}'!r}?" if _KEY.fullmatch(f"spark.{name}") else "write spark.driver.memory"
+        near = _near(name) if isinstance(name, str) else ""
+        hint = f"did you mean {near!r}?" if _KEY.fullmatch(near) else "write spark.driver.memory"
         raise InvalidOption(f"{describe(name)} {at} is no setting of Spark's: their names begin with 'spark.'; {hint}")
     if isinstance(value, bool):
         return name, str(value).lower()
     if not isinstance(value, (str, int, float)):
         raise InvalidOption(f"{name} = {describe(value)} {at}: give a text, a number, true or false")
     return name, str(value)
+
+
+def _near(name: str) -> str:
+    """The name with `spark.` in front of it, or in the place of a first part that is nearly that."""
+    from difflib import get_close_matches  # for an error only
+
+    first, _, rest = name.partition(".")
+    return f"spark.{rest if get_close_matches(first.lower(), ['spark'], cutoff=0.7) else name}"
 
 
 def _pair(word: str) -> tuple[str, str]:

@@ -163,7 +163,7 @@ def _check_steering(column: spark.StructField) -> None:
     if column.name not in STEERING:
         near = ["_partition"] if column.name == "_key" else []  # its name in builds before 0.1.0
         near = near or difflib.get_close_matches(column.name, STEERING, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(STEERING)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(STEERING)}."
         raise InvalidOption(f"column {column.name!r} steers nothing; {hint} Other columns must not begin with _")
     kinds, told = STEERING[column.name]
     kind = column.dataType

@@ -54,6 +54,12 @@ def test_patience_ends(time):
     assert 102 <= time.now < 103
 
 
+def test_an_error_that_ends_with_a_full_stop_is_one_sentence_with_the_remedy(time):
+    policy = ReconnectPolicy(0, "here", began=time.now)
+    with pytest.raises(ServerUnavailable, match=r"no server at here: Error 2 connecting to s\. No such file; start it"):
+        policy.wait_to_connect(RedisConnectionError("Error 2 connecting to s. No such file."))
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [

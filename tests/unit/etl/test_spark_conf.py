@@ -52,9 +52,10 @@ def test_settings_of_the_command_line_are_added_to_those_of_the_environment(monk
 
 WRONG_WORDS = {
     "driver.memory=4g": r"'driver.memory' in --conf is no setting of Spark's.*did you mean 'spark.driver.memory'\?",
+    "sparc.driver.memory=4g": r"'sparc.driver.memory' in --conf is .*did you mean 'spark.driver.memory'\?",
     "spark.driver.memory": r"--conf 'spark.driver.memory' has no value; write --conf spark.driver.memory=4g",
     "=4g": "'' in --conf is no setting of Spark's",
-    "spark=4g": "'spark' in --conf is no setting",
+    "spark=4g": "'spark' in --conf is no setting.*; write spark.driver.memory",
     "spark driver=1": "'spark driver' in --conf is no setting",
 }
 

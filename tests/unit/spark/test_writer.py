@@ -273,6 +273,7 @@ def test_what_is_wrong_with_options_is_said_before_anything_is_written(write, se
     [
         ({"count": [1]}, {"type": "Send"}, ParameterError, "needs a column for its parameter 'to'"),
         ({"n": [1], "_prio": [1]}, {}, InvalidOption, "column '_prio' .*did you mean '_priority'"),
+        ({"n": [1], "_zone": ["x"]}, {}, InvalidOption, r"known are _id, .*, _partition\. Other columns must"),
         (
             {"n": [1], "_priority": ["high"]},
             {},
