@@ -14,6 +14,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime, UnknownOption
 from jobrunner.spark.source.history_stream import HistoryStream
 from jobrunner.spark.source.options import shape_of, stream_options
+from jobrunner.spark.source.scan import slices_of
 
 NOW_MS = 1_700_000_000_000.0
 ALL = ReadAllAvailable()
@@ -253,6 +254,39 @@ def test_entries_that_go_while_a_slice_is_read_are_an_error(orders, clock, strea
     broker.run(queues.purge(keys.queue("orders"), "done"))
     with pytest.raises(HistoryTrimmed):
         list(made.read(pieces[0]))
+
+
+def test_entries_that_go_while_a_micro_batch_is_planned_are_an_error(
+    orders, clock, stream, broker, keys, monkeypatch
+):
+    clock.set(NOW_MS)
+    finish(orders, "a")
+    made = stream(history="orders", startingOffset="2020-01-01T00:00:00Z")
+
+    def slices_of_what_is_left(*given):
+        broker.run(queues.purge(keys.queue("orders"), "done"))
+        return slices_of(*given)
+
+    monkeypatch.setattr("jobrunner.spark.source.history_stream.slices_of", slices_of_what_is_left)
+    with pytest.raises(HistoryTrimmed):
+        made.partitions(made.initialOffset(), {"at": repr(NOW_MS + 1)})
+
+
+@pytest.mark.parametrize("start", ["earliest", "2020-01-01T00:00:00Z"])
+def test_a_slice_is_complete_or_an_error_whatever_goes_in_front_of_it(orders, clock, stream, start):
+    """Slices of the first micro-batch, too: what `earliest` still has begins somewhere, and has no hole."""
+    for n in range(4):
+        clock.set(NOW_MS + n)
+        finish(orders, f"t{n}")
+    made = stream(history="orders", startingOffset=start, rowsPerPartition="1")
+    first, second, _, fourth = made.partitions(made.initialOffset(), {"at": repr(NOW_MS + 10)})
+    assert list(made.read(first))
+    orders.configure(history_max=2)
+    clock.set(NOW_MS + 20)
+    finish(orders, "newer")  # t0 and t1 go
+    with pytest.raises(HistoryTrimmed):
+        list(made.read(second))
+    assert [one for batch in made.read(fourth) for one in batch["_id"].to_pylist()] == ["t3"]
 
 
 @pytest.mark.parametrize(

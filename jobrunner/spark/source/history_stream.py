@@ -80,15 +80,14 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """Slices of the tasks that finished from `start` on and before `end`. Raises HistoryTrimmed."""
         span = ScoreSpan(first=_instant(start), end=_instant(end))
-        found: list[InputPartition] = []
+        found: list[QueueSlice] = []
         with broker_at(self._options.url) as broker:
             queues = self._keys(broker)
-            check_untrimmed(broker, queues, span.first)
             for keys in queues:
                 found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
-                for piece in found:
-                    if isinstance(piece, QueueSlice):
-                        piece.begins = span.first
+            check_untrimmed(broker, queues, span.first)  # each slice checks what goes from now on
+        for piece in found:
+            piece.is_whole = span.first > _EARLIEST
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,8 +97,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, QueueSlice):
             return
-        whole = partition.begins > _EARLIEST
-        yield from ItemRead(options=self._options, shape=self._shape, whole=whole).batches(partition)
+        read = ItemRead(options=self._options, shape=self._shape, whole=partition.is_whole)
+        yield from read.batches(partition)
         with broker_at(self._options.url) as broker:
             check_untrimmed(broker, [Keys(self._options.prefix).queue(partition.queue)], partition.begins)
 

@@ -124,12 +124,17 @@ class QueueSlice(InputPartition):
         self.queue = queue
         self.state = state
         self.part = part
-        self.begins = -math.inf
-        """For a stream: the score from which on no entry may have been deleted."""
+        self.is_whole = False
+        """For a stream: whether an entry without its hash is an error."""
         self.is_open = False
         """Whether it goes on to the end of the set as it stands when the slice is read."""
         self.planned: frozenset[tuple[str, str]] | None = None
         """Of one slice of a plan: the queues and states that have slices. Its reader reads all others, too."""
+
+    @property
+    def begins(self) -> float:
+        """The score from which on its entries are."""
+        return -math.inf if self.part.after is None else self.part.after[0]
 
     def up_to_the_end(self, broker: Broker, key: bytes) -> ScanRange:
         """Its range as it is to be read now."""
