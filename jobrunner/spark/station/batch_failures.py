@@ -210,7 +210,7 @@ class BatchFailures:
         told = with_user_frame(line, error)
         if verdict.fate is Fate.COUNTED:
             return self._failed(lease, told, cause, run_s), told
-        if pause_s and verdict.pause is not Pause.BATCH and self.reason != told:
+        if pause_s and self.reason != told:
             self.reason = told
             _log.error("station stops: the error is no item's", queue=lease.queue, batch=lease.id, items=lease.size,
                        error=told, pauses_s=pause_s)  # fmt: skip

@@ -425,6 +425,24 @@ def test_a_table_that_does_not_take_the_rows_of_one_worker_stops_it_and_splits_n
     assert old.failures.reason == "TableError: table late has a column 'c' and the rows have not"
 
 
+@pytest.mark.parametrize("error", [TableError("table late is gone"), StationError("no column m")])
+def test_a_station_whose_only_batch_fails_again_and_again_says_that_it_stops(station, client, error):
+    """In a trickle no second batch comes that fails as well; a log of errors and `pipeline show` had nothing of it."""
+    served = station()
+    client.queue(QUEUE).push(0)
+    served.run(raises_for([]))
+    client.queue(QUEUE).push(1)
+    with capture_logs() as logs:
+        for _ in range(20):
+            served.step(lambda members: error)
+            served.clock.advance(60_000)
+    told = [(one["event"], one["error"]) for one in logs if one["log_level"] == "error"]
+    assert told == [("station stops: the error is no item's", failures.error_line(error))]
+    assert served.failures.reason == failures.error_line(error)
+    served.run(raises_for([]))
+    assert served.failures.reason is None
+
+
 def test_a_commit_that_fails_for_some_rows_holds_up_no_others(station, client):
     """Libraries of tables do not say which value they refuse."""
     served = station()
