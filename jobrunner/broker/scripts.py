@@ -185,7 +185,7 @@ _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
 _PLACE = re.compile(r"@?user_script:(\d+)")
 _FRAME = re.compile(
     r"Error running script \(call to f_\w+\): |^(?:ERR )?(?:@?user_script:\d+: )+|(?<=: )(?:@?user_script:\d+: )+|"
-    r",? script: [0-9a-f]{40}, on @user_script:\d+\.?"
+    r",? script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.?"  # Redis 7.0 leaves the digest out for an ACL and memory
 )
 """The text that servers put around the message; it differs by version."""
 
@@ -231,7 +231,7 @@ def readable_error(script: Script, text: str) -> str:
     if digest is not None and digest[0].encode() == script.on_cluster.sha:
         script = script.on_cluster
     places = _places(script.name, script.source)
-    what = _PLACE.sub(lambda place: _place(places, place), _FRAME.sub("", text)).strip()
+    what = _PLACE.sub(lambda place: _place(places, place), _FRAME.sub("", text)).strip(" .")
     return f"{script.name}.lua failed at {_place(places, found)}: {what}"
 
 

@@ -169,6 +169,9 @@ FORMS = {
     "Redis 7 and Valkey": "user_script:{n}: Script attempted to access nonexistent global variable 'x' "
     "script: {sha}, on @user_script:{n}.",
     "a command there": "WRONGTYPE Operation against a key script: {sha}, on @user_script:{n}.",
+    "no right to a command": "ACL failure in script: User app has no permissions to run the 'rpush' command "
+    "script: on @user_script:{n}.",
+    "no memory": "command not allowed when used memory > 'maxmemory'. script: on @user_script:{n}.",
     "Redis 6.2": "Error running script (call to f_{sha}): @user_script:{n}: user_script:{n}: attempt to call x",
     "not compiled": "Error compiling script (new function): user_script:{n}: '=' expected near 'x'",
 }
@@ -187,6 +190,8 @@ def test_every_line_of_every_script_is_found_in_each_form_of_the_text(form: str,
             told = readable_error(script, FORMS[form].format(n=number, sha=sent.sha.decode()))
             place = told.removeprefix(f"{path.name} failed at ").split(": ")[0]
             assert "user_script" not in told
+            assert "script: on" not in told
+            assert not told.endswith(".")
             if "(linked)" not in place:
                 file, _, at = place.partition(":")
                 there = lines_of(file)[int(at) - 1]
