@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jobrunner.broker.async_cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.broker import Idle, raise_if_loading, server_clock
+from jobrunner.broker.broker import Idle, ignore, raise_if_loading, server_clock
 from jobrunner.broker.call import (
     BROKEN,
     NOTED_S,
@@ -72,6 +72,8 @@ class AsyncBroker:
         self._retry_timeout_s = retry_timeout_s
         self._is_patient = retry_timeout_s > NOTED_S
         """Then it must know what is lost in a connection that is dead already, as nothing was sent on that one."""
+        self._on_dead: Callable[[], None] = ignore
+        """Called when a connection has died that rested; the exchange goes on with another one."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle = Idle()
         self._exchanges = ExchangeQueue(self._carried_out)
@@ -79,7 +81,9 @@ class AsyncBroker:
         self._closed = False
         self._nodes: AsyncClusterNodes | None = None
         if endpoint.cluster is not None:
-            self._nodes = AsyncClusterNodes(endpoint, endpoint.cluster, retry_timeout_s, confirmation, self._node)
+            self._nodes = AsyncClusterNodes(
+                endpoint, endpoint.cluster, retry_timeout_s, self._node, confirmation=confirmation, greeting=greeting
+            )
             self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     async def run(self, call: Call[T]) -> T:
@@ -135,6 +139,7 @@ class AsyncBroker:
     def _node(self, endpoint: Endpoint) -> "AsyncBroker":
         node = AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
         node._is_patient = self._is_patient
+        node._on_dead = ignore if self._nodes is None else self._nodes.note_failure
         return node
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -185,6 +190,7 @@ class AsyncBroker:
                     connection = await self._connect()
                 elif needs_live_connection(calls, is_patient=self._is_patient) and await has_died_async(connection):
                     await connection.disconnect()
+                    self._on_dead()
                     continue
             except BROKEN as error:
                 await asyncio.sleep(policy.pause_to_connect(error))

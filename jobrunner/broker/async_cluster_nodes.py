@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.cluster_nodes import OpenNodes, away, pause_before_next
+from jobrunner.broker.cluster_nodes import OpenNodes, away
 from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError
+from jobrunner.clock import monotonic
 from jobrunner.errors import ClientClosed, ServerError
 
 
@@ -31,9 +32,22 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
         while parts.open:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
+            try:
+                await self._greet()
+            except ServerError as refused:
+                parts.give_up(refused)
+                continue
             if (trouble := await self._exchange(parts)) is not None:
-                await asyncio.sleep(pause_before_next(parts, policy, trouble))
+                await asyncio.sleep(self._pause_before_next(parts, policy, trouble))
         return parts.replies()
+
+    async def _greet(self) -> None:
+        greeting, sent_at = self._greeting_due(), monotonic()
+        if greeting is None:
+            return
+        while greeting.open and await self._exchange(greeting) is None:
+            pass  # it was redirected
+        self._take_greeting(greeting, sent_at)
 
     async def _exchange(self, parts: ClusterBatch) -> Exception | None:
         try:
@@ -61,6 +75,7 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
         try:
             return await self._node(group.address).replies(group.calls)
         except ServerError as error:
+            self.note_failure()
             return error
 
     async def close(self) -> None:

@@ -51,6 +51,10 @@ def server_clock() -> bytes:
     return b""
 
 
+def ignore() -> None:
+    """Does nothing about a connection that died: a driver of one server greets the next one."""
+
+
 def raise_if_loading(replies: Sequence[object]) -> None:
     """Raises BusyLoadingError when the server did nothing at all because it is loading its data, or runs a script."""
     if not replies or not isinstance(replies[0], BusyLoadingError):
@@ -102,7 +106,7 @@ def has_died(connection: Any) -> bool:
 class Broker:
     """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`.
 
-    The `greeting` is asked on each new connection before anything else is.
+    The `greeting` is asked on each new connection before anything else is; of a cluster as ClusterNodes says.
     """
 
     def __init__(
@@ -121,6 +125,8 @@ class Broker:
         self._retry_timeout_s = retry_timeout_s
         self._is_patient = retry_timeout_s > NOTED_S
         """Then it must know what is lost in a connection that is dead already, as nothing was sent on that one."""
+        self._on_dead: Callable[[], None] = ignore
+        """Called when a connection has died that rested; the exchange goes on with another one."""
         self._idle = Idle()
         self._has_sentinels = endpoint.sentinels is not None
         self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
@@ -129,8 +135,9 @@ class Broker:
         if endpoint.cluster is not None:
             from jobrunner.broker import cluster_nodes  # most have one server
 
-            opener = cluster_nodes.ClusterNodes
-            self._nodes = opener(endpoint, endpoint.cluster, retry_timeout_s, confirmation, self._node)
+            self._nodes = cluster_nodes.ClusterNodes(
+                endpoint, endpoint.cluster, retry_timeout_s, self._node, confirmation=confirmation, greeting=greeting
+            )
             self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     def run(self, call: Call[T]) -> T:
@@ -222,6 +229,7 @@ class Broker:
     def _node(self, endpoint: Endpoint) -> "Broker":
         node = Broker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
         node._is_patient = self._is_patient
+        node._on_dead = ignore if self._nodes is None else self._nodes.note_failure
         return node
 
     def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
@@ -258,6 +266,7 @@ class Broker:
                     connection = self._connect()
                 elif needs_live_connection(calls, is_patient=self._is_patient) and has_died(connection):
                     connection.disconnect()
+                    self._on_dead()
                     continue
             except BROKEN as error:
                 policy.wait_to_connect(error)

@@ -3,19 +3,22 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-from jobrunner.broker.call import BROKEN, Call, server_error
+from jobrunner.broker.call import BROKEN, Call, interpret, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisConnectionError, RedisError
 from jobrunner.broker.topology import Address
-from jobrunner.clock import sleep
+from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ClientClosed, ServerError, ServerUnavailable
 
 _AT_ONCE = 16
+_GREET_AGAIN_S = 1.0
+"""Between greetings while their node is away. More often, a node that hangs would slow down what goes to the others."""
 
 
 class ClusterNode(Protocol):
@@ -29,19 +32,57 @@ AnyNode = TypeVar("AnyNode")
 
 
 class OpenNodes(Generic[AnyNode]):
-    """A driver for each node that was asked so far."""
+    """A driver for each node that was asked so far.
+
+    The `greeting` concerns one key, so it goes to the node of that key, whichever nodes the calls go to: alone, before
+    the first of them, and again before the next after a connection to any node was lost. When its reader raises,
+    nothing else is sent.
+    """
 
     def __init__(
-        self, endpoint: Endpoint, cluster: Cluster, retry_timeout_s: float, confirmation: Call[None] | None,
-        open_node: Callable[[Endpoint], AnyNode],
+        self, endpoint: Endpoint, cluster: Cluster, retry_timeout_s: float, open_node: Callable[[Endpoint], AnyNode],
+        *, confirmation: Call[None] | None = None, greeting: Call[None] | None = None,
     ) -> None:  # fmt: skip
         self._endpoint = endpoint
         self._cluster = cluster
         self._retry_timeout_s = retry_timeout_s
         self._confirmation = confirmation
+        self._greeting = greeting
         self._open_node = open_node
         self._nodes: dict[Address, AnyNode] = {}
         self._closed = False
+        self._failed_at = 0.0
+        """When a driver last lost a connection, or got none; the next one may lead to other data."""
+        self._greeted_at = -inf
+        """When the greeting was sent that was last replied to."""
+        self._greet_next_at = -inf
+
+    def note_failure(self) -> None:
+        """Notes that a driver lost a connection, or got none."""
+        self._failed_at = monotonic()
+
+    def _greeting_due(self) -> ClusterBatch | None:
+        """The greeting as a batch, when it is to be sent before the next calls."""
+        if self._greeting is None or self._greeted_at > self._failed_at or monotonic() < self._greet_next_at:
+            return None
+        return ClusterBatch((self._greeting,), self._cluster, None)
+
+    def _take_greeting(self, batch: ClusterBatch, sent_at: float) -> None:
+        """Raises what the reader of the greeting raises. A node that is away keeps no caller from the others."""
+        if batch.open:
+            self._greet_next_at = monotonic() + _GREET_AGAIN_S
+        elif self._greeting is not None:
+            interpret(self._greeting, batch.replies()[0])
+            self._greeted_at = sent_at
+
+    def _pause_before_next(self, parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
+        """Seconds until the open calls go again, behind the greeting; when the time is up they do not."""
+        self._greet_next_at = -inf
+        try:
+            return policy.pause_to_connect(trouble)
+        except ServerUnavailable as over:
+            parts.give_up(over)
+            return 0.0
 
     def _node(self, address: Address) -> AnyNode:
         known = self._nodes.get(address)
@@ -70,9 +111,22 @@ class ClusterNodes(OpenNodes[ClusterNode]):
         while parts.open:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
+            try:
+                self._greet()
+            except ServerError as refused:
+                parts.give_up(refused)
+                continue
             if (trouble := self._exchange(parts)) is not None:
-                sleep(pause_before_next(parts, policy, trouble))
+                sleep(self._pause_before_next(parts, policy, trouble))
         return parts.replies()
+
+    def _greet(self) -> None:
+        greeting, sent_at = self._greeting_due(), monotonic()
+        if greeting is None:
+            return
+        while greeting.open and self._exchange(greeting) is None:
+            pass  # it was redirected
+        self._take_greeting(greeting, sent_at)
 
     def primaries(self) -> list[ClusterNode]:
         """Every node that serves slots. Raises ServerError."""
@@ -113,6 +167,7 @@ class ClusterNodes(OpenNodes[ClusterNode]):
         try:
             return self._node(group.address).replies(group.calls)
         except ServerError as error:
+            self.note_failure()
             return error
 
     def _helpers(self) -> ThreadPoolExecutor:
@@ -134,12 +189,3 @@ def away(why: str) -> ServerUnavailable:
     error = ServerUnavailable(why)
     error.__cause__ = RedisConnectionError(why)
     return error
-
-
-def pause_before_next(parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
-    """Seconds until the open calls go again; when the time is up they do not."""
-    try:
-        return policy.pause_to_connect(trouble)
-    except ServerUnavailable as over:
-        parts.give_up(over)
-        return 0.0

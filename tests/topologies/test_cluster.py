@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobrunner import Client, Worker, job
+from jobrunner import AsyncClient, Client, Worker, job
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases, queues, tasks
 from jobrunner.broker.calls.leader import leader_scan
-from jobrunner.broker.calls.server import FORMAT, confirmation
+from jobrunner.broker.calls.server import FORMAT, check_format, confirmation
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
@@ -120,6 +120,64 @@ def test_format_and_registry_are_looked_after_wherever_they_are(broker: Broker) 
     broker.run(command("SET", KEYS.format, FORMAT + 1, read=bytes))
     with pytest.raises(NewerFormat):
         broker.run(queues.register_queues(KEYS, ["q0"]))
+
+
+def test_no_client_writes_below_a_newer_format(spread: Spread, broker: Broker) -> None:
+    broker.run(command("SET", KEYS.format, FORMAT + 1, read=bytes))
+
+    async def push_async(name: str) -> None:
+        async with AsyncClient(spread.url, "t") as client:
+            await client.queue(name).push(1)
+
+    for name in NAMES:
+        with Client(spread.url, "t") as client, pytest.raises(NewerFormat):
+            client.queue(name).push(1)
+        with pytest.raises(NewerFormat):
+            asyncio.run(push_async(name))
+    assert [key for node in spread.primaries() for key in node.ask("KEYS", "*")] == [KEYS.format]
+
+
+def test_a_format_that_changed_while_the_connections_were_broken_is_refused(spread: Spread, broker: Broker) -> None:
+    with Client(spread.url, "t") as client:
+        for name in NAMES:
+            client.queue(name).push(1)
+        broker.run(command("SET", KEYS.format, FORMAT + 1, read=bytes))
+        for node in spread.primaries():
+            node.ask("CLIENT", "KILL", "TYPE", "normal")
+        with pytest.raises(OutcomeUnknown, match=f"format {FORMAT + 1}"):
+            client.queue(NAMES[0]).push(1)  # it was sent on the connection that is broken
+        for name in NAMES:
+            with pytest.raises(NewerFormat):
+                client.queue(name).push(1)
+    assert everything(broker) == [1] * len(NAMES)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+def test_a_format_that_changed_while_dead_connections_rested_is_refused(
+    spread: Spread, broker: Broker, is_async: bool
+) -> None:
+    """A patient client sees that they are dead before it sends anything, so no call fails."""
+    patient = {"retry_timeout_s": 20, "greeting": check_format(KEYS)}
+
+    async def ask() -> None:
+        asked = (AsyncBroker if is_async else Broker)(Endpoint(spread.url), **patient)  # type: ignore[arg-type]
+
+        async def add(task: str) -> None:
+            found = asked.run(enqueue(LINES[0], task))
+            if not isinstance(found, list):
+                await found
+
+        await add("a")
+        broker.run(command("SET", KEYS.format, FORMAT + 1, read=bytes))
+        for node in spread.primaries():
+            node.ask("CLIENT", "KILL", "TYPE", "normal")
+        await add("b")
+        with pytest.raises(NewerFormat):
+            await add("c")
+        if (closed := asked.close()) is not None:
+            await closed
+
+    asyncio.run(ask())
 
 
 def test_what_scripts_name_together_is_in_one_slot(broker: Broker) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from jobrunner.broker import cluster_nodes
 from jobrunner.broker.async_cluster_nodes import AsyncClusterNodes
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
+from jobrunner.broker.calls.server import FORMAT, check_format
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.cluster_nodes import ClusterNodes
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.redis_errors import ClusterDownError, MovedError, RedisTimeoutError
 from jobrunner.broker.slots import slot_of
-from jobrunner.errors import ServerRefused, ServerUnavailable
-from tests.support.cluster import LEFT, LINES, MAP, RIGHT, Nodes, answers, get, renewable
+from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerRefused, ServerUnavailable
+from tests.support.cluster import KEYS, LEFT, LINES, MAP, RIGHT, Nodes, answers, get, renewable
 from tests.support.waiting import wait_for
 
 
@@ -94,7 +97,7 @@ def test_a_node_that_failed_and_answers_is_asked_at_once_and_one_that_is_down_is
 
     endpoint = Endpoint("redis+cluster://h:1,h:2")
     endpoint.cluster = cluster
-    opened = ClusterNodes(endpoint, cluster, 0, None, lambda _: Node())
+    opened = ClusterNodes(endpoint, cluster, 0, lambda _: Node())
     cluster.failed(LEFT, RedisTimeoutError("silent"))
     assert opened.replies([get(line) for line in LINES]) == [b"y"] * len(LINES)
     assert len(asked) == 2
@@ -138,8 +141,8 @@ def test_a_node_that_refuses_the_user_keeps_nobody_from_the_others(is_async: boo
 
     async def ask() -> list[Any]:
         if is_async:
-            return await AsyncClusterNodes(endpoint, cluster, 5, None, AsyncNode).replies(calls)
-        opened = ClusterNodes(endpoint, cluster, 5, None, Node)
+            return await AsyncClusterNodes(endpoint, cluster, 5, AsyncNode).replies(calls)
+        opened = ClusterNodes(endpoint, cluster, 5, Node)
         found = opened.replies(calls)
         opened.close()
         return found
@@ -166,3 +169,109 @@ def test_a_fork_looks_for_itself_at_a_node_that_a_thread_of_its_parent_was_looki
         os._exit(0)
     goes_on.set()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+GREETING = check_format(KEYS)
+AT_LEFT = next(get(line) for line in LINES if slot_of(line.settings) < 8192)
+AT_RIGHT = next(get(line) for line in LINES if slot_of(line.settings) >= 8192)
+
+
+class Greeted:
+    """A driver of two nodes whose greeting has the format `found`; `sent` are the calls in the order of their sending.
+    `breaks` are the nodes that lose the connection when they are sent something."""
+
+    def __init__(self, *, is_async: bool) -> None:
+        self.sent: list[Call[Any]] = []
+        self.found, self.breaks = b"%d" % FORMAT, set[str]()
+        self.cluster = renewable(Nodes({LEFT: MAP, RIGHT: MAP}))
+        endpoint = Endpoint("redis+cluster://h:1,h:2")
+        endpoint.cluster = self.cluster
+        made: Any = AsyncClusterNodes if is_async else ClusterNodes
+        self._driver = made(endpoint, self.cluster, 5, lambda node: self._node(node.url[-1]), greeting=GREETING)
+        self._node_kind = _AsyncNode if is_async else _Node
+
+    def _node(self, port: str) -> Any:
+        return self._node_kind(self, port)
+
+    def ask(self, *calls: Call[Any]) -> tuple[list[Any], list[Call[Any]]]:
+        """The replies, and what was sent."""
+        self.sent = []
+        found = self._driver.replies(calls)
+        return (found if isinstance(found, list) else asyncio.run(found)), self.sent
+
+
+class _Node:
+    def __init__(self, owner: Greeted, port: str) -> None:
+        self._owner, self._port = owner, port
+
+    def replies(self, calls: Any) -> Any:
+        self._owner.sent.extend(calls)
+        if self._port in self._owner.breaks:
+            self._owner.breaks.remove(self._port)
+            raise OutcomeUnknown("the connection broke")
+        return [self._owner.found if call is GREETING else b"y" for call in calls]
+
+    def close(self) -> None: ...
+
+
+class _AsyncNode(_Node):
+    async def replies(self, calls: Any) -> Any:
+        return super().replies(calls)
+
+
+@pytest.fixture(params=[False, True], ids=["threads", "asyncio"])
+def greeted(request: pytest.FixtureRequest) -> Greeted:
+    return Greeted(is_async=request.param)
+
+
+def test_the_format_is_compared_before_the_first_call_to_any_node_and_then_no_more(greeted: Greeted) -> None:
+    assert slot_of(KEYS.format) < 8192, "the other node has it"
+    assert greeted.ask(AT_RIGHT) == ([b"y"], [GREETING, AT_RIGHT])
+    assert greeted.ask(AT_RIGHT) == ([b"y"], [AT_RIGHT])
+    assert greeted.ask(AT_LEFT) == ([b"y"], [AT_LEFT])
+
+
+def test_nothing_is_sent_to_a_cluster_of_another_format(greeted: Greeted) -> None:
+    greeted.found = b"%d" % (FORMAT + 1)
+    for _ in range(2):
+        with pytest.raises(NewerFormat):
+            greeted.ask(AT_RIGHT, AT_LEFT)
+        assert greeted.sent == [GREETING]
+
+
+def test_the_format_is_compared_again_after_a_connection_to_some_node_broke(greeted: Greeted) -> None:
+    greeted.ask(AT_RIGHT)
+    greeted.breaks = {"2"}
+    assert greeted.ask(AT_RIGHT) == ([b"y"], [AT_RIGHT, GREETING, AT_RIGHT])
+    assert greeted.ask(AT_RIGHT) == ([b"y"], [AT_RIGHT])
+
+
+def test_a_format_that_changed_while_a_connection_was_broken_refuses_what_was_not_answered(greeted: Greeted) -> None:
+    greeted.ask(AT_RIGHT)
+    greeted.found, greeted.breaks = b"%d" % (FORMAT + 1), {"2"}
+
+    found, sent = greeted.ask(AT_RIGHT, AT_LEFT)
+
+    assert [type(one) for one in found] == [NewerFormat, bytes]
+    assert sent[-1] is GREETING
+
+
+def test_calls_that_wait_for_their_node_wait_for_the_format_as_well(greeted: Greeted) -> None:
+    greeted.found, greeted.breaks = b"%d" % (FORMAT + 1), {"1", "2"}
+    with pytest.raises(NewerFormat):
+        greeted.ask(AT_RIGHT)
+    assert greeted.sent == [GREETING, AT_RIGHT, GREETING]
+
+
+def test_while_the_node_of_the_format_is_away_the_others_are_used_and_it_is_asked_for_later(
+    greeted: Greeted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeted.found, greeted.breaks = b"%d" % (FORMAT + 1), {"1"}
+    assert greeted.ask(AT_RIGHT) == ([b"y"], [GREETING, AT_RIGHT])
+    assert greeted.ask(AT_RIGHT) == ([b"y"], [AT_RIGHT])
+
+    later = cluster_nodes.monotonic() + 2
+    monkeypatch.setattr(cluster_nodes, "monotonic", lambda: later)
+    with pytest.raises(NewerFormat):
+        wait_for(lambda: greeted.ask(AT_RIGHT)[1][0] is GREETING)  # once the look at it is over
+    assert greeted.sent == [GREETING]
