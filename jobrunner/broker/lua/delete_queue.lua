@@ -31,31 +31,31 @@ local function delete_tasks(set)
   return #ids
 end
 
-local function delete_batch() -- false when it is decided, nil when there is none
-  for _, index in ipairs({'batches', 'finishing'}) do
-    local id = redis.call('ZRANGE', prefix .. index, 0, 0)[1]
-    if id then
-      local batch = tag_prefix .. 'batch:' .. id
-      local read = redis.call('HMGET', batch, 'state', 'list')
-      if read[1] == 'committed' then return false end
-      local nonces = redis.call('SPOP', batch .. ':nonces', NONCES)
-      for _, nonce in ipairs(nonces) do redis.call('UNLINK', batch .. ':rows:' .. nonce) end
-      if #nonces == NONCES then return true end
-      local root = tag_prefix .. 'batch:' .. (read[2] or id)
-      redis.call('UNLINK', batch, batch .. ':nonces', batch .. ':manifest', root, root .. ':members')
-      redis.call('ZREM', prefix .. index, id)
-      return true
-    end
+local function has_decided()
+  for _, id in ipairs(redis.call('ZRANGE', prefix .. 'finishing', 0, -1)) do
+    if redis.call('HGET', tag_prefix .. 'batch:' .. id, 'state') == 'committed' then return true end
   end
 end
 
-local function delete_some()
-  local is_deleted = delete_batch()
-  if is_deleted ~= nil then return is_deleted and {'more', 0} or {'decided'} end
+local function delete_batch() -- of no members: parts that are left share a list that none of them needs any more
+  local id = redis.call('ZRANGE', prefix .. 'batches', 0, 0)[1] or redis.call('ZRANGE', prefix .. 'finishing', 0, 0)[1]
+  local batch = tag_prefix .. 'batch:' .. id
+  local nonces = redis.call('SPOP', batch .. ':nonces', NONCES)
+  for _, nonce in ipairs(nonces) do redis.call('UNLINK', batch .. ':rows:' .. nonce) end
+  if #nonces == NONCES then return end
+  local root = tag_prefix .. 'batch:' .. (redis.call('HGET', batch, 'list') or id)
+  redis.call('UNLINK', batch, batch .. ':manifest', root, root .. ':members')
+  for _, index in ipairs({'batches', 'finishing'}) do redis.call('ZREM', prefix .. index, id) end
+end
+
+local function delete_some() -- batches after all members: a deletion that is broken off leaves none without its batch
+  if has_decided() then return {'decided'} end
   for _, set in ipairs({pending, waiting, scheduled, dead, done}) do
     local gone = delete_tasks(set)
     if gone > 0 then return {'more', gone} end
   end
+  delete_batch()
+  return {'more', 0}
 end
 
 local holds, total = {'held'}, 0

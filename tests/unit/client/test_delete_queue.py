@@ -95,6 +95,8 @@ def test_a_write_that_is_open_keeps_its_queue(broker: Broker, keys: Keys) -> Non
     queue = keys.queue("mail")
     broker.run(batches.begin(queue, "w", lease_ms=1000, shared={}))
     assert broker.run(queues.delete(queue, force=False, states=[])) == ["held", 0, 0, 0, 0, 0, 1]
+    assert broker.run(queues.delete(queue, force=True, states=[])) == ["more", 0]
+    assert broker.run(queues.delete(queue, force=True, states=[])) == ["deleted"]
 
 
 def test_the_rates_of_its_partitions_go_with_it(way: Any, raw: redis.Redis, keys: Keys) -> None:
@@ -164,6 +166,47 @@ def test_a_decided_batch_is_finished_first(client: Client, broker: Broker, keys:
         pass
     assert queue.delete()
     assert client.queue("orders/clean").counts()["waiting"] == 2
+
+
+def test_members_of_a_decided_part_end_as_decided_though_other_parts_are_open(
+    client: Client, broker: Broker, raw: redis.Redis, keys: Keys
+) -> None:
+    """The parts share a list of members. It was deleted with the first open part, so that nobody could end them."""
+    queue, parts = client.queue("mail"), Batches(broker, keys.queue("mail"))
+    queue.push_many(range(4))
+    whole = parts.take(4, lease_s=30)
+    assert whole is not None
+    whole.fail("ValueError: no", delay_s=0.0, fate="divided")
+    part = parts.take(4, lease_s=30)
+    assert part is not None
+    part.decide([], rest="succeeded")
+
+    for write in ("v", "w"):  # before it in the order
+        broker.run(batches.begin(keys.queue("mail"), write, lease_ms=-3_600_000, shared={}))
+    assert raw.zrange(keys.queue("mail").finishing, 0, -1) == [b"v", b"w", part.id.encode()]
+
+    with pytest.raises(QueueNotEmpty, match="decided"):
+        queue.delete(force=True)
+    assert queue.counts()["pending"] == 4
+    while not part.advance().done:
+        pass
+    assert raw.hget(keys.queue("mail").counters, "succeeded") == b"1"
+
+
+def test_a_deletion_that_is_broken_off_leaves_what_is_pending_with_its_batch(
+    client: Client, broker: Broker, keys: Keys
+) -> None:
+    """Its members had no batch, so that they were out of reach until leases of a week ended."""
+    client.queue("mail").push_many(range(1001))
+    lease = Batches(broker, keys.queue("mail")).take(1001, lease_s=30)
+    assert lease is not None
+
+    word, gone = broker.run(queues.delete(keys.queue("mail"), force=True, states=[]))
+
+    assert word == "more"
+    assert gone > 0
+    lease.dissolve()
+    assert client.queue("mail").counts()["waiting"] == 1001 - gone
 
 
 def test_locks_of_its_tasks_are_free(current: Client, raw: redis.Redis, keys: Keys) -> None:
