@@ -1,6 +1,7 @@
 """From a URL to connections: standalone, TLS, unix socket, embedded, behind Sentinel, of a cluster."""
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _PLAIN = ("redis", "rediss", "unix")
 FOLDER = ".jobrunner"
+_NOT_OF_A_PATH = re.compile(r"[%?#\t\r\n]")
+"""What `urlsplit` takes for the end of a path or for an escape, or leaves out."""
 
 
 class Endpoint:
@@ -31,14 +34,15 @@ class Endpoint:
 
     def __init__(self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner") -> None:
         self.url = url
-        self._folder = _embedded_folder(url)
+        self.folder = _embedded_folder(url)
+        """Of the embedded server; None when the URL is of another one."""
         self._options = ConnectionOptions(client_name=client_name, timeout_s=timeout_s, connect_timeout_s=timeout_s)
         self.embedded: EmbeddedServer | None = None
         self._topology: Topology | None = None
         self.cluster: Cluster | None = None
         self.sentinels: Sentinels | None = None
-        if self._folder is not None:
-            self.embedded = _embedded_server(self._folder)
+        if self.folder is not None:
+            self.embedded = _embedded_server(self.folder)
         elif "+" in url.partition("://")[0]:
             self._find_servers()
         if self.embedded is None:
@@ -62,7 +66,7 @@ class Endpoint:
             return self._topology.url_of(self.sentinels.primary())
         if self.cluster is not None:
             return self.cluster.url_of(self.cluster.node_for(key))
-        return self.url if self.embedded is None else f"unix://{self.embedded.ensure()}"
+        return self.url if self.embedded is None else unix_url(self.embedded.ensure())
 
     def open(self, *, key: bytes = b"") -> BlockingConnection:
         """An unconnected connection.
@@ -96,7 +100,7 @@ class Endpoint:
 
     def shared_url(self) -> str:
         """The URL for a process started by this one, whatever its working directory."""
-        return self.url if self._folder is None else f"embedded://{self._folder}"
+        return self.url if self.folder is None else f"embedded://{self.folder}"
 
     def release(self) -> None:
         """Releases the embedded server, which stops when this was its last user."""
@@ -106,6 +110,11 @@ class Endpoint:
     def __str__(self) -> str:
         """Where the server is, without anything that may be a secret."""
         return safe_url(self.url)
+
+
+def unix_url(socket: Path) -> str:
+    """The URL of a socket, whatever characters its path has."""
+    return f"unix://{_NOT_OF_A_PATH.sub(lambda found: f'%{ord(found[0]):02X}', os.fspath(socket))}"
 
 
 def _embedded_server(folder: Path) -> "EmbeddedServer":
@@ -119,12 +128,12 @@ def _embedded_folder(url: object) -> Path | None:
         raise InvalidOption(f"the URL of a server is {describe(url)}: give text, such as redis://localhost:6379/0")
     if not url.startswith("embedded:"):
         return None
-    parts = urlsplit(url)
-    if parts.netloc or not url.startswith("embedded://"):
+    path = url.removeprefix("embedded://")  # as it is, as a folder may be named C# or 100%
+    if path and not path.startswith("/"):
         raise InvalidOption(
             f"URL {safe_url(url)!r}: write embedded:///absolute/folder, or embedded:// for .jobrunner of the project"
         )
-    return Path(parts.path).absolute() if parts.path else project_server_folder()
+    return Path(path).absolute() if path else project_server_folder()
 
 
 def project_server_folder() -> Path:

@@ -160,7 +160,7 @@ def _offered(find: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
 def _asked(ctx: click.Context, verb: str, key: str, *words: int) -> list[str]:
     from jobrunner.broker.broker import Broker
     from jobrunner.broker.call import command
-    from jobrunner.broker.connect import Endpoint
+    from jobrunner.broker.connect import Endpoint, unix_url
     from jobrunner.broker.keys import Keys
 
     settings = client_settings(ctx.params.get("url"), ctx.params.get("prefix"))
@@ -169,7 +169,7 @@ def _asked(ctx: click.Context, verb: str, key: str, *words: int) -> list[str]:
         status = endpoint.embedded.status()
         if not status.running:
             return []
-        endpoint = Endpoint(f"unix://{status.socket}", timeout_s=_WITHIN_S)
+        endpoint = Endpoint(unix_url(status.socket), timeout_s=_WITHIN_S)
     broker = Broker(endpoint, retry_timeout_s=0)
     try:
         names: list[str] = broker.run(command(verb, getattr(Keys(settings.prefix), key), *words, read=texts))

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobrunner.broker.connect import unix_url
 from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import JobrunnerError
@@ -189,7 +190,7 @@ class Soak:
         return FaultProxy(target)
 
     def _url_to_pass(self, url: str) -> str:
-        return url if self._server is None else f"unix://{self._server.socket}"
+        return url if self._server is None else unix_url(self._server.socket)
 
     def _environment(self) -> dict[str, str]:
         settings = ChildSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)

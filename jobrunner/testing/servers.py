@@ -18,6 +18,7 @@ from typing import Any
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
+from jobrunner.broker.connect import unix_url
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.errors import InvalidOption, UsageError
 
@@ -147,7 +148,7 @@ def _embedded() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-"))
     server = EmbeddedServer(folder, temporary=True)  # also a run that is killed leaves neither server nor folder
     try:
-        yield f"unix://{server.acquire()}"
+        yield unix_url(server.acquire())
     finally:
         server.release()
         shutil.rmtree(folder, ignore_errors=True)

@@ -160,8 +160,8 @@ def check_setup(client: Client, url: str | None, *, is_configured: bool) -> Iter
     yield parser_check()
     yield files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield ok("url", f"{shown_url(client)}, {url_source(url, os.environ, is_configured=is_configured)}")
-    if endpoint_of(client).embedded is not None:
-        yield folder_check(Path(endpoint_of(client).shared_url().removeprefix("embedded://")))
+    if (folder := endpoint_of(client).folder) is not None:
+        yield folder_check(folder)
         yield program_check()
     if isinstance(encryption := encryption_of(client), StoredPayloads):
         yield payloads_check(encryption.store)

@@ -1,9 +1,13 @@
 """From a URL to connections."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from jobrunner.broker.broker import Idle
 from jobrunner.broker.connect import Endpoint
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, ServerRefused
 
@@ -114,3 +118,24 @@ def test_a_refused_connection_names_the_server_and_no_password(server, user, dat
 
     assert f"the server at unix://{server.socket}" in str(refusal.value)
     assert "wrong" not in str(refusal.value).partition(" refused ")[0]
+
+
+@pytest.mark.parametrize("name", ["C#", "what?", "a%41", "100%", "a b", "tab\tline\n", "\udcff", "ü"])
+def test_the_embedded_server_works_in_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What followed a # or a ? was cut off: clients found no socket, and children of a process used another folder."""
+    folder = tmp_path / name / ".jobrunner"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / name)
+    shared = Endpoint("embedded://").shared_url()
+
+    async def counts() -> int:
+        async with AsyncClient(shared) as client:
+            return (await client.queue("mail").counts())["waiting"]
+
+    with Client("embedded://") as client:
+        client.queue("mail").push(1)
+        assert asyncio.run(counts()) == 1
+    assert Endpoint(shared).folder == folder
+    assert [one.name for one in tmp_path.iterdir()] == [name]
