@@ -1,9 +1,10 @@
 """Exchanges of one event loop with a server: a few at once, and what is asked meanwhile goes together with the next.
 
 Each exchange needs a connection of its own, and thousands of coroutines may ask at once: with a connection each, the
-server would refuse most of them. Requests that wait are sent in the order in which they were asked, many in one write,
-as other clients do with pipelines. Writes that wait for a confirmation share one: it is of all that was written before
-it on its connection. They have exchanges of their own, so that no other call waits for a disk or a replica.
+server would refuse most of them. Requests that wait are sent many in one write, as other clients do with pipelines: the
+first with those behind it for which a lost reply means the same, in their order. Writes that wait for a confirmation
+share one: it is of all that was written before it on its connection. They have exchanges of their own, so that no other
+call waits for a disk or a replica.
 
 Invariant: a request whose caller was cancelled while it waited is not sent; one that was sent is not cut off by the end
 of another caller.
@@ -13,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from jobrunner.broker.call import Call, may_repeat
@@ -25,12 +27,16 @@ CONFIRMED: Final = 8
 _TOGETHER = 64
 """Requests of one exchange."""
 
+_PASSED_OVER = 64
+"""Requests of other kinds that are passed over for one exchange, so that a long line costs none of them more."""
+
 Send = Callable[[Sequence[Call[Any]]], Awaitable[list[Any]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     calls: Sequence[Call[Any]]
+    kind: int
     replies: "asyncio.Future[list[Any]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -43,19 +49,23 @@ class _RequestLine:
         self.waiting: deque[_Waiting] = deque()
 
     def next(self) -> list[_Waiting]:
-        """Requests to send together. After a lost reply, either all of them may be repeated or none."""
+        """Requests to send together: of one kind, as an exchange fails for all that share it."""
         found: list[_Waiting] = []
-        kind = None
-        while self.waiting and len(found) < _TOGETHER:
-            one = self.waiting[0]
-            own = may_repeat(one.calls)
-            if found and own != kind:
-                break
-            self.waiting.popleft()
+        passed_over: list[_Waiting] = []
+        while self.waiting and len(found) < _TOGETHER and len(passed_over) < _PASSED_OVER:
+            one = self.waiting.popleft()
             if not one.replies.done():
-                found.append(one)
-                kind = own
+                (passed_over if found and one.kind != found[0].kind else found).append(one)
+        self.waiting.extendleft(reversed(passed_over))
         return found
+
+
+def _kind_of(calls: Sequence[Call[Any]]) -> int:
+    """What a lost reply means. 3: they are not sent again. 2: they are, for some seconds. 1: they are, as long as the
+    driver tries, then their outcome is unknown. 0: the same, but the caller may simply ask once more."""
+    if not may_repeat(calls):
+        return 3
+    return max(((call.repeat_s < inf) + call.must_be_answered for call in calls), default=0)
 
 
 class ExchangeQueue:
@@ -80,7 +90,7 @@ class ExchangeQueue:
             finally:
                 line.under_way -= 1
                 self._send_waiting(line)
-        waiting = _Waiting(calls)
+        waiting = _Waiting(calls, _kind_of(calls))
         line.waiting.append(waiting)
         return await waiting.replies
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jobrunner import AsyncClient
 from jobrunner.broker.call import Call, command
@@ -82,15 +83,39 @@ def test_more_than_one_exchange_holds_goes_with_the_next() -> None:
 def test_what_may_be_repeated_does_not_share_the_fate_of_what_may_not() -> None:
     async def test(send: Held) -> None:
         tasks = await send.ask([echo("a")], [echo("once", repeatable=False)], [echo("b")])
-        for number in range(3):
+        for number in range(2):
             await send.end(number)
-        assert send.sent[CONNECTIONS:] == [["a"], ["once"], ["b"]]
+        assert send.sent[CONNECTIONS:] == [["a", "b"], ["once"]]
         await send.end(CONNECTIONS)
         await send.end(CONNECTIONS + 1, OutcomeUnknown("lost"))
-        await send.end(CONNECTIONS + 2)
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert found[0::2] == [["a"], ["b"]]
         assert isinstance(found[1], OutcomeUnknown)
+
+    held(test)
+
+
+def test_reads_and_reports_do_not_share_the_fate_of_what_may_be_repeated_for_some_seconds_only() -> None:
+    """With one enqueue among them, reports were given up after nine seconds, whatever retry_timeout said."""
+
+    async def test(send: Held) -> None:
+        report, enqueue = structs.replace(echo("report"), unsure=(b"lost",)), structs.replace(echo("new"), repeat_s=9)
+        await send.ask([enqueue], [report], [echo("read")], [echo("read"), report], [enqueue], [echo("read"), enqueue])
+        for number in range(3):
+            await send.end(number)
+        assert send.sent[CONNECTIONS:] == [["new", "new", "read", "new"], ["report", "read", "report"], ["read"]]
+
+    held(test)
+
+
+def test_a_long_line_of_one_kind_is_passed_over_in_part_and_keeps_its_order() -> None:
+    async def test(send: Held) -> None:
+        line = [[echo(str(n), repeatable=False)] for n in range(100)]
+        await send.ask([echo("a")], *line, [echo("b")])
+        for number in range(4):
+            await send.end(number)
+        assert [words[0] for words in send.sent[CONNECTIONS:]] == ["a", "0", "64", "b"]
+        assert send.sent[CONNECTIONS + 1] + send.sent[CONNECTIONS + 2] == [str(n) for n in range(100)]
 
     held(test)
 
