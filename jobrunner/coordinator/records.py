@@ -135,8 +135,8 @@ _LONGEST_LIST = 1000
 
 class DeathEvents:
     """A task of the leader. The server keeps a cursor of the reported deaths, and the next leader goes on from there: a
-    death is reported at least once, and twice only when a leader dies in between. Only a leader writes the cursor, so
-    it is read when leadership begins."""
+    death is reported at least once, and twice only when a leader dies in between, or its connection breaks. Only a
+    leader writes the cursor, so it is read when leadership begins, and after an error."""
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
         self._broker = broker
@@ -169,18 +169,20 @@ class DeathEvents:
             self._broker.run_many([events.note(self._keys, "worker_lost", worker=worker) for worker in lost])
 
     def _tell_dead(self, dead: Mapping[str, int]) -> None:
-        if self._told is None:
-            self._told = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
+        told, self._told = self._told, None  # after an error, as what it says may have been written
+        if told is None:
+            told = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
         errors = ErrorsPutAside(self._broker)
         for name, total in dead.items():
-            told = self._told.get(name, 0)
-            if total == told:
+            before = told.get(name, 0)
+            if total == before:
                 continue
             try:
-                self._told[name] = self._tell_of(self._keys.queue(name), total, total - told)
+                told[name] = self._tell_of(self._keys.queue(name), total, total - before)
             except JobrunnerError as error:
                 errors.put(error)
         errors.raise_first()
+        self._told = told
 
     def _tell_of(self, queue: QueueKeys, total: int, grown: int) -> int:
         """Writes events of deaths; returns how many deaths of the queue are reported then."""

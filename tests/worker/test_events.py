@@ -20,7 +20,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.records import DeathEvents
 from jobrunner.coordinator.scan import LeaderScan
-from jobrunner.errors import InvalidOption, ServerRefused
+from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerRefused
 from jobrunner.events import KINDS
 from tests.support.waiting import wait_for
 
@@ -140,6 +140,33 @@ def test_each_death_is_told_once_whoever_leads(current: Client, watch: Callable[
 
     died = events_of(current, "task_died", "tasks_died")
     assert died == [("task_died", "q", "boom", "1", "kept")] * 4
+
+
+def test_deaths_whose_record_was_written_though_the_reply_was_lost_are_not_counted_again(
+    current: Client, broker: Broker, keys: Keys, watch: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths, run_many = DeathEvents(broker, keys), broker.run_many
+
+    def step() -> None:
+        LeaderScan(broker, keys, 5.0, [deaths.take]).step()
+        deaths.step()
+
+    def lost(calls: Any) -> None:
+        monkeypatch.undo()
+        run_many(calls)
+        raise OutcomeUnknown("the connection broke")
+
+    step()
+    kill(current, 130)
+    LeaderScan(broker, keys, 5.0, [deaths.take]).step()
+    monkeypatch.setattr(broker, "run_many", lost)
+    with pytest.raises(OutcomeUnknown):
+        deaths.step()
+    kill(current, 2)
+    step()
+
+    assert len(events_of(current, "task_died")) == 102
+    assert events_of(current, "tasks_died") == [("tasks_died", "q", "30")]
 
 
 def test_a_queue_whose_deaths_cannot_be_read_keeps_no_others_untold(
