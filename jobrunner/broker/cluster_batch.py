@@ -15,6 +15,7 @@ from jobrunner.broker.call import Call, command, key_of, may_repeat, told_again
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.redis_errors import (
     AskError,
+    BusyLoadingError,
     ClusterDownError,
     MovedError,
     RedisConnectionError,
@@ -102,7 +103,9 @@ class ClusterBatch:
         confirmed = replies.pop() if self._confirmation is not None else None
         done = 0
         for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):
-            if not (isinstance(reply, ResponseError) and self._goes_again(part, reply, group.address)):
+            if isinstance(reply, BusyLoadingError) and not part.call.everywhere:
+                self._open_again(part, reply)
+            elif not (isinstance(reply, ResponseError) and self._goes_again(part, reply, group.address)):
                 self._settle(part, reply)
                 done += 1
         if self._confirmation is not None and done:  # a node that did nothing, as a replica by now, has none to confirm
@@ -185,9 +188,12 @@ class ClusterBatch:
 
     def _waits(self, part: _CallPart, reply: ResponseError) -> bool:
         self._cluster.is_stale = True
-        self.trouble = RedisConnectionError(f"slot {part.slot} is being moved or has no node ({reply})")
-        self._open.append(replace(part, address=None, asking=False))
+        self._open_again(part, RedisConnectionError(f"slot {part.slot} is being moved or has no node ({reply})"))
         return True
+
+    def _open_again(self, part: _CallPart, trouble: Exception) -> None:
+        self.trouble = trouble
+        self._open.append(replace(part, address=None, asking=False))
 
     def _settle(self, part: _CallPart, reply: Any) -> None:
         self._answered += not isinstance(reply, JobrunnerError) or isinstance(reply, OutcomeUnknown)

@@ -12,7 +12,14 @@ from jobrunner.broker.calls.server import confirmation, ping
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch
-from jobrunner.broker.redis_errors import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from jobrunner.broker.redis_errors import (
+    AskError,
+    BusyScriptError,
+    ClusterDownError,
+    MovedError,
+    ResponseError,
+    TryAgainError,
+)
 from jobrunner.broker.slots import slot_of
 from jobrunner.broker.topology import topology_of
 from jobrunner.errors import OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
@@ -295,6 +302,21 @@ def test_a_node_that_did_nothing_has_nothing_to_confirm(cluster: Cluster) -> Non
     (sent,) = answers(parts, lambda _, call: 1 if call is wait else b"y")
 
     assert sent.address == new
+    assert parts.replies() == [b"y", 1]
+
+
+def test_what_a_node_did_not_do_as_it_ran_a_long_script_goes_again_though_calls_before_it_were_done(
+    cluster: Cluster,
+) -> None:
+    once = command("INCR", LINES[0].settings, read=int, repeatable=False)
+    parts = ClusterBatch([get(LINES[0]), once], cluster, None)
+    busy = BusyScriptError("BUSY Redis is busy running a script")
+
+    answers(parts, lambda _, call: busy if call is once else b"y")
+    assert parts.trouble is busy
+    (sent,) = answers(parts, lambda *_: 1)
+
+    assert sent.calls == (once,)
     assert parts.replies() == [b"y", 1]
 
 
