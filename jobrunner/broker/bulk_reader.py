@@ -1,5 +1,5 @@
 """Reads fields of very many hashes: one write and one parser for hundreds of commands, and no object for each.
-`broker_at` is the driver of a process that Spark started, which knows only the address.
+`broker_at` is the driver of a process that Spark started, which knows only the address and the prefix.
 
 Invariant: every reply to a sent command is received, in order; a failure ends the reader. Nothing is repeated here: the
 caller starts the part again that failed.
@@ -12,7 +12,9 @@ from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, raise_if_loading
 from jobrunner.broker.call import BROKEN, read_reply, server_error
+from jobrunner.broker.calls.server import check_format
 from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
 from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError, error_of_reply
 from jobrunner.broker.resp import pack
@@ -28,10 +30,11 @@ _PARTIAL = object()
 
 
 @contextmanager
-def broker_at(url: str) -> Iterator[Broker]:
-    """A driver for as long as the block lasts. Objects that Spark sends to other processes hold no connection."""
+def broker_at(url: str, prefix: str) -> Iterator[Broker]:
+    """A driver for as long as the block lasts. Objects that Spark sends to other processes hold no connection. Its
+    calls raise NewerFormat or OlderFormat when this version cannot read the keys below the prefix."""
     endpoint = Endpoint(url, client_name="jobrunner-spark")
-    broker = Broker(endpoint, retry_timeout_s=_RETRY_TIMEOUT_S)
+    broker = Broker(endpoint, retry_timeout_s=_RETRY_TIMEOUT_S, greeting=check_format(Keys(prefix)))
     try:
         yield broker
     finally:

@@ -89,7 +89,7 @@ def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
 
 def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     keys, sending = Keys(run.prefix), os.urandom(8).hex()
-    with broker_at(run.url) as broker:
+    with broker_at(run.url, run.prefix) as broker:
         for batch in batches:
             by_queue: dict[str, list[Task]] = {}
             for row in batch.to_pylist():

@@ -233,7 +233,7 @@ def _roll_forward(lease: BatchLease) -> None:
 
 @contextmanager
 def _batches(options: WriteOptions) -> Iterator[Batches]:
-    with broker_at(options.url) as broker:
+    with broker_at(options.url, options.prefix) as broker:
         yield Batches(broker, Keys(options.prefix).queue(options.queue))
 
 

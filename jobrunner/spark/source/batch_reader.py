@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Slices as the sets stand now, without reading them."""
         options, found = self._read.options, list[QueueSlice]()
-        with broker_at(options.url) as broker:
+        with broker_at(options.url, options.prefix) as broker:
             registered = self._registered(broker)
             options.check_there(registered)
             for keys, state in self._sets(registered):
@@ -85,7 +85,7 @@ class BatchReader(DataSourceReader):
 
     def _unplanned(self, planned: Container[tuple[str, str]]) -> list[QueueSlice]:
         """Slices of the sets that have items now, and had none when the slices were planned."""
-        with broker_at(self._read.options.url) as broker:
+        with broker_at(self._read.options.url, self._read.options.prefix) as broker:
             sets = [one for one in self._sets(self._registered(broker)) if (one[0].name, one[1]) not in planned]
             counts = broker.run_many([command("ZCARD", getattr(keys, state), read=int) for keys, state in sets])
             filled = [one for one, count in zip(sets, counts, strict=True) if count]

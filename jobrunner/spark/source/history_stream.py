@@ -60,7 +60,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """The server's time, or the earlier instant by which `limit` rows finished; `start` when there are none."""
         begins = _instant(start)
-        with broker_at(self._options.url) as broker:
+        with broker_at(self._options.url, self._options.prefix) as broker:
             now = broker.run(earliest_time())
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
@@ -81,7 +81,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Slices of the tasks that finished from `start` on and before `end`. Raises HistoryTrimmed."""
         span = ScoreSpan(first=_instant(start), end=_instant(end))
         found: list[QueueSlice] = []
-        with broker_at(self._options.url) as broker:
+        with broker_at(self._options.url, self._options.prefix) as broker:
             queues = self._keys(broker)
             for keys in queues:
                 found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
@@ -99,7 +99,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         read = ItemRead(options=self._options, shape=self._shape, whole=partition.is_whole)
         yield from read.batches(partition)
-        with broker_at(self._options.url) as broker:
+        with broker_at(self._options.url, self._options.prefix) as broker:
             check_untrimmed(broker, [Keys(self._options.prefix).queue(partition.queue)], partition.begins)
 
     def _keys(self, broker: Broker) -> list[QueueKeys]:
@@ -107,7 +107,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
 
     def _now(self) -> float:
-        with broker_at(self._options.url) as broker:
+        with broker_at(self._options.url, self._options.prefix) as broker:
             return broker.run(earliest_time())
 
 

@@ -45,7 +45,7 @@ class ItemRead:
         """The items of a slice."""
         with (
             without_collection(),
-            broker_at(self.options.url) as broker,
+            broker_at(self.options.url, self.options.prefix) as broker,
             BulkReader(broker, Keys(self.options.prefix).queue(piece.queue).base) as reader,
             closing(_SliceReader(self, piece, reader, broker).batches()) as batches,
         ):

@@ -66,7 +66,7 @@ class BatchRef:
     def open(self) -> Iterator["BatchConnections"]:
         """Connections to the batch, for a process that Spark started."""
         with (
-            broker_at(self.url) as broker,
+            broker_at(self.url, self.prefix) as broker,
             BatchConnections(self, broker, Keys(self.prefix).queue(self.queue)) as access,
         ):
             yield access

@@ -44,7 +44,7 @@ def primaries(monkeypatch: pytest.MonkeyPatch) -> Primaries:
     made = Primaries()
 
     @contextmanager
-    def broker_at(_: str) -> Iterator[Primaries]:
+    def broker_at(*_: str) -> Iterator[Primaries]:
         yield made
 
     monkeypatch.setattr(history_stream, "broker_at", broker_at)

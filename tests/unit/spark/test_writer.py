@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from jobrunner.broker.calls.server import FORMAT
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of
 from jobrunner.coordinator.recovery import roll_forward
@@ -20,6 +21,7 @@ from jobrunner.errors import (
     BatchLost,
     InvalidName,
     InvalidOption,
+    NewerFormat,
     ParameterError,
     PayloadTooLarge,
     UnknownJob,
@@ -84,6 +86,15 @@ def leftovers(raw, keys):
     """Keys of writes, but for the marks of those that are done."""
     found = set(raw.scan_iter(match=f"{keys.prefix}:*:batch:*", count=1000))
     return {key for key in found if raw.type(key) != b"hash" or raw.hget(key, "state") != b"done"}
+
+
+def test_nothing_is_written_below_a_newer_format(server, keys, raw):
+    raw.set(keys.format, FORMAT + 1)
+
+    with pytest.raises(NewerFormat):
+        Write(server, keys, pa.table(ORDERS).schema)
+
+    assert raw.keys(f"{keys.prefix}:*") == [keys.format]
 
 
 def test_each_row_is_a_task_whose_payload_has_the_columns(write, client, raw, keys, audit):
