@@ -107,12 +107,15 @@ class PayloadEncryption:
     def decrypt(
         self, raw: bytes, encoding: bytes, context: EncryptionContext, *, anywhere: bool = False
     ) -> DecryptedPayload:
-        """The payload as it was. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted.
+        """The payload as it was. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted; PayloadStoreUnavailable
+        for a reference, which is of a payload store that this process has not.
 
         A payload that was encrypted or signed for another queue is refused unless this program allows it
         (`allow_forward`). `anywhere` is for showing a payload, not for running it: it may be in any queue of its
         pipeline.
         """
+        if is_stored(encoding):
+            raise no_store(context.id)
         if b" " not in encoding:
             if self.required:
                 raise _plain("payload")
@@ -277,7 +280,7 @@ def decrypt_payload(
     anywhere: bool = False,
 ) -> DecryptedPayload:
     """The plain payload, also where no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed,
-    NotEncrypted."""
+    NotEncrypted, PayloadStoreError."""
     if encryption is not None:
         return encryption.decrypt(raw, encoding or b"", context, anywhere=anywhere)
     if is_stored(encoding):

@@ -501,12 +501,17 @@ def read_fields(client: Client, task_id: str) -> dict[bytes, bytes]:
     return {name.encode(): value for name, value in client.task(task_id).record().fields.items()}
 
 
-def test_a_worker_without_the_store_hands_tasks_back_for_one_that_has_it(connect: Connect) -> None:
-    task = Note(text=LARGE).enqueue() if connect() else None
-    worker = Worker(client=connect(payload_store=None), queues=["stored"])
+@pytest.mark.parametrize(
+    "keys_of_client", [{}, {"payload_keys": [NEW]}, {"payload_keys": [NEW], "payload_encryption": "sign"}]
+)
+def test_a_worker_without_the_store_hands_tasks_back_for_one_that_has_it(
+    connect: Connect, keys_of_client: dict[str, Any]
+) -> None:
+    task = Note(text=LARGE).enqueue() if connect(**keys_of_client) else None
+    worker = Worker(client=connect(payload_store=None, **keys_of_client), queues=["stored"])
     worker.start()
     try:
-        other = connect()
+        other = connect(**keys_of_client)
         wait_for(lambda: b"unknown_since" in read_fields(other, task.id))
     finally:
         worker.stop(grace=0)

@@ -276,7 +276,7 @@ def test_an_outcome_that_cannot_be_encrypted_fails_its_own_task_alone(
         if attempt.id == good:
             bench.finished.add(attempt, Succeeded())
         else:
-            attempt.payload, attempt.encoding = b"AAAAAAAAAAAAAAAA 1 x", b"stored/1 json"
+            attempt.payload, attempt.encoding = b"x", b"sealed/1 damaged"
             bench.finished.add(attempt, Moved(queue="q"))
     bench.step()
 
