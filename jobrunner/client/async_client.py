@@ -20,7 +20,7 @@ from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
 from jobrunner.client.operations.operation import run_operation_async
-from jobrunner.client.operations.routing import BROKEN_OFF, Routes, note_failure
+from jobrunner.client.operations.routing import NotedOutcome, Routes
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.periodic_state import switch
@@ -190,12 +190,9 @@ class AsyncClient:
             if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
                 is_first = await self._placed(tasks)
             sent = await self._batch(tasks)
-            try:
+            with NotedOutcome(tasks, self._routes):
                 writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(await run_operation_async(self._broker, writing))
-            except BROKEN_OFF as error:
-                note_failure(error, tasks, self._routes)
-                raise
 
         found = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
         if found is None:

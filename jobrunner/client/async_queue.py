@@ -15,7 +15,7 @@ from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash, Progress
-from jobrunner.client.operations.routing import BROKEN_OFF, note_failure
+from jobrunner.client.operations.routing import NotedOutcome
 from jobrunner.client.outgoing import sending
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.middleware import MiddlewareStack
@@ -85,15 +85,12 @@ class AsyncQueue:
 
             async def send() -> list[str]:
                 just_registered = is_new or (is_buffered and await self._placed(tasks))
-                try:
+                with NotedOutcome(tasks, self._ref.routes):
                     return await self._run(
                         queue_operations.push_many(
                             self._ref, tasks, wait, on_clash, just_registered=just_registered
                         )
                     )  # fmt: skip
-                except BROKEN_OFF as error:
-                    note_failure(error, tasks, self._ref.routes)
-                    raise
 
             if self._buffer is None or at_once:
                 return await send()

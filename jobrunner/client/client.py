@@ -23,7 +23,7 @@ from jobrunner.client.operations.enqueue import (
     write,
 )
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.routing import BROKEN_OFF, Routes, note_failure
+from jobrunner.client.operations.routing import NotedOutcome, Routes
 from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.shared_redaction import SharedRedaction
@@ -233,12 +233,9 @@ class Client:
             if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
                 is_first = self._placed(tasks)
             sent = self._batch(tasks)
-            try:
+            with NotedOutcome(tasks, self._routes):
                 writing = write(sent, wait, self._routes, just_registered=is_first)
                 return sent.placed(run_operation(self._broker, writing))
-            except BROKEN_OFF as error:
-                note_failure(error, tasks, self._routes)
-                raise
 
         found = send() if self._buffer is None else self._buffer.through(tasks, send)
         if found is None:
@@ -247,11 +244,8 @@ class Client:
 
     def _send(self, task: Task, is_new: bool) -> TaskHandle[Any]:
         call = enqueue_call(self._keys, self._encryption, [task], self.settings.payload_limit)
-        try:
+        with NotedOutcome([task], self._routes):
             (reply,) = self._broker.write([call])
-        except BROKEN_OFF as error:
-            note_failure(error, [task], self._routes)
-            raise
         if reply.is_first and not is_new:
             run_operation(self._broker, registering_again([self._keys.queue(task.queue)], [reply]))
         task_id, is_new = placed(task, reply)

@@ -115,16 +115,18 @@ def new_token() -> str:
     return _source.next()
 
 
-_REMEMBERED = 1000
+_REMEMBERED = 200_000
+"""Two pushes of as many items as one may hold: of one of which some were forgotten, the same call has another name."""
 _unknown: OrderedDict[tuple[str, str], str] = OrderedDict()
 
 
 def sending_of(queue: str, task_id: str) -> str:
     """Distinguishes one enqueue of a task under a user-chosen id from other enqueues of that id.
 
-    When it is not known what became of the sending before, it is that one again: applied, it adds nothing now.
+    When it is not known what became of the sending before, it is that one again: applied, it adds nothing now. It stays
+    so until a sending is answered, as this one may fail, too, before or after it reaches the server.
     """
-    return (_unknown.pop((queue, task_id), None) if _unknown else None) or new_token()
+    return (_unknown.get((queue, task_id)) if _unknown else None) or new_token()
 
 
 def remember_unknown(tasks: Iterable[Task]) -> None:
@@ -134,3 +136,13 @@ def remember_unknown(tasks: Iterable[Task]) -> None:
             _unknown[whole_queue(task.queue), task.id] = task.sending
     while len(_unknown) > _REMEMBERED:
         _unknown.popitem(last=False)  # at once: while it looked for the oldest, another thread might add one
+
+
+def forget_unknown(tasks: Iterable[Task]) -> None:
+    """The server answered: these were added, now or before, so the next with their ids are others."""
+    if not _unknown:
+        return
+    for task in tasks:
+        name = whole_queue(task.queue), task.id
+        if task.sending and _unknown.get(name) == task.sending:
+            _unknown.pop(name, None)

@@ -10,7 +10,7 @@ from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.queue import OnClash, Progress, batches_of, push_call, tell_clashes
-from jobrunner.client.outgoing import remember_unknown
+from jobrunner.client.outgoing import forget_unknown, remember_unknown
 from jobrunner.task import Task
 
 
@@ -29,6 +29,7 @@ def push_all(
 
     def added(tasks: Sequence[Task], replies: Sequence[Any] = ()) -> None:
         nonlocal pushed
+        forget_unknown(tasks)
         run_operation(broker, registering_again([ref.keys] * len(replies), replies))
         for flags in replies:
             tell_clashes(tasks, flags, on_clash)

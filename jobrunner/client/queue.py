@@ -15,7 +15,7 @@ from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash, Progress
-from jobrunner.client.operations.routing import BROKEN_OFF, note_failure
+from jobrunner.client.operations.routing import NotedOutcome
 from jobrunner.client.outgoing import sending
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.middleware import MiddlewareStack
@@ -280,13 +280,10 @@ class Queue:
         return bool(tasks) and self._ref.routes is not None and self._ref.routes.are_needed(self.name)
 
     def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash, is_new: bool) -> list[str]:
-        try:
+        with NotedOutcome(tasks, self._ref.routes):
             return self._run(
                 queue_operations.push_many(self._ref, tasks, wait, on_clash, just_registered=is_new)
             )  # fmt: skip
-        except BROKEN_OFF as error:
-            note_failure(error, tasks, self._ref.routes)
-            raise
 
     def _run(self, steps: Operation[T]) -> T:
         return run_operation(self._broker, steps)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
 from itertools import chain, islice
+from types import TracebackType
 from typing import Any
 from zlib import crc32
 
@@ -23,9 +24,9 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, tag_of_id
 from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_queue
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
-from jobrunner.client.outgoing import remember_unknown
+from jobrunner.client.outgoing import forget_unknown, remember_unknown
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
+from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.task import Task
 
 BROKEN_OFF = (OutcomeUnknown, ServerUnavailable)
@@ -319,12 +320,33 @@ class Routes:
         return None if cluster is None else cluster.last_known(key)
 
 
-def note_failure(error: ServerError, tasks: Sequence[Task], routes: Routes | None) -> None:
-    """The sending of these ended with one of BROKEN_OFF. If it was to shards, they are looked at before the next."""
-    if isinstance(error, OutcomeUnknown):
-        remember_unknown(tasks)
-    if routes is not None and routes.routers:
-        routes.measure_again({whole_queue(task.queue) for task in tasks})
+class NotedOutcome:
+    """Around the sending of tasks: notes whether it is known what became of them.
+
+    When the sending breaks off, or is cancelled or interrupted, shards are looked at before the next task.
+    """
+
+    __slots__ = ("_routes", "_tasks")
+
+    def __init__(self, tasks: Sequence[Task], routes: Routes | None) -> None:
+        self._tasks = tasks
+        self._routes = routes
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            forget_unknown(self._tasks)
+            return
+        if isinstance(error, OutcomeUnknown) or not isinstance(error, Exception):
+            remember_unknown(self._tasks)
+        elif not isinstance(error, ServerUnavailable):
+            return
+        if self._routes is not None and self._routes.routers:
+            self._routes.measure_again({whole_queue(task.queue) for task in self._tasks})
 
 
 def _raise_first(replies: Iterable[object]) -> None:

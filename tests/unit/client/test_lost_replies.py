@@ -1,5 +1,6 @@
 """The reply to an enqueue is lost, and consumers are done before it is sent again: each task is handed out once."""
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from jobrunner.client.item import Item
 from jobrunner.clock import since_boot
 from jobrunner.errors import (
     DuplicateTask,
+    InvalidOption,
     LeaseError,
     NotReserved,
     OutcomeUnknown,
@@ -272,6 +274,99 @@ def test_of_many_whose_outcome_is_unknown_the_same_call_again_adds_none(
     consumer.take_all()
 
     assert consumer.taken == ["a", "b"] * (1 if again == "the same call" else 2)
+
+
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_of_thousands_whose_outcome_is_unknown_the_same_call_again_adds_none(
+    consumer: Consumer, hasty: tuple[Client, Queue], all_at_once: bool
+) -> None:
+    """Only the last thousand were remembered, so that the same call had another name, and all were doubled."""
+    items = [Item(number, id=f"{number}") for number in range(2000)]
+    _, queue = hasty
+    push = queue.push_many if all_at_once else queue.push_all
+    consumer.lose(times=1 if all_at_once else 2)  # the slice that is sent again as well
+    with pytest.raises(OutcomeUnknown):
+        push(items)
+    push(items)
+    consumer.take_all()
+
+    assert consumer.taken == [f"{number}" for number in range(2000)]
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_call_whose_outcome_is_unknown_is_still_that_call_after_another_failure(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, on_loop: Any, kind: str
+) -> None:
+    """The second try forgot the first one, so the third added the item once more."""
+    made: Any = AsyncClient if kind == "asyncio" else Client
+    fails = Fails()
+    way = made(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, middleware=[fails])
+    with_face = Awaited(way, on_loop)
+    with with_face if kind == "asyncio" else with_face.real as sender:
+        queue = sender.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose()
+        with pytest.raises(OutcomeUnknown):
+            queue.push("once", id="mine")
+        fails.now = True
+        with pytest.raises(RuntimeError, match="no tenant"):
+            queue.push("once", id="mine")
+        with pytest.raises(InvalidOption):
+            queue.push_many([Item("once", id="mine"), Item("other", priority=7)])
+        fails.now = False
+        proxy.close()
+        with pytest.raises(ServerUnavailable):
+            queue.push("once", id="mine")
+    other = client.queue("line/q")
+    other.push("once", id="mine")
+    consumer.take_all()
+    assert consumer.taken == ["mine"]
+    other.push("on purpose", id="mine")
+    consumer.take_all()
+    assert consumer.taken == ["mine", "mine"], "it was answered, so the next is another"
+
+
+class Fails:
+    """Middleware that refuses each task while `now` is set."""
+
+    now = False
+
+    def on_enqueue(self, task: Any, next: Any) -> None:
+        if self.now:
+            raise RuntimeError("no tenant")
+        next(task)
+
+
+def test_the_call_again_after_it_was_cancelled_delivers_once(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, on_loop: Callable[..., Any]
+) -> None:
+    """As by a timeout of the program that is shorter than `retry_timeout`."""
+
+    async def produce() -> None:
+        async with AsyncClient(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=30) as way:
+            queue, loop, over = way.queue("line/q"), asyncio.get_running_loop(), threading.Event()
+            await queue.push("warm")
+            consumer.take_all()
+            consumer.taken.clear()
+            pushing = loop.create_task(queue.push("once", id="mine"))
+            pushing.add_done_callback(lambda _: over.set())
+
+            def take_and_cancel() -> None:
+                consumer.take_all()
+                loop.call_soon_threadsafe(pushing.cancel)
+                assert over.wait(20)
+
+            proxy.before_loss = take_and_cancel
+            consumer.lose()
+            with pytest.raises(asyncio.CancelledError):
+                await pushing
+            await queue.push("once", id="mine")
+
+    on_loop(produce())
+    consumer.take_all()
+    assert consumer.taken == ["mine"]
 
 
 def test_what_a_buffer_sends_again_is_delivered_once(
