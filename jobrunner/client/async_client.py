@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Never, Self, Unpack
 
 from jobrunner.broker.async_broker import AsyncBroker
@@ -18,7 +17,7 @@ from jobrunner.client.buffer import buffer_of
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
-from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
+from jobrunner.client.operations.enqueue import Placed, QueueRef, batches, enqueueing
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.routing import NotedOutcome, Routes
 from jobrunner.client.operations.task import TaskRef, check_place
@@ -34,6 +33,7 @@ from jobrunner.client.records import (
 )
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import AsyncTaskHandle
+from jobrunner.errors import JobrunnerError
 from jobrunner.events import Event
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options, checks_options
@@ -156,9 +156,9 @@ class AsyncClient:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
-            is_new = self._buffer is None and await self._placed(tasks_of_batch)
+            registered = await self._placed(tasks_of_batch)
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                found, durability = await self._write(outgoing, wait, is_new)
+                found, durability = await self._write(outgoing, wait, registered)
             handles += [
                 AsyncTaskHandle(
                     self._broker,
@@ -170,31 +170,22 @@ class AsyncClient:
             ]
         return handles
 
-    async def _placed(self, tasks: Sequence[Task]) -> bool:
+    async def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
         """As Client._placed."""
-        return await run_operation_async(self._broker, self._routes.placing(tasks))
-
-    async def _batch(self, tasks: Sequence[Task]) -> EnqueueBatch:
-        limit = self.settings.payload_limit
-        made = partial(EnqueueBatch, self._keys, self._encryption, tasks, limit, self._routes.registered)
-        # A store is written to as the batch is made, and may take its time.
-        return made() if self.settings.payload_store is None else await asyncio.to_thread(made)
+        routes, buffer = self._routes, self._buffer
+        steps = routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes)
+        return await run_operation_async(self._broker, steps)
 
     async def _write(
-        self, tasks: Sequence[Task], wait: Duration, is_new: bool
+        self, tasks: Sequence[Task], wait: Duration, registered: bool | JobrunnerError
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """As Client._write."""
-
-        async def send() -> list[Placed]:
-            is_first = is_new
-            if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
-                is_first = await self._placed(tasks)
-            sent = await self._batch(tasks)
-            with NotedOutcome(tasks, self._routes):
-                writing = write(sent, wait, self._routes, just_registered=is_first)
-                return sent.placed(await run_operation_async(self._broker, writing))
-
-        found = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
+        limit, routes, is_new = self.settings.payload_limit, self._routes, registered is True
+        send = enqueueing(self._keys, self._encryption, tasks, limit, wait, routes, just_registered=is_new)
+        with NotedOutcome(tasks, routes):
+            found = await run_operation_async(
+                self._broker, send if self._buffer is None else self._buffer.through(tasks, send, registered)
+            )
         if found is None:
             return [(task.id, None) for task in tasks], "buffered"
         return found, self.settings.durability

@@ -18,6 +18,7 @@ from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.operations.routing import NotedOutcome
 from jobrunner.client.outgoing import sending
 from jobrunner.client.settings_hash import SettingOrigin
+from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
 from jobrunner.queue_settings import QueueSettings, SettingKeywords
@@ -78,30 +79,21 @@ class AsyncQueue:
         return pushed
 
     async def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
-        at_once = queue_operations.waits_for_reply(on_clash)
-        is_buffered = self._buffer is not None and not at_once
-        is_new = not is_buffered and await self._placed(made)
-        with sending(made, self._middleware) as tasks:
-
-            async def send() -> list[str]:
-                just_registered = is_new or (is_buffered and await self._placed(tasks))
-                with NotedOutcome(tasks, self._ref.routes):
-                    return await self._run(
-                        queue_operations.push_many(
-                            self._ref, tasks, wait, on_clash, just_registered=just_registered
-                        )
-                    )  # fmt: skip
-
-            if self._buffer is None or at_once:
-                return await send()
-            await self._buffer.through_async(tasks, send)
+        buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
+        registered = await self._placed(made, buffer)
+        with sending(made, self._middleware) as tasks, NotedOutcome(tasks, self._ref.routes):
+            send = queue_operations.push_many(
+                self._ref, tasks, wait, on_clash, just_registered=registered is True
+            )  # fmt: skip
+            await self._run(send if buffer is None else buffer.through(tasks, send, registered))
             return [task.id for task in tasks]
 
-    async def _placed(self, tasks: Sequence[Task]) -> bool:
+    async def _placed(self, tasks: Sequence[Task], buffer: Buffer | None) -> bool | JobrunnerError:
         """As Queue._placed."""
         routes = self._ref.routes
-        needed = bool(tasks) and routes is not None and routes.are_needed(self.name)
-        return needed and routes is not None and await self._run(routes.placing(tasks))
+        if routes is None or not tasks or not routes.are_needed(self.name):
+            return False
+        return await self._run(routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes))
 
     async def reserve(
         self,

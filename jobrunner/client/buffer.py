@@ -7,7 +7,7 @@ that had arrived after all is stored once; a call that was answered is not sent 
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
@@ -18,7 +18,8 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
-from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.operation import Operation, run_operation
+from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic, since_boot
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
@@ -68,26 +69,36 @@ class Buffer:
     def __len__(self) -> int:
         return self._count
 
-    def through(self, tasks: Sequence[Task], send: Callable[[], T]) -> T | None:
-        """Returns the result of `send`, or None when the tasks were buffered. Raises BufferFull, and as `send`."""
-        if self._has_to_wait(tasks):
-            self._keep(tasks)
-            return None
+    def placing(self, tasks: Sequence[Task], routes: Routes) -> Operation[bool | JobrunnerError]:
+        """Has the tasks given their shards, as `Routes.placing`; by what is known when the server is away, or when they
+        have to wait, so that tasks with equal keys stay together. Returns whether a queue was registered, or the error
+        of a server that is away."""
+        if self._have_to_wait(tasks):
+            routes.place_as_known(tasks)
+            return False
         try:
-            return send()
+            return (yield from routes.placing(tasks))
         except _AWAY as error:
             if not self._takes(tasks):
                 raise
-            self._keep(tasks, error)
-            return None
+            routes.place_as_known(tasks)
+            return error
 
-    async def through_async(self, tasks: Sequence[Task], send: Callable[[], Awaitable[T]]) -> T | None:
-        """The same for asyncio."""
-        if self._has_to_wait(tasks):
+    def through(
+        self, tasks: Sequence[Task], send: Operation[T], placed: bool | JobrunnerError
+    ) -> Operation[T | None]:
+        """Returns the result of `send`, or None when the tasks were buffered. `placed` is what `placing` returned.
+        Raises BufferFull, and as `send`."""
+        if self._have_to_wait(tasks):
+            # Raises what making their calls does, but for that of a payload store: nothing is written there before it
+            # can be sent.
+            EnqueueBatch(self._keys, None, tasks, self._settings.payload_limit)
             self._keep(tasks)
             return None
         try:
-            return await send()
+            if isinstance(placed, JobrunnerError):
+                raise placed
+            return (yield from send)
         except _AWAY as error:
             if not self._takes(tasks):
                 raise
@@ -107,13 +118,9 @@ class Buffer:
                 _log.error("tasks that waited for the server are lost", tasks=lost, first=first.id, queue=first.queue)
         self._broker.close()
 
-    def _has_to_wait(self, tasks: Sequence[Task]) -> bool:
-        """Whether others wait that these must not overtake. Raises what making their calls does, but for that of a
-        payload store: nothing is written there before it can be sent."""
-        if not len(self) or not self._takes(tasks):
-            return False
-        EnqueueBatch(self._keys, None, tasks, self._settings.payload_limit)
-        return True
+    def _have_to_wait(self, tasks: Sequence[Task]) -> bool:
+        """Whether others wait that these must not overtake."""
+        return len(self) > 0 and self._takes(tasks)
 
     def _takes(self, tasks: Sequence[Task]) -> bool:
         """Whether these may wait: the id of a unique task is known only when it was placed."""

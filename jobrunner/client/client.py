@@ -13,14 +13,13 @@ from jobrunner.client.buffer import buffer_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import (
-    EnqueueBatch,
     Placed,
     QueueRef,
     batches,
     enqueue_call,
+    enqueueing,
     no_task,
     placed,
-    write,
 )
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.routing import NotedOutcome, Routes
@@ -29,6 +28,7 @@ from jobrunner.client.outgoing import sending
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
+from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack, stack_of
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import check_options, checks_options
@@ -185,7 +185,7 @@ class Client:
         is_new = False
         if self._routes.are_needed(task.queue) and not self._routes.placed_at_once(task):
             check_size(task.payload, self.settings.payload_limit)
-            is_new = self._placed([task])
+            is_new = self._placed([task]) is True
         if self._middleware is None and not OBSERVERS:
             return self._send(task, is_new)
         with sending([task], self._middleware) as (outgoing,):
@@ -200,9 +200,9 @@ class Client:
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
-            is_new = self._buffer is None and self._placed(tasks_of_batch)
+            registered = self._placed(tasks_of_batch)
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                found, durability = self._write(outgoing, wait, is_new)
+                found, durability = self._write(outgoing, wait, registered)
             handles += [
                 TaskHandle(
                     self._broker,
@@ -214,30 +214,22 @@ class Client:
             ]
         return handles
 
-    def _placed(self, tasks: Sequence[Task]) -> bool:
-        """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new.
-        Refused by the server, nothing is enqueued."""
-        return run_operation(self._broker, self._routes.placing(tasks))
-
-    def _batch(self, tasks: Sequence[Task]) -> EnqueueBatch:
-        limit = self.settings.payload_limit
-        return EnqueueBatch(self._keys, self._encryption, tasks, limit, self._routes.registered)
+    def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
+        """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new, or
+        with a buffer the error of a server that is away. Refused by the server, nothing is enqueued."""
+        routes, buffer = self._routes, self._buffer
+        return run_operation(self._broker, routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes))
 
     def _write(
-        self, tasks: Sequence[Task], wait: Duration, is_new: bool
+        self, tasks: Sequence[Task], wait: Duration, registered: bool | JobrunnerError
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """Sends a batch. Returns (id, whether it was added) for each task, and the durability that was reached."""
-
-        def send() -> list[Placed]:
-            is_first = is_new
-            if self._buffer is not None and any(self._routes.are_needed(task.queue) for task in tasks):
-                is_first = self._placed(tasks)
-            sent = self._batch(tasks)
-            with NotedOutcome(tasks, self._routes):
-                writing = write(sent, wait, self._routes, just_registered=is_first)
-                return sent.placed(run_operation(self._broker, writing))
-
-        found = send() if self._buffer is None else self._buffer.through(tasks, send)
+        limit, routes, is_new = self.settings.payload_limit, self._routes, registered is True
+        send = enqueueing(self._keys, self._encryption, tasks, limit, wait, routes, just_registered=is_new)
+        with NotedOutcome(tasks, routes):
+            found = run_operation(
+                self._broker, send if self._buffer is None else self._buffer.through(tasks, send, registered)
+            )
         if found is None:
             return [(task.id, None) for task in tasks], "buffered"
         return found, self.settings.durability

@@ -18,6 +18,7 @@ from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.operations.routing import NotedOutcome
 from jobrunner.client.outgoing import sending
 from jobrunner.client.settings_hash import SettingOrigin
+from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import checks_methods
@@ -255,35 +256,39 @@ class Queue:
         return self._run(whole_queue.purge(self._ref, state, progress))
 
     def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
-        at_once = queue_operations.waits_for_reply(on_clash)
-        if self._buffer is None or at_once:
-            is_new = self._placed(made)
-            if self._middleware is None and not OBSERVERS:
-                return self._push(made, wait, on_clash, is_new)
-            with sending(made, self._middleware) as tasks:
-                return self._push(tasks, wait, on_clash, is_new)
+        buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
+        registered = self._placed(made, buffer)
+        if self._middleware is None and not OBSERVERS:
+            return self._push(made, wait, on_clash, buffer, registered)
         with sending(made, self._middleware) as tasks:
-            self._buffer.through(tasks, lambda: self._push(tasks, wait, on_clash, self._placed(tasks)))
-            return [task.id for task in tasks]
+            return self._push(tasks, wait, on_clash, buffer, registered)
 
-    def _placed(self, tasks: Sequence[Task]) -> bool:
-        """Has the tasks given their shards; returns whether their queue was registered for that."""
+    def _placed(self, tasks: Sequence[Task], buffer: Buffer | None) -> bool | JobrunnerError:
+        """Has the tasks given their shards; returns whether their queue was registered for that, or with a buffer the
+        error of a server that is away."""
         routes = self._ref.routes
         if routes is None or not self._needs_placing(tasks):
             return False
         if len(tasks) == 1 and routes.placed_at_once(tasks[0]):
             return False
-        return self._run(routes.placing(tasks))
+        return self._run(routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes))
 
     def _needs_placing(self, tasks: Sequence[Task]) -> bool:
         """Whether the tasks have to be given their shards, or their queue is to be registered or asked about."""
         return bool(tasks) and self._ref.routes is not None and self._ref.routes.are_needed(self.name)
 
-    def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash, is_new: bool) -> list[str]:
+    def _push(
+        self,
+        tasks: Sequence[Task],
+        wait: Duration,
+        on_clash: OnClash,
+        buffer: Buffer | None,
+        registered: bool | JobrunnerError,
+    ) -> list[str]:
+        send = queue_operations.push_many(self._ref, tasks, wait, on_clash, just_registered=registered is True)
         with NotedOutcome(tasks, self._ref.routes):
-            return self._run(
-                queue_operations.push_many(self._ref, tasks, wait, on_clash, just_registered=is_new)
-            )  # fmt: skip
+            self._run(send if buffer is None else buffer.through(tasks, send, registered))
+        return [task.id for task in tasks]
 
     def _run(self, steps: Operation[T]) -> T:
         return run_operation(self._broker, steps)

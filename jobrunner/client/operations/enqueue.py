@@ -273,6 +273,24 @@ def write(
     return replies
 
 
+def enqueueing(
+    keys: Keys,
+    encryption: PayloadEncryption | None,
+    sent: Sequence[Task],
+    limit: int,
+    wait: Duration,
+    routes: Routes,
+    *,
+    just_registered: bool,
+) -> Operation[list[Placed]]:
+    """Sends up to BATCH tasks; returns (id, is_new) for each. Waits for room in full queues. Raises QueueFull,
+    PayloadTooLarge, PayloadStoreUnavailable, DuplicateTask."""
+    made = partial(EnqueueBatch, keys, encryption, sent, limit, routes.registered)
+    # A store is written to as the batch is made, and may take its time.
+    batch: EnqueueBatch = (yield InThread(made)) if isinstance(encryption, StoredPayloads) else made()
+    return batch.placed((yield from write(batch, wait, routes, just_registered=just_registered)))
+
+
 def batches(
     sent: Iterable[Task], limit: int, most: int = BATCH, *, encryption: PayloadEncryption | None = None
 ) -> Iterator[list[Task]]:

@@ -256,10 +256,14 @@ class Routes:
                 yield making_shards(self._keys, shards)
                 self.registered.update(names, shards)
         for name in names & self.routers.keys():
-            router = self.routers[name]
-            yield from router.measuring()
-            router.place(tasks if len(names) == 1 else [task for task in tasks if task.queue == name])
+            yield from self.routers[name].measuring()
+        self.place_as_known(tasks)
         return bool(new)
+
+    def place_as_known(self, tasks: Sequence[Task]) -> None:
+        """Gives the tasks their shards by what is known, however old that is. Asks the server for nothing."""
+        for name in {task.queue for task in tasks} & self.routers.keys():
+            self.routers[name].place([task for task in tasks if task.queue == name])
 
     def counting(self, queue: str) -> Operation[ShardCounts]:
         """Returns how many shards a queue has; asks at most once a minute, and registers nothing."""

@@ -22,6 +22,7 @@ from jobrunner.errors import BufferFull, InvalidName, InvalidOption, ServerUnava
 from tests.support.clock import Clock
 from tests.support.server import Server
 from tests.support.waiting import wait_for
+from tests.unit.client.conftest import Awaited
 
 
 @job(name="buffer.noop", queue="mail")
@@ -32,6 +33,11 @@ def noop(n: int = 0) -> None:
 @job(name="buffer.once", queue="mail", unique=Unique())
 def once() -> None:
     """There is one of it."""
+
+
+@job(name="buffer.keyed", queue="mail", partition_by="name")
+def keyed(name: str) -> None:
+    """Those with the same name are in one partition."""
 
 
 @job(name="buffer.text", queue="mail")
@@ -360,6 +366,45 @@ def test_loops_and_threads_of_a_process_share_the_buffer_of_its_client(
     client.close()
     with Client(own.url) as reader:
         assert numbers(reader) == [b'{"n":%d}' % n for n in range(4)]
+
+
+@pytest.mark.parametrize("knows", ["all", "what was known an hour ago"])
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_tasks_of_a_key_that_wait_go_to_its_partition_and_middleware_sees_their_ids(
+    own: Server, on_loop: Callable[..., Any], kind: str, knows: str
+) -> None:
+    """All that came while others waited went to the first one, under ids that changed behind middleware."""
+    ids: list[str] = []
+
+    class Ids:
+        def on_enqueue(self, task: Any, next: Callable[..., Any]) -> None:
+            ids.append(task.id)
+            next(task)
+
+    made: Any = Client if kind == "threads" else AsyncClient
+    way = made(own.url, retry_timeout=0, buffer_tasks=1000, buffer_flush=0, middleware=[Ids()])
+    names = "abcdefgh"
+    with Client(own.url) as reader, Awaited(way, on_loop) if kind == "asyncio" else way as sender:
+        queue = sender.queue("mail")
+        queue.configure(partitions=4)
+        for name in names:
+            queue.push(name, partition=name)
+        own.kill()
+        if knows != "all":
+            way._routes._known_until.clear()
+        pushed = [queue.push(name, partition=name) for name in names]
+        pushed += [sender.enqueue(keyed.bind(name).task()).id for name in names]
+        pushed += queue.push_many([1, 2])
+        own.start()
+        wait_for(lambda: not len(way._buffer), timeout_s=30)
+
+        found = [record for record in reader.queue("mail").tasks("waiting") if record.fields.get("key")]
+        of_key = {name: {r.queue for r in found if r.fields["key"] == name.encode()} for name in names}
+        assert len(found) == 3 * len(names)
+        assert all(len(queues) == 1 for queues in of_key.values()), of_key
+        assert len(set.union(*of_key.values())) > 1
+        assert ids[len(names) :] == pushed
+        assert all(reader.task(one).exists() for one in pushed)
 
 
 def test_the_end_of_the_process_waits_for_the_server_and_tells_what_is_lost(own: Server) -> None:

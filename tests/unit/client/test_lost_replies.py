@@ -394,6 +394,26 @@ def test_what_a_buffer_sends_again_is_delivered_once(
         assert consumer.taken == ids
 
 
+def test_the_same_id_on_purpose_is_new_once_a_buffer_sent_the_first(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
+) -> None:
+    """It passed for the sending in doubt, which the buffer had sent again by then: the second was lost."""
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=100) as patient:
+        queue = patient.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose()
+        queue.push("first", id="mine")
+        wait_until(lambda: not len(patient._buffer or ()))
+        consumer.take_all()
+        assert consumer.taken == ["mine"]
+
+        queue.push("on purpose", id="mine")
+        consumer.take_all()
+        assert consumer.taken == ["mine", "mine"]
+
+
 def test_a_buffer_sends_every_call_in_doubt_again_as_it_was(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
 ) -> None:
