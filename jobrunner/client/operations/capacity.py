@@ -141,8 +141,6 @@ def write_parts(
             if len(calls) == 1 or routes is None or not routes.on_several_nodes:
                 raise
             raise OutcomeUnknown(f"{error}. {OF_SOME}") from error
-    if routes is not None:
-        routes.measure_again(bounded)
     raise refused
 
 

@@ -26,7 +26,7 @@ from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.client.outgoing import forget_unknown, remember_unknown
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, QueueFull, ServerUnavailable
 from jobrunner.task import Task
 
 BROKEN_OFF = (OutcomeUnknown, ServerUnavailable)
@@ -327,7 +327,8 @@ class Routes:
 class NotedOutcome:
     """Around the sending of tasks: notes whether it is known what became of them.
 
-    When the sending breaks off, or is cancelled or interrupted, shards are looked at before the next task.
+    When the sending breaks off, is cancelled or interrupted, or finds a shard full, the shards are looked at before the
+    next task.
     """
 
     __slots__ = ("_routes", "_tasks")
@@ -347,7 +348,7 @@ class NotedOutcome:
             return
         if isinstance(error, OutcomeUnknown) or not isinstance(error, Exception):
             remember_unknown(self._tasks)
-        elif not isinstance(error, ServerUnavailable):
+        elif not isinstance(error, ServerUnavailable | QueueFull):
             return
         if self._routes is not None and self._routes.routers:
             self._routes.measure_again({whole_queue(task.queue) for task in self._tasks})

@@ -37,6 +37,7 @@ from jobrunner.errors import (
     InvalidName,
     InvalidOption,
     LeaseLost,
+    QueueFull,
     QueueNotEmpty,
     ReportsRefused,
     ServerRefused,
@@ -781,6 +782,32 @@ def full_router(monkeypatch: pytest.MonkeyPatch) -> Router:
     router.place(mails(40))
     assert router.is_due
     return router
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda client: client.queue("mail").push(1),
+        lambda client: client.enqueue(mails(1)[0]),
+        lambda client: client.enqueue_many(mails(2)),
+    ],
+    ids=["push", "enqueue", "enqueue_many"],
+)
+def test_the_task_behind_a_refused_one_goes_where_there_is_room(
+    client: Client, mail: Queue, other_client: Client, send: Any
+) -> None:
+    """A task of a job was refused again and again while other partitions had room: what the client knew of the full
+    one stayed."""
+    mail.configure(max_size=40)
+    other = other_client.queue("mail")
+    other.push_many([Item(n, partition=key_of_shard(shard)) for shard in (1, 2, 3) for n in range(5)])
+    mail.push("measured: the first one has most room")
+    for _ in range(9):
+        other.push("x", partition=key_of_shard(0))
+
+    with pytest.raises(QueueFull):
+        send(client)
+    send(client)
 
 
 def test_a_measure_that_takes_long_is_the_only_one(full_router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
