@@ -77,5 +77,8 @@ def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:
 
 
 def decode(raw: bytes) -> Any:
-    """The value of JSON bytes; None for no bytes. Raises ValueError when they are not JSON."""
-    return _decoder.decode(raw) if raw else None
+    """The value of JSON bytes; None for no bytes. Raises ValueError when they are not JSON, or nested too deeply."""
+    try:
+        return _decoder.decode(raw) if raw else None
+    except RecursionError as error:
+        raise ValueError(f"JSON that is nested too deeply: {error}") from error

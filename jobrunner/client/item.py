@@ -152,7 +152,7 @@ def read_headers(raw: bytes | None) -> dict[str, str]:
     """Headers of a task; damaged ones read as none."""
     try:
         return _decode_headers(raw) if raw else {}
-    except msgspec.MsgspecError:
+    except ValueError:  # those of msgspec are ValueErrors, and so are bytes that are not UTF-8
         return {}
 
 

@@ -25,9 +25,9 @@ class Popped:
 
     @property
     def payload(self) -> Any:
-        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be decrypted,
-        PayloadStoreError for one that the payload store does not give."""
-        if isinstance(self._found, EncryptionError | PayloadStoreError):
+        """The pushed payload. Raises ValueError for a damaged JSON payload, EncryptionError for an encrypted or signed
+        one that cannot be decrypted, PayloadStoreError for one that the payload store does not give."""
+        if isinstance(self._found, EncryptionError | PayloadStoreError | ValueError):
             raise self._found
         return self._found
 

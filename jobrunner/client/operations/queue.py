@@ -146,7 +146,7 @@ def _popped(
             found = read_payload(*decrypt_payload(ref.encryption, raw or b"", encoding, context)[:2])
         else:
             found = read_payload(raw, encoding)
-    except (EncryptionError, PayloadStoreError) as error:
+    except (EncryptionError, PayloadStoreError, ValueError) as error:
         found = error
     tries = whole(retry_count)
     return Popped(raw_id.decode("utf-8", "replace"), read_headers(headers), raw or b"", found, tries + 1, tries)

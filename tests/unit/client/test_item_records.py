@@ -29,15 +29,50 @@ def test_a_listed_payload_is_what_was_pushed(way: Any, payload: Any) -> None:
     assert done.raw_result.startswith(b'{"did":')
 
 
-def test_what_is_damaged_is_listed_as_it_is_stored_beside_the_others(way: Any, raw: redis.Redis) -> None:
+DAMAGED = pytest.mark.parametrize("broken", [b"{broken", b'{"n":"\xff"}', b"[" * 100_000], ids=["cut", "bytes", "deep"])
+"""What a producer in another language may have written."""
+
+
+@DAMAGED
+def test_what_is_damaged_is_listed_as_it_is_stored_beside_the_others(
+    way: Any, raw: redis.Redis, broken: bytes
+) -> None:
     queue = way.queue("q")
     ids = queue.push_many([{"n": n} for n in range(3)])
-    raw.hset(keys_of(way).queue("q").task(ids[1]), "payload", b"{broken")
+    raw.hset(keys_of(way).queue("q").task(ids[1]), "payload", broken)
 
     first, damaged, last = queue.tasks("waiting")
     assert (first.payload, first.unread, last.payload) == ({"n": 0}, None, {"n": 2})
-    assert (damaged.payload, damaged.raw_payload) == (b"{broken", b"{broken")
+    assert (damaged.payload, damaged.raw_payload) == (broken, broken)
     assert isinstance(damaged.unread, ValueError)
+
+
+@DAMAGED
+def test_what_is_damaged_is_popped_beside_the_others(way: Any, raw: redis.Redis, broken: bytes) -> None:
+    """All that were popped with it were lost: the server had deleted them when it raised."""
+    queue = way.queue("q")
+    ids = queue.push_many([{"n": n} for n in range(3)])
+    raw.hset(keys_of(way).queue("q").task(ids[1]), "payload", broken)
+
+    first, damaged, last = queue.pop(3)
+    assert (first.payload, last.payload) == ({"n": 0}, {"n": 2})
+    assert damaged.stored == broken
+    with pytest.raises(ValueError, match=r"malformed|truncated|codec|nested too deeply"):
+        _ = damaged.payload
+
+
+@DAMAGED
+@pytest.mark.parametrize("take", ["reserve", "pop"])
+def test_headers_that_are_damaged_keep_no_other_item_back(
+    way: Any, raw: redis.Redis, broken: bytes, take: str
+) -> None:
+    """A reserve raised, and left the leases of all others behind."""
+    queue = way.queue("q")
+    ids = queue.push_many([1, 2, 3])
+    raw.hset(keys_of(way).queue("q").task(ids[1]), mapping={"headers": broken, "more": 1})
+
+    taken = getattr(queue, take)(3)
+    assert [(one.payload, one.headers) for one in taken] == [(1, {}), (2, {}), (3, {})]
 
 
 def test_a_task_of_a_job_has_the_json_of_its_parameters_as_a_lease_has(current: Client) -> None:
