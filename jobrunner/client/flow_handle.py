@@ -1,6 +1,5 @@
 """The handle on a flow that was sent, and its twin for asyncio."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of, middleware_of
@@ -10,7 +9,6 @@ from jobrunner.client.operations.operation import run_operation, run_operation_a
 from jobrunner.client.operations.task import TaskRef
 from jobrunner.client.outgoing import sending
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
-from jobrunner.errors import QueueFull, ServerError
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
 
@@ -100,20 +98,16 @@ class AsyncFlowHandle:
 
 
 def send(client: Client, flow: Flow) -> FlowHandle:
-    """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, and then no part of it goes on."""
+    """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable and
+    ServerRefused, and then no part of it goes on."""
     take = getattr(client, "take_flow", None)  # of a client without a server (jobrunner.testing)
     if take is not None:
         return take(flow)  # type: ignore[no-any-return]
     handle = FlowHandle(client, flow)
-    try:
-        with sending(flow.prepared, middleware_of(client)) as tasks:
-            traced = flow.with_tasks(tasks)
-            steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
-            run_operation(broker_of(client), steps)
-    except QueueFull:
-        with suppress(ServerError):
-            run_operation(broker_of(client), operations.take_back(flow, keys_of(client)))
-        raise
+    with sending(flow.prepared, middleware_of(client)) as tasks:
+        traced = flow.with_tasks(tasks)
+        steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
+        run_operation(broker_of(client), steps)
     return handle
 
 
@@ -123,13 +117,8 @@ async def send_async(client: "AsyncClient", flow: Flow) -> AsyncFlowHandle:
     if take is not None:
         return await take(flow)  # type: ignore[no-any-return]
     handle = AsyncFlowHandle(client, flow)
-    try:
-        with sending(flow.prepared, middleware_of(client)) as tasks:
-            traced = flow.with_tasks(tasks)
-            steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
-            await run_operation_async(broker_of(client), steps)
-    except QueueFull:
-        with suppress(ServerError):
-            await run_operation_async(broker_of(client), operations.take_back(flow, keys_of(client)))
-        raise
+    with sending(flow.prepared, middleware_of(client)) as tasks:
+        traced = flow.with_tasks(tasks)
+        steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
+        await run_operation_async(broker_of(client), steps)
     return handle

@@ -63,7 +63,7 @@ class PayloadStore:
             if self._syncs and self._is_local:
                 _sync(paths, root)
         except Exception as error:
-            raise self._away("written to", error, "nothing was enqueued; ") from error
+            raise self._away("written to", error, "its task or batch was not enqueued; ") from error
 
     def get(self, reference: StoredReference, task_id: str) -> bytes:
         """The content of an object. Raises PayloadStoreUnavailable, PayloadObjectMissing, PayloadObjectChanged.

@@ -17,7 +17,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from starlette.testclient import TestClient
 
-from jobrunner import Client, Job, Unique, Worker, chain, job
+from jobrunner import Client, Job, Unique, Worker, chain, group, job
 from jobrunner.attempt import Attempt
 from jobrunner.broker.call import command
 from jobrunner.client import payload_sweep
@@ -36,6 +36,7 @@ from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.outcome import Moved, Succeeded
+from jobrunner.payload_store.store import PayloadStore
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.worker import payload_cleaner
@@ -473,7 +474,7 @@ def test_a_bucket_that_is_missing_is_a_store_that_is_away(
     monkeypatch.setattr(Buckets, "folder", str(folder))
     fsspec.register_implementation("buckets", Buckets, clobber=True)
     client = connect(payload_store="buckets://acme/mail")
-    with pytest.raises(PayloadStoreUnavailable, match="written to: The specified bucket does not exist; nothing was"):
+    with pytest.raises(PayloadStoreUnavailable, match="written to: The specified bucket does not exist; its task or"):
         Note(text=LARGE).enqueue()
 
     (folder / "acme").mkdir()
@@ -543,6 +544,30 @@ def test_nothing_is_enqueued_while_the_store_is_away(connect: Connect, folder: P
 
     assert client.queue("stored").counts()["waiting"] == 0
     Note(text="small").enqueue()
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_store_that_goes_away_midway_takes_no_part_of_a_flow_on(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A thousand steps ran, and their callback never came; who tried again ran them twice."""
+    client = connect(payload_store_above=10)
+    put, times = PayloadStore.put, iter(range(9))
+
+    def put_once(self: PayloadStore, contents: Any) -> None:
+        if next(times):
+            raise PayloadStoreUnavailable("away")
+        put(self, contents)
+
+    monkeypatch.setattr(PayloadStore, "put", put_once)
+    flow = group(*(Note(text="fifteen letters") for _ in range(1001)), on_complete=Note(text="all"))
+    with pytest.raises(PayloadStoreUnavailable):
+        asyncio.run(flow.aenqueue()) if kind == "asyncio" else flow.enqueue()
+
+    assert client.queue("stored").totals()["enqueued"] == 1000
+    assert client.queue("stored").counts()["waiting"] == 0
+    work(client)
+    assert seen == []
 
 
 def test_an_object_is_deleted_when_its_task_is_gone_and_not_before(

@@ -28,7 +28,18 @@ from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
-from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
+from jobrunner.errors import (
+    PayloadStoreError,
+    PayloadTooLarge,
+    QueueFull,
+    ServerError,
+    ServerRefused,
+    TaskCancelled,
+    TaskError,
+    TaskFailed,
+    TaskGone,
+    TaskTimeout,
+)
 from jobrunner.join import Ended, FlowMember, Join, JoinRef
 from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.retry import seconds
@@ -133,11 +144,21 @@ class Flow:
 
 
 def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int) -> Operation[None]:
-    """Joins first, then tasks. Raises PayloadTooLarge before anything is sent, QueueFull and ServerError.
+    """Joins first, then tasks. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable and
+    ServerRefused, and then no step begins any more and those that began are asked to stop; other ServerErrors.
 
     After an error nothing of it fires: a join waits for members that never come, and expires.
     """
     flow.check(limit)
+    try:
+        yield from _send(flow, keys, encryption, limit)
+    except (QueueFull, PayloadStoreError, ServerRefused):
+        with suppress(ServerError):
+            yield from _take_back(flow, keys)
+        raise
+
+
+def _send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int) -> Operation[None]:
     names = {task.queue for task in flow.prepared}
     if names:
         yield queues.register(keys, sorted(names))
@@ -156,6 +177,16 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
         batch = made() if encryption is inline else (yield InThread(made))
         yield Durable([call for _, call in batch.written])
     yield from _confirmed(relaying(keys, ended=flow.signals))
+
+
+def _take_back(flow: Flow, keys: Keys) -> Operation[None]:
+    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires."""
+    calls = [
+        *(flows.abandon(keys.queue(join.queue), join.id) for join in flow.joins),
+        *(tasks.cancel(keys.queue(head.queue), head.id, keep_ms=KEEP_CANCELLED_MS) for head in flow.heads),
+    ]
+    yield from _sliced(calls)
+    yield from relaying(keys, tags={keys.queue(join.queue).tag for join in flow.joins})
 
 
 def _confirmed(relay: Operation[Any]) -> Operation[None]:
@@ -204,16 +235,6 @@ def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
         words.update((yield part))
     yield from relaying(keys, tags={keys.queue(task.queue).tag for task in flow.steps})
     return not _STOPPED.isdisjoint(words)
-
-
-def take_back(flow: Flow, keys: Keys) -> Operation[None]:
-    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires."""
-    calls = [
-        *(flows.abandon(keys.queue(join.queue), join.id) for join in flow.joins),
-        *(tasks.cancel(keys.queue(head.queue), head.id, keep_ms=KEEP_CANCELLED_MS) for head in flow.heads),
-    ]
-    yield from _sliced(calls)
-    yield from relaying(keys, tags={keys.queue(join.queue).tag for join in flow.joins})
 
 
 def progress(flow: Flow, keys: Keys) -> Operation[FlowProgress]:
