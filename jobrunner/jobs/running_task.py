@@ -1,7 +1,6 @@
 """The view that a job has of its own run: the task, a log, shared metadata, progress, and whether to stop."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from copy import copy
 from datetime import datetime
 from typing import Any
@@ -10,6 +9,7 @@ import msgspec
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
@@ -19,12 +19,14 @@ from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import ServerError, UsageError
+from jobrunner.errors import ClientClosed, ServerError, UsageError
 from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
 
 _PROGRESS_PAUSE_S = 0.1
+_AWAY_PAUSE_S = 10.0
+"""A server that is silent keeps a note for the five seconds of its time limit."""
 NOT_KEPT = b"too large"
 """What the server wrote in the place of results of more than 16 MiB, with which it made the task dead."""
 
@@ -157,6 +159,27 @@ class Metadata:
         return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, field, by))
 
 
+class ProgressNotes:
+    """Writes the notes of progress of all runs of a worker.
+
+    Its driver tries each once, and after a failure none is tried for some seconds: the job waits for it, and with a
+    coroutine all jobs of its event loop do.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._paused_until = 0.0
+
+    def write(self, note: Call[str]) -> str:
+        """The answer of the server; "" when it was not written."""
+        if monotonic() >= self._paused_until:
+            try:
+                return self._broker.run(note)
+            except (ServerError, ClientClosed):  # closed: the worker ended, and did not wait for this job
+                self._paused_until = monotonic() + _AWAY_PAUSE_S
+        return ""
+
+
 class JobRun(msgspec.Struct, eq=False):
     """One run of a job, in the hands of the executor. A struct, as one is made for every task; everything costly is
     computed on demand. `_is_stopped(token)` says whether the attempt should stop."""
@@ -165,6 +188,7 @@ class JobRun(msgspec.Struct, eq=False):
     job: str
     _broker: Broker
     _keys: Keys
+    _notes: ProgressNotes
     _is_stopped: Callable[[str], bool]
     deadline: datetime | None = None
     _noted_at: float = -1.0
@@ -254,8 +278,7 @@ class JobRun(msgspec.Struct, eq=False):
         self._noted_at = now
         keys = self._keys.queue(self.attempt.queue)
         shown = encode({"done": done, "total": total, "note": note}, what="progress")
-        with suppress(ServerError):
-            answer = self._broker.run(leases.progress(keys, self.attempt.id, self.attempt.token, shown))
+        if answer := self._notes.write(leases.progress(keys, self.attempt.id, self.attempt.token, shown)):
             self._told_to_stop = answer in ("stop", "lost", "not_reserved")
 
 

@@ -228,7 +228,7 @@ class Assembly:
             release=settings.release,
             rotation=CappedRotation(weights, poll_s, caps) if caps else QueueRotation(weights, poll_s),
             prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
-            executor=_build_executor(settings, self._client, self._modules, leases, finished),
+            executor=_build_executor(settings, self._client, self._modules, leases, finished, self._broker),
             finished=finished,
             leases=leases,
             notifier=Notifier(self._broker, self._keys, weights, complaints=self._complaints),
@@ -277,14 +277,15 @@ def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:
 
 
 def _build_executor(
-    settings: WorkerSettings, client: Client, modules: Sequence[str], leases: HeldLeases, finished: FinishedAttempts
-) -> Executor:
+    settings: WorkerSettings, client: Client, modules: Sequence[str], leases: HeldLeases, finished: FinishedAttempts,
+    hasty: Broker,
+) -> Executor:  # fmt: skip
     """Threads or processes for plain jobs, and an event loop for coroutine jobs.
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
     middleware = middleware_of(client)
-    runner = Runner(client, leases.is_stopped, leases.begin, middleware)
+    runner = Runner(client, leases.is_stopped, leases.begin, middleware, hasty)
     if settings.executor == "processes":
         greeting = write_greeting(
             endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker,

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Client, Job, Queue, Retry, Snooze, chain, current_task, job
+from jobrunner import Client, Job, Queue, Retry, Snooze, Worker, chain, current_task, job
 from jobrunner.client.client import keys_of
 from jobrunner.errors import UsageError
 from jobrunner.etl import Pipeline
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import inline
+from tests.support.server import Server
 from tests.worker import current_jobs as jobs
 
 
@@ -137,6 +138,39 @@ def test_progress_log_headers_and_metadata_are_those_of_class_jobs(
     handle = everything.enqueue()
     run(queues=["current"])
     assert handle.result(timeout=30) == [handle.id, True, {}, 1, 5, []]
+
+
+@pytest.mark.parametrize("kind", ["threads", "coroutine"])
+def test_progress_does_not_wait_for_a_server_that_is_away(
+    start_server: Callable[..., Server], declare: Any, kind: str
+) -> None:
+    """It waited for `retry_timeout`, and in a coroutine the event loop with all its jobs did."""
+    own = start_server()
+    begun, is_away, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def go_on() -> None:
+        begun.set()
+        assert is_away.wait(30)
+        for done in range(3):
+            current_task().progress(done, 2)
+        ended.set()
+
+    async def go_on_async() -> None:
+        go_on()
+
+    work = declare("current.away")(go_on if kind == "threads" else go_on_async)
+    with Client(own.url, retry_timeout=300) as client:
+        client.enqueue(work.bind().task())
+        worker = Worker(client=client, queues=["current"])
+        worker.start()
+        try:
+            assert begun.wait(30)
+            own.kill()
+            is_away.set()
+            assert ended.wait(30)
+        finally:
+            own.start()
+            worker.stop(grace=0)
 
 
 def test_a_cancelled_task_says_so(current: Client, start: Any, declare: Any) -> None:

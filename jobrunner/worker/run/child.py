@@ -25,7 +25,8 @@ from typing import Any
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.client.client import Client, middleware_of
+from jobrunner.broker.broker import Broker
+from jobrunner.client.client import Client, endpoint_of, middleware_of
 from jobrunner.client.current import configure, within
 from jobrunner.errors import AttemptCrashed, JobrunnerError, UsageError
 from jobrunner.jobs.registry import definition_for, load_modules
@@ -145,7 +146,8 @@ def main(descriptor: str, lifeline: str) -> None:
         client = _greet(channel)
         if client is None:
             return
-        runner = Runner(client, stopped.__contains__, middleware=middleware_of(client))
+        hasty = Broker(endpoint_of(client), retry_timeout_s=0)
+        runner = Runner(client, stopped.__contains__, middleware=middleware_of(client), hasty=hasty)
         with within(client):
             serve(channel, runner, stopped)
 

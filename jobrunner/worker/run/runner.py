@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
@@ -26,7 +27,7 @@ from jobrunner.errors import (
     UsageError,
 )
 from jobrunner.jobs.registry import Definition, definition_for, timeout_of
-from jobrunner.jobs.running_task import JobRun
+from jobrunner.jobs.running_task import JobRun, ProgressNotes
 from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.outcome import OUTCOMES, Fail, Failed, Moved, Outcome, Released, Steer, Succeeded, Unknown
@@ -62,7 +63,7 @@ class Runner:
 
     `is_stopped(token)` returns whether the attempt with that lease token should stop. `begin` is called with each
     attempt right before the first code of the program runs for it: as late as possible, as a task that has not begun
-    spends no attempt.
+    spends no attempt. `hasty` is a driver that tries each call once, for notes of progress.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Runner:
         is_stopped: Callable[[str], bool],
         begin: Begin = nothing,
         middleware: MiddlewareStack | None = None,
+        hasty: Broker | None = None,
     ) -> None:
         self._broker = broker_of(client)
+        self._notes = ProgressNotes(hasty or self._broker)
         self._keys = keys_of(client)
         self._encryption = encryption_of(client)
         self._is_stopped = is_stopped
@@ -160,7 +163,7 @@ class Runner:
                 return unknown_job(attempt)
         timeout_s = definition.options.timeout if attempt.headers is None else timeout_of(attempt, definition)
         ends = None if timeout_s is None else utc_now() + timedelta(seconds=timeout_s)
-        run = JobRun(attempt, definition.name, self._broker, self._keys, self._is_stopped, ends)
+        run = JobRun(attempt, definition.name, self._broker, self._keys, self._notes, self._is_stopped, ends)
         RUNNING.set(run)
         held = attempt
         if attempt.encoding or self._encryption is not None:

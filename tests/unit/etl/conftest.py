@@ -10,7 +10,7 @@ from jobrunner.client.client import broker_of, keys_of
 from jobrunner.codec import encode
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.jobs.registry import station_of
-from jobrunner.jobs.running_task import JobRun
+from jobrunner.jobs.running_task import JobRun, ProgressNotes
 from tests.support.registries import forget_pipelines
 
 
@@ -33,12 +33,13 @@ def visit(current: Any) -> Callable[..., Any]:
     def run(queue: str, payload: Any = None, **fields: Any) -> Any:
         definition = station_of(queue)
         assert definition is not None
+        broker = broker_of(current)
         attempt = Attempt(
             queue, "id-1", "7", 2000.0, 1000.0, "", encode(payload, what="payload"), 1, 0, 1000.0, 5,
             fields.get("headers"), b"json",
         )  # fmt: skip
-        return definition.build(
-            attempt, JobRun(attempt, definition.name, broker_of(current), keys_of(current), lambda token: False)
-        ).run()
+        notes, keys = ProgressNotes(broker), keys_of(current)
+        run = JobRun(attempt, definition.name, broker, keys, notes, lambda token: False)
+        return definition.build(attempt, run).run()
 
     return run

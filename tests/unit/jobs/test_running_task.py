@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.keys import Keys
-from jobrunner.errors import ServerUnavailable
-from jobrunner.jobs.running_task import JobRun
+from jobrunner.errors import ClientClosed, ServerUnavailable
+from jobrunner.jobs import running_task
+from jobrunner.jobs.running_task import JobRun, ProgressNotes
 from tests.unit.worker.attempts import attempt_at
 
 
@@ -23,12 +24,29 @@ class Server:
         return answer
 
 
-def run_with(server: Server) -> JobRun:
-    return JobRun(attempt_at("job"), "job", server, Keys("t"), lambda token: False)  # type: ignore[arg-type]
+def run_with(server: Any, notes: ProgressNotes | None = None) -> JobRun:
+    return JobRun(attempt_at("job"), "job", server, Keys("t"), notes or ProgressNotes(server), lambda token: False)
 
 
-def test_a_note_that_cannot_be_written_fails_no_attempt() -> None:
-    run_with(Server(ServerUnavailable("away"))).progress(1, 2)
+@pytest.mark.parametrize("error", [ServerUnavailable("away"), ClientClosed("the worker ended")])
+def test_a_note_that_cannot_be_written_fails_no_attempt_and_the_next_are_not_tried_at_once(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Of no run of the worker: with a server that is silent each try takes five seconds."""
+    now = 1000.0
+    monkeypatch.setattr(running_task, "monotonic", lambda: now)
+    server: Any = Server(error, "stop")
+    notes = ProgressNotes(server)
+    runs = [run_with(server, notes) for _ in range(2)]
+    for _ in range(3):
+        for run in runs:
+            run.progress(1, 1)
+        now += 3
+    assert len(server.answers) == 1
+
+    now += 3
+    runs[1].progress(1, 1)
+    assert [run.cancelled for run in runs] == [False, True]
 
 
 @pytest.mark.parametrize(
