@@ -29,8 +29,8 @@ from jobrunner.jobs.enqueue_options import (
 from jobrunner.jobs.options import positive
 from jobrunner.jobs.registry import JobDefinition, kept_s
 from jobrunner.option_names import no_attribute
-from jobrunner.retry import whole_ms
-from jobrunner.settings import check_whole
+from jobrunner.retry import seconds, whole_ms
+from jobrunner.settings import Duration, check_whole
 from jobrunner.task import Task, check_priority, due, new_id
 
 if TYPE_CHECKING:
@@ -143,14 +143,14 @@ class FunctionJob(Generic[P, C, R]):
         `options` are those of all calls that do not have their own.
         """
         chosen = read_options(options, "enqueue_many").over(self._options)
-        return current_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.max_wait)
+        return enqueue_calls(self.__name__, calls, chosen)
 
     async def aenqueue_many(
         self, calls: Iterable[BoundCall[R]], **options: Unpack[EnqueueKeywords]
     ) -> list[AsyncTaskHandle[R]]:
         """The same for asyncio."""
         chosen = read_options(options, "aenqueue_many").over(self._options)
-        return await current_async_client().enqueue_many(tasks_of(self.__name__, calls, chosen), wait=chosen.max_wait)
+        return await aenqueue_calls(self.__name__, calls, chosen)
 
     def using(self, **options: Unpack[EnqueueKeywords]) -> "FunctionJob[P, C, R]":
         """The same job with these options for the tasks enqueued through what is returned (see EnqueueKeywords)."""
@@ -169,9 +169,27 @@ def definition_of(job: type) -> JobDefinition:
     return found
 
 
-def tasks_of(job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_class: bool = False) -> list[Task]:
-    """The tasks of jobs and calls, with these options where they have none of their own. Raises UsageError for what is
-    neither, and the errors of wrong parameters and options."""
+def enqueue_calls(
+    job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_class: bool = False
+) -> list[TaskHandle[Any]]:
+    """Sends jobs and calls, with these options where they have none of their own. Before any is sent, raises UsageError
+    for what is neither, and the errors of wrong parameters and options."""
+    tasks, wait = _tasks_of(job, calls, options, is_class=is_class)
+    return current_client().enqueue_many(tasks, wait=wait)
+
+
+async def aenqueue_calls(
+    job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_class: bool = False
+) -> list[AsyncTaskHandle[Any]]:
+    """The same for asyncio."""
+    tasks, wait = _tasks_of(job, calls, options, is_class=is_class)
+    return await current_async_client().enqueue_many(tasks, wait=wait)
+
+
+def _tasks_of(
+    job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_class: bool
+) -> tuple[list[Task], float]:
+    """The tasks, and the longest time that one of them may wait for room: they are sent together."""
     if options.id is not None:
         raise InvalidOption(
             f"id={describe(options.id)}: enqueue_many sends many tasks; give each its own, in using(id=…) of each call"
@@ -179,18 +197,23 @@ def tasks_of(job: str, calls: Iterable[Any], options: EnqueueOptions, *, is_clas
     if isinstance(calls, (str, bytes, msgspec.Struct, BoundCall)):
         raise UsageError(f"{job}.enqueue_many({describe(calls)}): give a list, or another iterable, of calls")
     tasks: list[Task] = []
+    waits: list[Duration] = []
     kind, definition = None, None
     for call in calls:
         if definition is not None and type(call) is kind:  # as the one before, as most are
             tasks.append(build_task(definition, call, options))
         elif isinstance(call, BoundCall):
             tasks.append(call.task(options))
+            if call.options.wait is not None:
+                waits.append(call.options.wait)
         elif isinstance(call, msgspec.Struct) and hasattr(type(call), "definition"):
             kind, definition = type(call), definition_of(type(call))
             tasks.append(build_task(definition, call, options))
         else:
             raise UsageError(_no_call(job, is_class, call, len(tasks)))
-    return tasks
+    if len(waits) < len(tasks):
+        waits.append(options.max_wait)
+    return tasks, max([seconds(wait, option="wait") for wait in waits], default=0.0)
 
 
 def _no_call(job: str, is_class: bool, given: object, position: int) -> str:

@@ -9,7 +9,7 @@ from jobrunner.client.current import current_client
 from jobrunner.client.loop_clients import current_async_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import UsageError
-from jobrunner.jobs.build import BoundCall, build_task, definition_of, tasks_of
+from jobrunner.jobs.build import BoundCall, aenqueue_calls, build_task, definition_of, enqueue_calls
 from jobrunner.jobs.enqueue_options import EnqueueKeywords, EnqueueOptions, read_options
 from jobrunner.jobs.params import ParametersMeta
 from jobrunner.jobs.registry import JobDefinition
@@ -67,16 +67,14 @@ class JobWithOptions(Generic[R]):
     ) -> list[TaskHandle[R]]:
         """As Job.enqueue_many."""
         chosen = read_options(options, "enqueue_many").over(self._options)
-        tasks = tasks_of(self._job.__name__, jobs, chosen, is_class=True)
-        return current_client().enqueue_many(tasks, wait=chosen.max_wait)
+        return enqueue_calls(self._job.__name__, jobs, chosen, is_class=True)
 
     async def aenqueue_many(
         self, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
     ) -> list[AsyncTaskHandle[R]]:
         """The same for asyncio."""
         chosen = read_options(options, "aenqueue_many").over(self._options)
-        tasks = tasks_of(self._job.__name__, jobs, chosen, is_class=True)
-        return await current_async_client().enqueue_many(tasks, wait=chosen.max_wait)
+        return await aenqueue_calls(self._job.__name__, jobs, chosen, is_class=True)
 
 
 def _not_made(method: str) -> UsageError:
@@ -235,7 +233,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         for room in full queues.
         """
         chosen = read_options(options, "Job.enqueue_many")
-        return current_client().enqueue_many(tasks_of(cls.__name__, jobs, chosen, is_class=True), wait=chosen.max_wait)
+        return enqueue_calls(cls.__name__, jobs, chosen, is_class=True)
 
     @overload
     @classmethod
@@ -256,8 +254,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     async def aenqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[AsyncTaskHandle[Any]]:
         """The same for asyncio."""
         chosen = read_options(options, "Job.aenqueue_many")
-        tasks = tasks_of(cls.__name__, jobs, chosen, is_class=True)
-        return await current_async_client().enqueue_many(tasks, wait=chosen.max_wait)
+        return await aenqueue_calls(cls.__name__, jobs, chosen, is_class=True)
 
 
 class PeriodicJob(Job):

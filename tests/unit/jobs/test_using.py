@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Unique, chain
+from jobrunner import AsyncClient, Unique, chain
 from jobrunner.client.client import Client
 from jobrunner.client.item import ITEM_OPTIONS, ItemKeywords, read_headers
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime, ParameterError, UnknownOption, UsageError
@@ -97,6 +97,42 @@ def test_the_wait_of_a_call_counts_before_that_of_using(given: Any, wait: float)
     """Also that it is not to wait at all."""
     bound = add.using(wait=5).bind("ada")
     assert read_options({"wait": given}, "enqueue").over(bound.options).max_wait == wait
+
+
+SEND_MANY = [
+    pytest.param(lambda calls, **options: add.using(**options).enqueue_many(calls), id="function"),
+    pytest.param(lambda calls, **options: add.enqueue_many(calls, **options), id="function, keywords"),
+    pytest.param(lambda calls, **options: Mail.using(**options).enqueue_many(calls), id="class"),
+    pytest.param(lambda calls, **options: Mail.enqueue_many(calls, **options), id="class, keywords"),
+    pytest.param(lambda calls, **options: asyncio.run(add.using(**options).aenqueue_many(calls)), id="asyncio"),
+    pytest.param(lambda calls, **options: asyncio.run(Mail.using(**options).aenqueue_many(calls)), id="class, asyncio"),
+    pytest.param(lambda calls, **options: asyncio.run(Mail.aenqueue_many(calls, **options)), id="Job, asyncio"),
+]
+
+
+@pytest.mark.parametrize("send", SEND_MANY)
+def test_of_many_calls_the_longest_wait_counts(current: Client, monkeypatch: pytest.MonkeyPatch, send: Any) -> None:
+    """That of a call did not: a full queue refused it at once."""
+    waits: list[Any] = []
+
+    def note(self: Any, sent: Any, *, wait: Any = 0) -> list[Any]:
+        waits.append(wait)
+        return []
+
+    async def note_async(*given: Any, **named: Any) -> list[Any]:
+        return note(*given, **named)
+
+    monkeypatch.setattr(Client, "enqueue_many", note)
+    monkeypatch.setattr(AsyncClient, "enqueue_many", note_async)
+    plain, short, never = add.bind("a"), add.using(wait=timedelta(seconds=1)).bind("b"), add.using(wait=0).bind("c")
+    send([plain, short])
+    send([plain, short], wait=2)
+    send([short, never], wait=2)
+    send([never, Mail(to="d")], wait=2)
+    assert waits == [1, 2, 1, 2]
+    with pytest.raises(InvalidOption, match="wait is 'soon'"):
+        send([plain, add.using(wait="soon").bind("e")])  # type: ignore[typeddict-item]
+    assert len(waits) == 4
 
 
 def test_many_jobs_share_the_options_of_their_class(current: Client) -> None:
