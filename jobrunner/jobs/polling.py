@@ -7,6 +7,7 @@ where it returns `cls(…).using(id=…)`.
 
 import inspect
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 from jobrunner.errors import InvalidOption, UsageError
@@ -18,20 +19,22 @@ from jobrunner.settings import Duration
 
 POLL = "next_batch"
 _LONGEST_PAUSE_S = 300.0
+_NEVER = timedelta(days=36_500)
 
 
 def poll_options(name: str, queue: str, poll_every: Duration) -> dict[str, Any]:
     """The options of the periodic job that polls for the job of that name. Raises InvalidOption.
 
     A poll that fails is tried again for as long as it fails: a task that died would be followed by another at the next
-    tick, and they would fill the dead.
+    tick, and they would fill the dead. So neither the defaults of all jobs nor its queue decide what it is retried for
+    and when it expires; None declares that it has none.
     """
     every_s = seconds(poll_every, option="poll_every")
     if every_s <= 0:
         raise InvalidOption(f"job {name!r}: poll_every={describe(poll_every)}: give more than 0")
     backoff = Backoff(base=every_s, cap=max(every_s, _LONGEST_PAUSE_S))
     options = {"name": f"{name}.{POLL}", "queue": queue, "every": poll_every, "max_attempts": 0, "result_ttl": 0}
-    return options | {"backoff": backoff}
+    return options | {"backoff": backoff, "retry_on": None, "max_stalled": None, "expires_in": _NEVER}
 
 
 def poll_function(job: type[Job], name: str) -> Callable[[], Any]:

@@ -4,8 +4,10 @@ import threading
 
 import pytest
 
-from jobrunner import Backoff, Job, Unique, current_task, job
+from jobrunner import Backoff, Job, Unique, current_task, job, job_defaults, queue
 from jobrunner.errors import InvalidOption
+from jobrunner.jobs.declared_queues import forget_queue
+from jobrunner.jobs.job_defaults import forget_defaults
 from jobrunner.jobs.registry import find
 from tests.support.waiting import wait_for
 
@@ -120,10 +122,23 @@ def test_nothing_found_enqueues_nothing(current):
     assert find("polled_none.next_batch").options.max_attempts == 0, "a poll that fails fills no list of dead tasks"
 
 
-def test_a_poll_that_fails_is_tried_again_and_nothing_of_it_dies(current, start, source):
+@pytest.fixture
+def defaults():
+    """Defaults of all jobs, and of the queue, by which a task may die; without them after the test."""
+    job_defaults(retry_on=LookupError, expires_in=0.001, max_stalled=1, timeout=60)
+    queue("rows", expires_in=0.001)
+    yield
+    forget_defaults()
+    forget_queue("rows")
+
+
+@pytest.mark.parametrize("with_defaults", [False, True])
+def test_a_poll_that_fails_is_tried_again_and_nothing_of_it_dies(request, current, start, source, with_defaults):
+    if with_defaults:
+        request.getfixturevalue("defaults")
     asked = []
 
-    @job(queue="rows", poll_every=0.1, name="polled_away")
+    @job(queue="rows", poll_every=0.1, name="polled_away", expires_in=3600)
     class Row(Job):
         number: int
 
