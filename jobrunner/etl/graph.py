@@ -276,7 +276,7 @@ def _target(graph: Graph, node: QueueNode, to: str) -> str:
 
 
 def _shown(node: QueueNode) -> str:
-    function = node.origin.rpartition(":")[2].rpartition(".")[2]
+    function = node.origin.rpartition(":")[2].rpartition(".")[2] if node.is_served else ""
     if not function or function == node.short or not function.isidentifier():
         return node.short
     return f"{node.short}: {function}"

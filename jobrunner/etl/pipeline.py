@@ -59,7 +59,7 @@ class Pipeline:
     1. registers itself when it is made, and its stations for the workers of this process as they are declared;
     2. refuses a wrong name or option, a queue of another pipeline, or a second station at the declaration;
     3. checks at the first push, and before it is run, that every link leads to a queue that was declared;
-    4. publishes the settings of its queues then, once for each client.
+    4. publishes the settings of its queues then, once for each client, and again after further declarations.
 
     Without a `client` it uses the current one. An item that would make more than `max_hops` moves is dead; 0: no limit.
     """
@@ -107,7 +107,7 @@ class Pipeline:
         """Declares a queue without a station: an end that a program reads, or a dead letter queue."""
         own = full_name(self.name, queue)
         settings = settle_queue(self.name, own, dict(options), explicit=("queue",))
-        self._add(own, "queue", (), settings, "")
+        self._add(own, "queue", (), settings, f"{calling_module()}:{queue}")
 
     def spark_station(
         self,
@@ -207,6 +207,7 @@ class Pipeline:
         )  # fmt: skip
         forget_station(own)
         self.graph.mark_chained(made.queues)
+        self._applied = None
         self.spark_stations[own] = declared
         register_driver(own, driver_of(declared), origin=node.origin, of_shard=shard_driver_of(declared))
 
@@ -336,7 +337,9 @@ class Pipeline:
         for stations in (self._python, self._spark, self.spark_stations):
             stations.pop(queue, None)
         note_targets(queue, targets)
-        self._declared[queue] = declare_of_pipeline(queue, settings, origin or f"pipeline {self.name}")
+        place = f"pipeline {self.name}" if kind == "queue" else origin
+        self._declared[queue] = declare_of_pipeline(queue, settings, place)
+        self._applied = None
 
 
 def _link(

@@ -221,6 +221,31 @@ def test_a_push_configures_the_queues_once_for_each_client(orders: Pipeline, cur
     assert current.task(task_id).record().priority == 2
 
 
+def test_what_is_declared_behind_a_push_is_checked_and_published_by_the_next(
+    orders: Pipeline, current: Client
+) -> None:
+    """As in a notebook, cell by cell: neither was, in this program."""
+    orders.sink("raw")(work)
+    orders.push("raw", 1)
+    orders.declare("late", max_size=7)
+    orders.push("raw", 2)
+    assert orders.queue("late").settings().max_size == 7
+    orders.station("clean", to="typo")(work)
+    with pytest.raises(PipelineError, match="typo"):
+        orders.push("raw", 3)
+
+
+def test_a_queue_is_declared_again_by_the_same_cell_of_a_notebook_only(orders: Pipeline) -> None:
+    """As a station is; it was an error that named no difference."""
+    cell = "orders.declare('late', max_size={})"
+    for size in (5, 7):
+        exec(cell.format(size), {"__name__": "__main__", "orders": orders})
+    assert settings_of("orders/late") == [{"max_size": 7}]
+    assert [node.short for node in orders.graph.nodes] == ["late"]
+    with pytest.raises(PipelineError, match="'late' of pipeline 'orders' is declared twice: as a queue"):
+        orders.declare("late")
+
+
 def test_a_pipeline_may_have_a_client_of_its_own(client: Client) -> None:
     own = Pipeline("own", client)
     own.sink("end")(work)
