@@ -234,7 +234,7 @@ def _around(member: _Member, job: str, run: Any, inner: Callable[[], Any]) -> An
     try:
         returned = member.around(run, step)
         if member.kind == "both":
-            _drive(member, returned)
+            _drive(member, returned, step)
         return step.result(_not_run(job))
     finally:
         step.error = None
@@ -254,12 +254,17 @@ async def _around_async(member: _Member, job: str, run: Any, inner: Callable[[],
         step.error = None
 
 
-def _drive(member: _Member, generator: Any) -> None:
+def _drive(member: _Member, generator: Any, step: _Next) -> None:
     """Runs the code of a generator on both sides of its `yield next(run)`."""
     try:
         value = next(generator)
     except StopIteration:
         return
+    except RuntimeError as error:
+        # Python raises this in the place of a StopIteration within a generator. The caller raises that of the job.
+        if isinstance(step.error, StopIteration) and error.__cause__ is step.error:
+            return
+        raise
     _finish(member, generator, partial(generator.send, value))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from jobrunner import AsyncClient, Cancel, Client, Item, Job, Retry, Worker, chain, configure, group, job
+from jobrunner import AsyncClient, Backoff, Cancel, Client, Item, Job, Retry, Worker, chain, configure, group, job
 from jobrunner.client.current import forget as forget_client
 from jobrunner.errors import InvalidOption, MiddlewareError, TaskFailed, UsageError
 from jobrunner.etl import Pipeline
@@ -125,6 +125,22 @@ def test_the_first_is_outermost_around_functions_classes_and_coroutines(using: A
         "a sends c", "b sends c", "a begins c", "b begins c", "before", "b ends c", "a ends c",
     ]  # fmt: skip
     assert seen[-4:] == ["a begins co", "b begins co", "b ends co", "a ends co"]
+
+
+def test_a_stop_iteration_of_a_job_is_its_error_behind_a_generator_too(using: Any, declare: Any) -> None:
+    """It was a RuntimeError of Python's, "generator raised StopIteration", which `retry_on` did not know."""
+    using(Note("a", []), Note("b", []))
+    ran: list[int] = []
+
+    @declare("empty", max_attempts=2, retry_on=StopIteration, backoff=Backoff(base=0))
+    def empty() -> None:
+        ran.append(1)
+        next(iter([]))
+
+    handle = empty.enqueue()
+    Worker(queues=["stacked"]).run(drain=True)
+    assert len(ran) == 2
+    assert error_of(handle).startswith("StopIteration")
 
 
 def test_plain_and_async_around_see_what_the_job_returned(using: Any, declare: Any) -> None:
