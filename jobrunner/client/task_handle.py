@@ -108,12 +108,16 @@ class TaskHandle(_LastRead, Generic[R]):
     def cancel(self) -> bool:
         """Cancels the task; a running task is asked to stop. Returns False when it has already finished.
 
-        Raises TaskGone when it is no longer kept.
+        When it is no longer kept: False as well, and TaskGone for a handle of `client.task(id)` without a queue, which
+        cannot tell it from a task that never was.
         """
         return self._change(task_operations.cancel(self._place))
 
     def requeue(self) -> bool:
-        """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead."""
+        """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead.
+
+        When it is no longer kept: as `cancel`.
+        """
         return self._change(task_operations.requeue(self._place))
 
     def run_now(self) -> bool:

@@ -71,6 +71,11 @@ def test_a_handle_forgets_what_it_read_of_a_task_that_is_gone(current: Client) -
     with pytest.raises(TaskGone):
         task.state  # noqa: B018
     assert not task.exists()
+    assert not task.cancel(), "the handle knows its queue"
+    assert not task.requeue()
+    for change in (current.task(task.id).cancel, current.task(task.id).requeue):
+        with pytest.raises(TaskGone):
+            change()
 
 
 def test_fields_of_an_asyncio_handle_want_a_read_first(current: Client) -> None:
