@@ -333,6 +333,24 @@ def test_a_dead_task_gets_new_parameters_in_a_new_object(
     assert seen == [len(LARGE), 2 * len(LARGE)]
 
 
+def test_with_keys_a_dead_task_without_its_object_gets_no_new_parameters(connect: Connect, folder: Path) -> None:
+    """Its job and headers may have been changed on the server, and would be encrypted anew."""
+    for keys_of_client in ({}, {"payload_keys": [NEW]}):
+        client = connect(**keys_of_client)
+        task = dies.enqueue(LARGE)
+        work(client)
+        (object_,) = objects(folder)
+        object_.unlink()
+        queue = client.queue("stored")
+        if keys_of_client:
+            with pytest.raises(PayloadObjectMissing, match="enqueue it again"):
+                queue.requeue_dead([task.id], payload={"text": "x"})
+        else:
+            assert queue.requeue_dead([task.id], payload={"text": "x"}) == 1
+            work(client)
+        assert task.record().state == "dead"
+
+
 def test_a_replay_from_history_has_an_object_of_its_own(connect: Connect, folder: Path) -> None:
     client = connect()
     queue = client.queue("stored")
