@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import server as server_calls
@@ -88,7 +88,7 @@ class Buffer:
         self, tasks: Sequence[Task], send: Operation[T], placed: bool | JobrunnerError
     ) -> Operation[T | None]:
         """Returns the result of `send`, or None when the tasks were buffered. `placed` is what `placing` returned.
-        Raises BufferFull, and as `send`."""
+        Raises BufferFull, OutcomeUnknown for tasks in doubt that do not fit in, and as `send`."""
         if self._have_to_wait(tasks):
             # Raises what making their calls does, but for that of a payload store: nothing is written there before it
             # can be sent.
@@ -132,10 +132,11 @@ class Buffer:
             if self._closed or self._count + len(tasks) > limits.buffer_tasks or (
                 self._size + size > limits.buffer_bytes
             ):
-                raise BufferFull(
-                    f"no server, and {self._count} tasks ({self._size} bytes) wait for it already: "
-                    f"{len(tasks)} were not taken; try again later, or raise buffer_tasks and buffer_bytes"
-                ) from error
+                self._refuse(
+                    f"{self._count} tasks ({self._size} bytes) wait for it already: {len(tasks)} were not taken; try "
+                    "again later, or raise buffer_tasks and buffer_bytes",
+                    error,
+                )
             if not self._count:
                 _log.warning("the server is away; tasks wait in this process", error=str(error))
             if isinstance(error, OutcomeUnknown):
@@ -147,6 +148,11 @@ class Buffer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send_all, name="jobrunner-buffer", daemon=True)
                 self._thread.start()
+
+    def _refuse(self, why: str, error: JobrunnerError | None) -> NoReturn:
+        if isinstance(error, OutcomeUnknown):
+            raise OutcomeUnknown(f"{error}; and {why}") from error
+        raise BufferFull(f"no server, and {why}") from error
 
     def _send_all(self) -> None:
         pause, sent = _FIRST_PAUSE_S, 0

@@ -394,6 +394,23 @@ def test_what_a_buffer_sends_again_is_delivered_once(
         assert consumer.taken == ids
 
 
+def test_a_full_buffer_does_not_call_tasks_refused_that_may_have_arrived(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any
+) -> None:
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=1) as patient:
+        queue = patient.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        items = [Item("x", id="a"), Item("y", id="b")]
+        consumer.lose()
+        with pytest.raises(OutcomeUnknown, match=r"applied or it was not; and 0 tasks .* wait for it already: 2"):
+            queue.push_many(items)
+        queue.push_many(items)
+        consumer.take_all()
+        assert consumer.taken == ["a", "b"]
+
+
 def test_the_same_id_on_purpose_is_new_once_a_buffer_sent_the_first(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
 ) -> None:
