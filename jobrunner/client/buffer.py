@@ -137,6 +137,8 @@ class Buffer:
                     "again later, or raise buffer_tasks and buffer_bytes",
                     error,
                 )
+            if self._thread is None:
+                self._begin_to_send(error)
             if not self._count:
                 _log.warning("the server is away; tasks wait in this process", error=str(error))
             if isinstance(error, OutcomeUnknown):
@@ -145,9 +147,19 @@ class Buffer:
                 self._tasks.extend(tasks)
             self._count += len(tasks)
             self._size += size
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_all, name="jobrunner-buffer", daemon=True)
-                self._thread.start()
+
+    def _begin_to_send(self, error: JobrunnerError | None) -> None:
+        """Starts the thread that sends, before it has anything: it waits for the lock, which the caller has."""
+        thread = threading.Thread(target=self._send_all, name="jobrunner-buffer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as refused:
+            self._refuse(
+                f"no thread can be started that would send what waits for it ({refused}): nothing was taken; raise the "
+                "limit on threads (ulimit -u, the pids of a container)",
+                error,
+            )
+        self._thread = thread
 
     def _refuse(self, why: str, error: JobrunnerError | None) -> NoReturn:
         if isinstance(error, OutcomeUnknown):

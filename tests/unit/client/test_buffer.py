@@ -474,6 +474,29 @@ def test_a_forked_child_buffers_though_a_thread_of_its_parent_had_the_lock(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
+def test_without_a_thread_to_send_it_nothing_is_taken(
+    connect: Callable[..., Client], own: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task was kept although the enqueue raised, and neither it nor a later one was ever sent."""
+    own.kill()
+    queue = connect(buffer_flush=20).queue("mail")
+    start, can_start = threading.Thread.start, False
+
+    def start_if_allowed(self: threading.Thread) -> None:
+        if not can_start and self.name == "jobrunner-buffer":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_allowed)
+    with pytest.raises(BufferFull, match=r"no thread can be started that would send .* \(can't start new thread\)"):
+        queue.push(1)
+    can_start = True
+    queue.push(2)
+    own.start()
+    wait_for(lambda: not len(queue._buffer or ()), timeout_s=30)
+    assert [one.payload for one in queue.pop(9)] == [2]
+
+
 @pytest.mark.parametrize(
     "options",
     [{"buffer_tasks": -1}, {"buffer_tasks": 1.5}, {"buffer_bytes": 0}, {"buffer_tasks": 1, "durability": "fsync"}],
