@@ -70,6 +70,15 @@ def test_they_may_be_given_after_a_job_was_used_and_taken_back(plain: Any) -> No
     assert (plain.options.timeout, plain.template.max_attempts) == (20.0, None)
 
 
+def test_the_queue_of_the_job_decides_also_for_a_task_that_goes_to_another(plain: Any) -> None:
+    queue("slow", max_attempts=3)
+    queue("mail", expires_in=60)
+    job_defaults(max_attempts=9, expires_in=5)
+
+    task = build_task(plain, plain.parameters.struct(), EnqueueOptions(queue="slow"))
+    assert (task.queue, task.max_attempts, task.expires_in_ms) == ("slow", 9, None)
+
+
 def test_what_the_queue_of_a_job_declares_goes_before(plain: Any) -> None:
     job_defaults(max_attempts=9, keepalive=10, expires_in=60, backoff=SLOW, timeout=7)
     assert plain.options.max_attempts == 9
