@@ -7,7 +7,7 @@ applied before it.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -59,6 +59,8 @@ class CallStream:
             elif isinstance(error, Exception):
                 with suppress(JobrunnerError):  # the first error is told
                     self.drain()
+            else:
+                self._tell_lost(self._sent)
         finally:
             self._give_back()
 
@@ -115,11 +117,18 @@ class CallStream:
         try:
             values = self._broker.write(_in_time(one) if is_sent else one.calls)
         except (OutcomeUnknown, ServerUnavailable):
-            for lost in (one, *self._sent):
-                lost.lost()
+            self._tell_lost((one, *self._sent))
             self._sent.clear()
             raise
+        except BaseException as error:
+            if not isinstance(error, Exception):  # interrupted; the block tells of the others
+                one.lost()
+            raise
         one.done(values)
+
+    def _tell_lost(self, rounds: Iterable[Round]) -> None:
+        for one in rounds:
+            one.lost()
 
     def _give_back(self) -> None:
         connection, self._connection = self._connection, None

@@ -293,6 +293,28 @@ def test_of_thousands_whose_outcome_is_unknown_the_same_call_again_adds_none(
     assert consumer.taken == [f"{number}" for number in range(2000)]
 
 
+def test_the_slices_again_that_were_under_way_when_a_push_of_all_was_interrupted_add_none(
+    consumer: Consumer, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    """As by Ctrl-C in a notebook."""
+    queue = client.queue("line/q")
+    queue.push("warm")
+    consumer.take_all()
+    consumer.taken.clear()
+    items = [Item(number, id=f"{number}") for number in range(3000)]
+
+    def interrupt(pushed: int) -> None:
+        wait_until(lambda: queue.counts()["waiting"] == pushed + 1000)  # the next slice is in already
+        consumer.take_all()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.push_all(items, progress=interrupt)
+    queue.push_all(items[1000:])
+    consumer.take_all()
+    assert consumer.taken == [f"{number}" for number in range(3000)]
+
+
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
 def test_a_call_whose_outcome_is_unknown_is_still_that_call_after_another_failure(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any, on_loop: Any, kind: str
