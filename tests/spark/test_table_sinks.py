@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import sqlite3
+from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +16,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, StationError, TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.retry import Backoff
-from jobrunner.spark import micro_batch, write_batch, write_table
+from jobrunner.spark import micro_batch, write_batch, write_sql, write_table
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.lake.services import clean_up_table
@@ -193,6 +195,47 @@ def test_writes_in_a_function_of_ones_own_and_for_each_micro_batch(spark, table,
         query = stream.writeStream.foreachBatch(each).option("checkpointLocation", f"{tmp_path}/checkpoint")
         query.trigger(availableNow=True).start().awaitTermination()
     assert sorted(row["id"] for row in read(f"{table}_stream")) == list(range(100))
+
+
+def test_a_second_write_of_a_micro_batch_to_one_place_is_refused_before_its_rows_are_there(spark, table, tmp_path):
+    """Each `micro_batch(…)` was a batch of its own: the second write to the table passed for a repeated one, and that
+    to the folder replaced the first. Behind a write without rows, the second one's rows were committed, and refused."""
+    runs = []
+
+    def connect():
+        return sqlite3.connect(tmp_path / "sink.sqlite")
+
+    def into_sql(df, batch, name):
+        write_sql(df, batch, connect, name)
+
+    with closing(connect()) as made:
+        made.execute("create table late (id int, batch_id text)")
+    writes = [
+        (write_table, table), (write_table, f"{table}_empty"), (write_batch, f"{tmp_path}/folder"), (into_sql, "late"),
+    ]  # fmt: skip
+
+    def each(df, number):
+        runs.append(number)
+        for write, place in writes:
+            write(df.where("id < 0" if place == f"{table}_empty" else "id < 5"), micro_batch("stream", number), place)
+            with pytest.raises(StationError, match="one batch was written twice to "):
+                write(df.where("id >= 5"), micro_batch("stream", number), place)
+        write_table(df.where("id >= 5"), micro_batch("stream", number), table, name="second")
+        write_table(df.where("id >= 5"), micro_batch("other", number), table)
+
+    spark.range(10).write.parquet(f"{tmp_path}/in")
+    stream = spark.readStream.schema("id long").parquet(f"{tmp_path}/in").writeStream
+    for _ in range(2):
+        query = stream.foreachBatch(each).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        query.trigger(availableNow=True).start().awaitTermination()
+        for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):  # the next run repeats it
+            note.unlink()
+    assert runs == [0, 0]
+    assert sorted(row["id"] for row in read(table)) == [0, 1, 2, 3, 4, *sorted([*range(5, 10)] * 2)]
+    assert sorted(row["id"] for row in read(f"{table}_empty")) == []
+    assert sorted(row["id"] for row in spark.read.parquet(f"{tmp_path}/folder").collect()) == [*range(5)]
+    with closing(connect()) as there:
+        assert there.execute("select id from late order by id").fetchall() == [(one,) for one in range(5)]
 
 
 @pytest.mark.parametrize("place", ["table", "folder"])

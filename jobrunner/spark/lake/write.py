@@ -5,7 +5,6 @@ its row count and the bounds of its columns, the driver neither lists folders no
 form in any session, and it works under Spark Connect.
 """
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,7 +38,7 @@ from jobrunner.spark.lake.storage import local_path
 from jobrunner.spark.lake.tables import LakeTable, guarded
 from jobrunner.spark.running import names_told, same_names
 from jobrunner.spark.shipping import Shipped
-from jobrunner.spark.sink.micro_batch import query_of
+from jobrunner.spark.sink.micro_batch import places_of_this_run, query_of
 from jobrunner.spark.station.records import NOTES, SinkRecords
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders, as_name
@@ -47,17 +46,6 @@ from jobrunner.spark.station.sink_folders import LocalFolders, as_name
 _ID = "_id"
 _ORDER = ("_enqueue_time", _ID)
 """Of two rows with one key in one batch, the row of the item that was enqueued last counts."""
-
-
-class _LastCalls(threading.local):
-    """The batch of the last call in each thread, as batches of a station run beside each other: a second call for it
-    would pass for a repeated one, and lose rows."""
-
-    def __init__(self) -> None:
-        self.by_table_and_name: dict[tuple[str, str], tuple[BatchIdentity, int]] = {}
-
-
-_last = _LastCalls()
 
 
 def write_table(
@@ -76,7 +64,7 @@ def write_table(
     `table` is `delta:` and an absolute path or URL, or `iceberg:` and catalog.namespace.table; it is made when there is
     none. `partition_by` names columns; a commit has one file for each partition, of at most `rows_per_file` rows. With
     `merge_on` a row replaces the one with its key; `latest_by` names the column whose largest value wins among rows of
-    one key. Two writes to one table in one sink need a `name` each.
+    one key. A second write of a batch to one table needs a `name`.
 
     Rows with errors are not written, and their items are dead with the error. Call it last in a sink of your own, or in
     `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
@@ -100,14 +88,17 @@ def micro_batch(query: str, number: int) -> SinkBatch:
 
     `query` must be of one checkpoint: with a new checkpoint Spark counts from 0 again, and rows under numbers that are
     in the table would be taken for repeated ones. Within `foreachBatch`, except under Spark Connect, the writers raise
-    MicroBatchChanged then. Raises InvalidOption.
+    MicroBatchChanged then, and StationError for a second write to one place. Raises InvalidOption.
     """
     if not isinstance(query, str) or not query or type(number) is not int or number < 0:
         raise InvalidOption(
             f"micro_batch({describe(query)}, {describe(number)}): give a text that is of one checkpoint, and the "
             "number that foreachBatch passes"
         )
-    return SinkBatch(id=f"{query}-{number}", supersedes=(), epoch=1, size=0, may_repeat=True)
+    return SinkBatch(
+        id=f"{query}-{number}", supersedes=(), epoch=1, size=0, may_repeat=True,
+        places=places_of_this_run(query, number),
+    )  # fmt: skip
 
 
 def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> Steer | None:
@@ -151,23 +142,26 @@ def _write(
     for one in order:
         if one not in df.columns:
             raise TableError(f"latest_by={one!r} for table {address}: the rows have no such column")
+    place = f"{address} {name}"
+    _check_first(address, place, batch)
     is_micro_batch = isinstance(batch, SinkBatch) and batch.may_repeat
     attempt = attempt_of(batch, name, query_of(df) if is_micro_batch else "")
     ready = prepare(address, attempt, schema, partition_by=partition_by, merge_on=merge_on)
     if isinstance(ready, TableCommit):
         _compare_notes(address, batch, name)
-        _check_single_call(address, name, batch)
-        return ready
-    fenced = _against_failover(ready, batch, name)
-    if fenced is None:
-        return TableCommit(table=str(address), rows=0, files=0, version=None, repeated=True)
-    if merge_on:
-        done = commit_merge(fenced, df.toArrow(), order)
+        done = ready
     else:
-        done = commit(fenced, _files_of(shown, fenced, rows_per_file, gathers=gathers))
+        fenced = _against_failover(ready, batch, name)
+        if fenced is None:
+            return TableCommit(table=str(address), rows=0, files=0, version=None, repeated=True)
+        if merge_on:
+            done = commit_merge(fenced, df.toArrow(), order)
+        else:
+            done = commit(fenced, _files_of(shown, fenced, rows_per_file, gathers=gathers))
+        if isinstance(batch, SinkBatch):
+            batch.written.append(done.rows)
     if isinstance(batch, SinkBatch):
-        batch.written.append(done.rows)
-    _check_single_call(address, name, batch)
+        batch.note_written(place)
     return done
 
 
@@ -260,15 +254,14 @@ def _check_visible(ready: Prepared, files: Sequence[DataFile]) -> None:
         )
 
 
-def _check_single_call(address: TableAddress, name: str, batch: BatchIdentity) -> None:
-    run = batch, hash(batch.left_out.members) if isinstance(batch, SinkBatch) else 0
-    before = _last.by_table_and_name.get((str(address), name))
-    if before is not None and before[0] is batch and before[1] == run[1]:
+def _check_first(address: TableAddress, place: str, batch: BatchIdentity) -> None:
+    """Raises StationError for a second write of one attempt. It does not advise to unite the DataFrames, or to name
+    both: with rows of the first in the table, those of the second would be lost, or those of the first doubled."""
+    if isinstance(batch, SinkBatch) and batch.has_written(place):
         raise StationError(
             f"one batch was written twice to table {address} in one attempt, and the second write would pass for a "
-            "repeated one: unite the DataFrames, or give each write a name=…"
+            "repeated one: give it a name=…, and the first none, whose rows may be in the table"
         )
-    _last.by_table_and_name[str(address), name] = run
 
 
 def _check_distinct(address: TableAddress, df: DataFrame) -> None:

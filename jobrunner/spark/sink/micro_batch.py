@@ -8,20 +8,22 @@ inside `foreachBatch` see them; the driver's functions see them too, except unde
 
 import hashlib
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from jobrunner.errors import InvalidOption, SparkMissing
 from jobrunner.formatting import describe
 from jobrunner.logs import SafeLogger
+from jobrunner.spark.running import is_classic, running_session
 
 _QUERY, _MICRO_BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 _RUNS_KEPT = 1_000
-_written: OrderedDict[tuple[str, ...], int] = OrderedDict()
+_written: OrderedDict[tuple[str, str], tuple[int, set[tuple[object, ...]]]] = OrderedDict()
+"""The last micro-batch of each run of a query, under each of its names, and where it was written."""
 _warned_of: set[str] = set()
 _log = SafeLogger("jobrunner.spark")
 
@@ -71,32 +73,56 @@ def as_options(df: DataFrame, given: int | tuple[str, int] | None) -> dict[str, 
     return {"queryId": query, "microBatch": str(number)}
 
 
+def places_of_run(query: str, number: int, spark: SparkSession | None) -> set[tuple[object, ...]]:
+    """Where this run of a query wrote its micro-batch: a second write to one place passes for the first, repeated, and
+    its rows, or those of the first, are lost. Writers note their places in the set, which all of one micro-batch share.
+
+    A new set where the run is not known: outside of `foreachBatch`, under Spark Connect, in a thread that the function
+    itself started, and behind `setJobGroup`. A query that is restarted has another run, so it may repeat its writes.
+    """
+    run = _of_driver(spark, _RUN)  # Spark names the job group after the run
+    if run is None or not _is_uuid(run):
+        return set()
+    last, places = _written.pop((run, query), (number, set()))
+    if last != number:
+        places = set()
+    _written[run, query] = number, places
+    while len(_written) > _RUNS_KEPT:
+        _written.popitem(last=False)
+    return places
+
+
+def places_of_this_run(query: str, number: int) -> set[tuple[object, ...]]:
+    """The same for the thread that calls."""
+    with suppress(Exception):  # the engine is gone, and no query runs
+        return places_of_run(query, number, running_session())
+    return set()
+
+
 class OncePerRun:
-    """Refuses a second write of one micro-batch into the same target by the same run of its query: the server would
-    take it for the first one, repeated, and its rows would be lost."""
+    """Refuses a second write of one micro-batch into the same queue for the same job by the same run of its query."""
 
     def __init__(self, df: DataFrame, options: dict[str, str], *target: str) -> None:
-        run = _of_driver(df, _RUN) if options else None  # Spark names the job group after the run
-        self._key = (run, options["queryId"], *target) if run is not None and _is_uuid(run) else None
-        self._number = int(options.get("microBatch", -1))
-        if self._key is not None and _written.get(self._key) == self._number:
+        self._target = target
+        self._places: set[tuple[object, ...]] = set()
+        if not options:
+            return
+        number = options["microBatch"]
+        self._places = places_of_run(options["queryId"], int(number), df.sparkSession)
+        if target in self._places:
             raise InvalidOption(
-                f"micro_batch={self._number} was written to {' as '.join(one for one in target if one)} before in this "
-                "run of the query; a second write would be taken for a repetition: union the frames"
+                f"micro_batch={number} was written to {' as '.join(one for one in target if one)} before in this run "
+                "of the query; a second write would be taken for a repetition: union the frames"
             )
 
     def note(self) -> None:
         """The write succeeded."""
-        if self._key is not None:
-            _written[self._key] = self._number
-            _written.move_to_end(self._key)
-            while len(_written) > _RUNS_KEPT:
-                _written.popitem(last=False)
+        self._places.add(self._target)
 
 
 def query_of(df: DataFrame) -> str:
     """The id of the streaming query in whose `foreachBatch` this is called; empty where it is not known."""
-    return _of_driver(df, _QUERY) or ""
+    return _of_driver(df.sparkSession, _QUERY) or ""
 
 
 def warn_of_plain_append(df: DataFrame) -> None:
@@ -110,12 +136,10 @@ def warn_of_plain_append(df: DataFrame) -> None:
         )  # fmt: skip
 
 
-def _of_driver(df: DataFrame, name: str) -> str | None:
-    session: Any = df.sparkSession
-    if not hasattr(session, "_jsparkSession"):  # Spark Connect
+def _of_driver(spark: SparkSession | None, name: str) -> str | None:
+    if spark is None or not is_classic(spark):
         return None
-    found: str | None = session.sparkContext.getLocalProperty(name)
-    return found
+    return spark.sparkContext.getLocalProperty(name)
 
 
 def _of_this_task(name: str) -> str | None:

@@ -88,7 +88,7 @@ class SinkBatch:
     """For writers of this package that do not let Spark write: how many rows each of their writes of this attempt
     added."""
     places: set[tuple[object, ...]] = field(default_factory=set, repr=False, compare=False)
-    """For writers of this package: where this attempt wrote, see `has_written`."""
+    """For writers of this package: where this attempt, or this run of a streaming query, wrote, see `has_written`."""
     is_kept: bool = field(default=False, repr=False, compare=False)
     """Whether the rows were computed and kept, so that a shuffle in front of the write would share no work."""
 
@@ -113,7 +113,8 @@ class SinkBatch:
         self.places.add(self._run_at(place))
 
     def has_written(self, place: str) -> bool:
-        """Whether this run wrote to `place` before: a second write would replace the rows of the first."""
+        """Whether this run wrote to `place` before: a second write would replace the rows of the first, or pass for it
+        and write nothing."""
         return self._run_at(place) in self.places
 
     def _run_at(self, place: str) -> tuple[object, ...]:

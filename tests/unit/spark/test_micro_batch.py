@@ -194,9 +194,11 @@ def test_a_second_write_into_the_same_queue_by_the_same_run_is_refused_as_it_wou
     OncePerRun(inside, options, "orders", "Bill")  # failed: not noted
     OncePerRun(inside, options, "orders", "Bill").note()
     OncePerRun(inside, options, "orders", "Mail").note()
-    OncePerRun(inside, options | {"microBatch": "4"}, "orders", "Mail").note()
     with pytest.raises(InvalidOption, match=r"micro_batch=3 was written to orders as Bill before .* union the frames"):
         OncePerRun(inside, options, "orders", "Bill")
+    OncePerRun(inside, options | {"microBatch": "4"}, "orders", "Bill").note()
+    with pytest.raises(InvalidOption, match=r"micro_batch=4 was written to orders as Bill before"):
+        OncePerRun(inside, options | {"microBatch": "4"}, "orders", "Bill")
     restarted = frame(**{"spark.jobGroup.id": RUN.replace("5", "6")})
     OncePerRun(restarted, options, "orders", "Bill").note()
     for own in (frame(), frame(**{"spark.jobGroup.id": "my group"})):
