@@ -103,6 +103,25 @@ def test_a_sink_writes_no_row_that_failed(flights, drive, spark, client, raw, ke
     assert audit("flights/clean")["pending"] == 0
 
 
+def test_an_item_that_is_dead_by_the_first_write_is_not_in_the_second(flights, drive, spark, raw, keys, tmp_path):
+    """Its row came through the second write, whose frame has no errors, and was there twice once it was requeued."""
+
+    @flights.spark_sink("clean", schema=SCHEMA, max_wait=0)
+    def store(df, spark, batch):
+        write_batch(df.withColumn("text", as_int("text")), batch, f"{tmp_path}/one")
+        write_batch(df, batch, f"{tmp_path}/two")
+        write_batch(df.select(F.col("n").alias("_id")), batch, f"{tmp_path}/own")
+
+    ids = push(flights)
+
+    assert drive("clean") == 1
+
+    read = [spark.read.parquet(f"{tmp_path}/{name}") for name in ("one", "two")]
+    assert [sorted(row["n"] for row in rows.collect()) for rows in read] == [[0, 2, 4, 5, 6, 7]] * 2
+    assert spark.read.parquet(f"{tmp_path}/own").count() == 8, "its _id is no id of an item"
+    assert dead_of(raw, keys, "clean") == {ids[1], ids[3]}
+
+
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_sink_into_a_sql_table_inserts_no_row_that_failed(flights, drive, raw, keys, audit, tmp_path, drops):
     def connect():

@@ -245,10 +245,11 @@ class SetAside:
                 kept.unpersist()
 
     def quarantine(self, df: DataFrame) -> DataFrame:
-        """The rows of `df` without errors, after those with errors were staged. Raises StationError without an _id."""
+        """The rows of `df` without errors, after those with errors were staged, and without other rows of their items.
+        Raises StationError for errors without an _id."""
         rows = fold_errors(df)
         if ERROR not in rows.columns:
-            return rows
+            return self._without_dead(rows)
         if ID not in rows.columns:
             raise StationError(
                 f"sink {self._rules.station!r} has errors of rows without _id: keep the column _id, or drop it behind "
@@ -263,11 +264,16 @@ class SetAside:
                 self._told.add(one)
                 new.append(place)
         self._staged += stage_batches(self._access, self._rules, failed.take(pa.array(new, pa.int64())).to_batches(), 0)
-        if self._told:
-            ids = df.sparkSession.createDataFrame(pa.table({ID: sorted(self._told)}))
-            rows = rows.join(F.broadcast(ids), rows[ID] == ids[ID], "left_anti")
+        rows = self._without_dead(rows)
         changed = F.raise_error(F.concat(F.lit("this row had no error before: "), F.col(ERROR)))
         return rows.where(F.when(F.col(ERROR).isNull(), True).otherwise(changed.cast("boolean"))).drop(ERROR)
+
+    def _without_dead(self, rows: DataFrame) -> DataFrame:
+        """The rows of the items whose errors are not staged, as far as rows name their items."""
+        if not self._told or dict(rows.dtypes).get(ID) != "string":
+            return rows
+        ids = rows.sparkSession.createDataFrame(pa.table({ID: sorted(self._told)}))
+        return rows.join(F.broadcast(ids), rows[ID] == ids[ID], "left_anti")
 
 
 def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
