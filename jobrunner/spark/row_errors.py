@@ -32,9 +32,9 @@ def guarded(
     batch.
 
     `returns`: the type of its value, as DDL or a DataType; a value of another type, or one that the type cannot
-    hold, is an error of its row, too. With `pandas` the function takes and returns Series; where it raises for a whole
-    one, it is called row by row. ImportError and NameError fail the batch all the same. Needs no session where it is
-    declared.
+    hold, is an error of its row, too. With `pandas` the function takes and returns Series, and DataFrames of structs;
+    where it raises for a whole one, it is called row by row. ImportError and NameError fail the batch all the same.
+    Needs no session where it is declared.
     """
     if not isinstance(returns, (str, spark_types.DataType)):
         raise InvalidOption(f"guarded({returns!r}): name the type that the function returns, as in @guarded('int')")
@@ -144,11 +144,11 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone
     import pandas as pd
 
     check = exact(returns, zone)
-    each, by_row = _on_values(lambda value: value, check), _on_values(partial(_first_of, function, pd.Series), check)
+    each, by_row = _on_values(lambda value: value, check), _on_values(partial(_first_of, function, returns), check)
 
     def run(*columns: Any) -> Any:
         try:
-            found = function(*columns)
+            found = _values_of(function(*columns), returns)
             is_series = isinstance(found, pd.Series)
             series = found.reset_index(drop=True) if is_series else pd.Series(list(found), dtype=object)
         except CAUSED_BY_CODE:
@@ -156,7 +156,7 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone
         except Exception:  # of which row, only a call for each can show
             series = None
         if series is None or len(series) != len(columns[0]):
-            rows = [by_row(*row) for row in zip(*columns, strict=True)]
+            rows = [by_row(*[_single(column, number) for column in columns]) for number in range(len(columns[0]))]
         elif (whole := exact_series(series, returns, zone)) is not None:
             return pd.DataFrame({_VALUE: whole, ERROR: None})
         else:
@@ -168,8 +168,25 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone
     return run
 
 
-def _first_of(function: Callable[..., Any], series: Callable[[list[Any]], Any], *values: Any) -> Any:
-    found = list(function(*[series([value]) for value in values]))
+def _single(column: Any, number: int) -> Any:
+    """One row of a Series or DataFrame, as one that the function may change: Arrow's may be read-only."""
+    row = column.iloc[number : number + 1].copy()
+    row.index = range(1)  # `reset_index` takes twice the time
+    return row
+
+
+def _values_of(found: Any, returns: spark_types.DataType) -> Any:
+    """The values that a function returned: a DataFrame has those of a struct."""
+    import pandas as pd
+
+    if not isinstance(found, pd.DataFrame):
+        return found
+    named = found[returns.fieldNames()] if isinstance(returns, spark_types.StructType) else found
+    return named.to_dict("records")
+
+
+def _first_of(function: Callable[..., Any], returns: spark_types.DataType, *columns: Any) -> Any:
+    found = list(_values_of(function(*columns), returns))
     if len(found) != 1:
         raise ValueError(f"the function returned {len(found)} values for one row")
     return found[0]

@@ -298,6 +298,36 @@ def test_a_series_has_an_error_for_each_value_that_does_not_fit(spark, returns, 
     assert [bool(row["_error"]) for row in rows] == [False, True, False]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_structs_are_frames_of_pandas_and_a_bad_one_is_the_error_of_its_row(spark, size):
+    """Row by row, a frame was taken for the names of its columns: with as many rows as fields all rows had an error,
+    else the batch failed. A frame that a function returned was an error of all its rows."""
+
+    @guarded("bigint", pandas=True)
+    def total(pair):
+        if (pair["a"] < 0).any():
+            raise ValueError("negative a")
+        return pair["a"] + pair["b"]
+
+    @guarded("struct<half:double,text:string>", pandas=True)
+    def parts(a):
+        if (a < 0).any():
+            raise ValueError("negative")
+        return pd.DataFrame({"text": a.astype(str), "other": 1, "half": a / 2})
+
+    @guarded("struct<half:double,text:string>", pandas=True)
+    def misnamed(a):
+        return pd.DataFrame({"text": a.astype(str)})
+
+    frame = spark.createDataFrame([(1, 1), (-2, 1), (3, 1)][:size], "a int, b int").coalesce(1)
+    rows = fold_errors(frame.withColumn("sum", total(F.struct("a", "b"))).withColumn("parts", parts("a"))).collect()
+    assert [row["sum"] for row in rows] == [2, None, 4][:size]
+    assert [row["parts"] for row in rows] == [(0.5, "1"), None, (1.5, "3")][:size]
+    assert [row["_error"] for row in rows] == [None, "ValueError: negative a", None][:size]
+    errors = [row["_error"] for row in fold_errors(frame.withColumn("parts", misnamed("a"))).collect()]
+    assert all("half" in error for error in errors)
+
+
 def test_a_series_of_points_in_time_is_in_the_zone_of_the_session(spark):
     @guarded("timestamp", pandas=True)
     def same(at):
