@@ -7,6 +7,8 @@ docs/queues.md says what shards are for, decisions 51 and 54 why.
 """
 
 import re
+from collections.abc import Sequence
+from zlib import crc32
 
 MOST_SHARDS = 1000
 SHARD_SUFFIX = "(?:@[1-9][0-9]{0,2})"
@@ -35,6 +37,11 @@ def is_shard(name: str) -> bool:
 def shard_names(queue: str, count: int) -> list[str]:
     """The names of the first shards of a queue."""
     return [shard_name(queue, number) for number in range(count)]
+
+
+def shard_of_key(key: str, names: Sequence[str]) -> str:
+    """The shard, of those over which keys are spread, that has all tasks with this key."""
+    return names[crc32(key.encode()) % len(names)]
 
 
 def tag_of(name: str) -> str:

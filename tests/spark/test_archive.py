@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner import Client
 from jobrunner.broker.calls import archives
+from jobrunner.broker.keys import tag_of_id
+from jobrunner.broker.shards import shard_name
 from jobrunner.client.client import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.clock import utc_now
@@ -392,6 +395,39 @@ def test_the_shards_of_a_queue_are_archived_trimmed_and_read_with_it(
     assert [row["queue"] for row in there.select("queue").distinct().collect()] == ["mail"]
     (queues,) = build_report(there, source=path).table("queues").records()
     assert (queues["queue"], queues["tasks"]) == ("mail", 51)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_tasks_go_back_into_a_queue_that_has_fewer_partitions_elsewhere(
+    spark: Any, client: Any, partitions: int
+) -> None:
+    """They were added to shards that the server does not know: no worker took them, and they were in no count."""
+    mail = client.queue("mail")
+    mail.configure(partitions=4)
+    mail.push_many([Item({"n": at}, partition=f"k{at}" if at % 2 else None) for at in range(40)])
+    left = 40
+    while left:
+        for lease in mail.reserve(left):
+            lease.commit()
+            left -= 1
+    some = select(read_history(spark, client, "mail"), "true")
+    assert count(some) == {"mail": 40}
+
+    with Client(client.settings.url, f"{client.settings.prefix}-second") as second:
+        queue = second.queue("mail")
+        queue.configure(partitions=partitions)
+        run = Replay(name="r1", url=endpoint_of(second).shared_url(), prefix=second.settings.prefix)
+        assert replay(some, run) == {"mail": Replayed(40, 0)}
+        assert replay(some, run) == {"mail": Replayed(0, 40)}
+        assert queue.counts()["waiting"] == 40
+        found: list[Any] = []
+        while len(found) < 40:
+            found += queue.reserve(40)
+        assert sorted(lease.payload["n"] for lease in found) == [*range(40)]
+        for lease in found:
+            if lease.payload["n"] % 2:
+                number = crc32(f"k{lease.payload['n']}".encode()) % partitions
+                assert tag_of_id(lease.id) == shard_name("mail", number)
 
 
 def test_an_archive_and_its_report_are_the_same_in_every_time_zone(

@@ -13,7 +13,6 @@ from heapq import heapify, heapreplace
 from itertools import chain, islice
 from types import TracebackType
 from typing import Any
-from zlib import crc32
 
 from msgspec.structs import force_setattr
 
@@ -22,7 +21,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import UNKNOWN, WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, tag_of_id
-from jobrunner.broker.shards import in_partition_of, shard_names, tag_of, whole_queue
+from jobrunner.broker.shards import in_partition_of, shard_names, shard_of_key, tag_of, whole_queue
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.client.outgoing import forget_unknown, remember_unknown
 from jobrunner.clock import monotonic
@@ -165,13 +164,13 @@ class Router:
                     "different slots, where no lock is shared; add the key to Unique(by=…), or use a queue without "
                     "partitions"
                 )
-            self._put(task, _shard_of(task.key, self._keyed))
+            self._put(task, shard_of_key(task.key, self._keyed))
         elif task.lock is not None:
-            self._put(task, _shard_of(task.lock.digest, self._keyed))
+            self._put(task, shard_of_key(task.lock.digest, self._keyed))
         elif task.sending:
             own = tag_of_id(task.id)
             is_own = own is not None and whole_queue(own) == self._keys[0].tag
-            self._put(task, in_partition_of(own or "", self._queue) if is_own else _shard_of(task.id, self._keyed))
+            self._put(task, in_partition_of(own or "", self._queue) if is_own else shard_of_key(task.id, self._keyed))
 
     def _put(self, task: Task, name: str) -> None:
         _put(task, name)
@@ -358,10 +357,6 @@ def _raise_first(replies: Iterable[object]) -> None:
     for reply in replies:
         if isinstance(reply, JobrunnerError):
             raise reply
-
-
-def _shard_of(word: str, names: Sequence[str]) -> str:
-    return names[crc32(word.encode()) % len(names)]
 
 
 def _put(task: Task, name: str) -> None:

@@ -1,7 +1,7 @@
 """Runs finished tasks again: a part of the history, selected by a SQL expression, goes back into its queues.
 
-Invariant: the id of a new task is derived from that of the old one and the name of the replay, so a replay that is
-run again after a crash, under the same name, adds only what is missing.
+Invariant: the id of a new task is derived from that of the old one, the name of the replay and the shard it enters, so
+a replay that is run again after a crash, under the same name and with as many partitions, adds only what is missing.
 """
 
 import os
@@ -19,11 +19,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls.shards import UNKNOWN, ShardCounts, shard_counts
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.shards import shard_names, shard_of_key, whole_queue
 from jobrunner.client.item import read_headers, write_headers
 from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.operations.enqueue import batches
 from jobrunner.errors import InvalidOption
+from jobrunner.spark.history.common_columns import whole_queue_of
 from jobrunner.spark.payloads import check_stored
 from jobrunner.spark.running import first_line
 from jobrunner.spark.shipping import Shipped
@@ -74,7 +77,8 @@ def select(history: DataFrame, where: str) -> DataFrame:
 
 def count(selected: DataFrame) -> dict[str, int]:
     """How many tasks are selected, by queue."""
-    return {row["_queue"]: row["count"] for row in selected.groupBy("_queue").count().orderBy("_queue").collect()}
+    found = selected.groupBy(whole_queue_of("_queue").alias("queue")).count().orderBy("queue")
+    return {row["queue"]: row["count"] for row in found.collect()}
 
 
 def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
@@ -91,12 +95,29 @@ def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     keys, sending = Keys(run.prefix), os.urandom(8).hex()
     with broker_at(run.url, run.prefix) as broker:
         for batch in batches:
-            by_queue: dict[str, list[Task]] = {}
-            for row in batch.to_pylist():
-                by_queue.setdefault(row["_queue"], []).append(_again(row, run, keys, sending))
-            for queue, again in by_queue.items():
-                new = sum(_enqueue(broker, keys, queue, again))
-                yield pa.record_batch({"queue": [queue], "added": [new], "there": [len(again) - new]})
+            rows = batch.to_pylist()
+            whole = sorted({whole_queue(row["_queue"]) for row in rows})
+            counts = dict(zip(whole, broker.run_many([shard_counts(keys.queue(one)) for one in whole]), strict=True))
+            by_target: dict[str, list[Task]] = {}
+            for row in rows:
+                target = _target_of(row, counts)
+                by_target.setdefault(target, []).append(_again(row, target, run, keys, sending))
+            for target, again in by_target.items():
+                new = sum(_enqueue(broker, keys, target, again))
+                yield pa.record_batch({"queue": [whole_queue(target)], "added": [new], "there": [len(again) - new]})
+
+
+def _target_of(row: dict[str, Any], counts: dict[str, ShardCounts]) -> str:
+    """The shard that a task was in, and with a key that of the key. A server on which the queue has fewer shards, as a
+    restored or a second one, would show a task in another shard to no worker."""
+    shard = str(row["_queue"])
+    queue = whole_queue(shard)
+    if (known := counts[queue]) is UNKNOWN:
+        return shard
+    if row["_partition"] is not None:
+        return shard_of_key(row["_partition"], shard_names(queue, known.keyed))
+    is_there = shard in known.names(queue)
+    return shard if is_there else shard_of_key(row["_id"], shard_names(queue, known.partitions))
 
 
 def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Iterator[int]:
@@ -105,12 +126,12 @@ def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Itera
         yield sum(broker.run(tasks.enqueue(keys.queue(queue), some)))
 
 
-def _again(row: dict[str, Any], run: Replay, keys: Keys, sending: str) -> Task:
+def _again(row: dict[str, Any], target: str, run: Replay, keys: Keys, sending: str) -> Task:
     check_stored(row["_encoding"], row["_id"])
     headers = {REPLAYED_FROM: row["_id"]} | read_headers((row["_headers"] or "").encode())
     return Task(
-        id=derived_id(row["_id"], run.name, keys.queue(row["_queue"]).tag),
-        queue=row["_queue"],
+        id=derived_id(row["_id"], run.name, keys.queue(target).tag),
+        queue=target,
         type=row["_type"] or "",
         payload=row["payload"] or b"",
         encoding=row["_encoding"] or "",
