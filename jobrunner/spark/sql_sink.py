@@ -62,17 +62,16 @@ def write_sql(
 
     Rows of a DataFrame with errors are left out, and their items are dead with the error, see `SinkBatch.quarantine`.
     `connect` returns a new connection of a DB-API driver. The columns of the rows are columns of `table`, which has
-    one more for the id of the batch, a text: `batch_column`. The driver collects the rows and inserts them in one
-    transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in its memory, let Spark write
-    them into a staging table, and insert from that.
+    one more for the id of the batch, a text: `batch_column`, with quotes where SQL needs some. The driver collects the
+    rows and inserts them in one transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in
+    its memory, let Spark write them into a staging table, and insert from that.
     """
     if not _has_all_rows(batch, (table,)):
         return
     found = rows if isinstance(rows, pa.Table) else batch.quarantine(rows).toArrow()
     _check_names(found.column_names, batch_column)
-    names = [*found.column_names, batch_column]
     with _transaction(connect, batch, (table,), batch_column) as (cursor, statements):
-        statement = statements.insert(table, names)
+        statement = statements.insert(table, found.column_names, batch_column)
         for piece in found.to_batches(max_chunksize=_AT_ONCE):
             columns = [column.to_pylist(maps_as_pydicts="strict") for column in piece.columns]
             cursor.executemany(statement, list(zip(*columns, [batch.id] * piece.num_rows, strict=True)))
@@ -181,9 +180,11 @@ class _Statements:
         self.is_mysql = module.__name__.partition(".")[0] in MYSQL_DRIVERS
         self._quote = "`" if self.is_mysql else '"'
 
-    def insert(self, table: str, names: list[str]) -> str:
-        columns = ", ".join(self._quoted(name) for name in names)
-        return self.of(f"insert into {table} ({columns}) values ({', '.join('?' * len(names))})")  # noqa: S608  checked
+    def insert(self, table: str, names: list[str], batch_column: str) -> str:
+        """Quotes the columns of the rows, and has that of the batch as the user wrote it, as the delete has it."""
+        columns = ", ".join([*map(self._quoted, names), batch_column])
+        values = ", ".join("?" * (len(names) + 1))
+        return self.of(f"insert into {table} ({columns}) values ({values})")  # noqa: S608  checked
 
     def of(self, statement: str) -> str:
         """The statement, written with `?` for parameters."""

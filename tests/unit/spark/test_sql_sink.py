@@ -280,6 +280,16 @@ def test_values_and_names_that_need_care(database):
     assert database.rows("select * from late") == []
 
 
+@pytest.mark.parametrize("column", ['"order"', '"batchId"', "Batch_Id"])
+def test_the_column_of_the_batch_is_named_as_the_user_writes_it(database, column):
+    """The insert put it in quotes, with the quotes that it had, and the delete did not."""
+    database.run("drop table late")
+    database.run(f"create table late (n bigint, {column} text)")
+    for epoch, rows in ((1, numbers(1, 2)), (2, numbers(3))):
+        write_sql(rows, batch("a", epoch), database.connect, "late", batch_column=column)
+    assert database.rows(f"select n, {column} from late") == [(3, "a")]
+
+
 def test_errors_name_what_to_do_and_change_nothing(database):
     database.run("create table bare (n bigint)")
     for epoch in (1, 2):
@@ -413,7 +423,7 @@ def test_mysql_gets_names_in_its_quotes_and_reads_what_others_committed(mysql):
     write_sql(pa.table({"order": [1], "50%": [0.5]}), batch("a"), mysql.connect, "`late`")
     assert mysql.rows() == [(1, "a")]
     said = mysql.made[0].said
-    assert "insert into `late` (`order`, `50%%`, `batch_id`) values (%s, %s, %s)" in said
+    assert "insert into `late` (`order`, `50%%`, batch_id) values (%s, %s, %s)" in said
     begun = said.index("set transaction isolation level read committed")
     assert said[begun + 1].startswith("update jobrunner_batches"), "the first statement of the transaction"
     with pytest.raises(InvalidOption, match="has a quote"):
