@@ -8,6 +8,7 @@ import os
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -47,6 +48,9 @@ _PYTHON, _INTERPRETER = "spark.pyspark.python", "PYSPARK_PYTHON"
 _JAVA_ENDED = "[JAVA_GATEWAY_EXITED]"
 _CAUSE = "Caused by: "
 _JAVA_ENDS_WITHIN_S = 10
+_STARTING = threading.Lock()
+"""Else of two threads that start a session at once the second took the environment of the first one's Java for that of
+the process, and left it behind: a JAVA_HOME that is removed at the end, and a PYTHONPATH for every later process."""
 
 
 def spark_session(
@@ -63,20 +67,21 @@ def spark_session(
     asked = remote
     master, remote = _where(master, remote)
     settings = dict(check_setting(name, value, "given to spark_session") for name, value in conf.items())
-    try:
-        running = _running(master, asked)
-        # In Connect mode PySpark parses no schema for a classic session, such as one that was registered.
-        prepare_for(None if running is not None and is_classic(running) else remote)
-        from jobrunner.spark.data_source import register  # needs Spark
-    except ImportError as error:
-        raise (spark_missing(error) or error) from error
-    if running is None:
-        settings = conf_of_file() | conf_of_environment() | settings
-        running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
-        silence_query_contexts()
-    else:
-        set_all(running, settings)
-    register(running)
+    with _STARTING:
+        try:
+            running = _running(master, asked)
+            # In Connect mode PySpark parses no schema for a classic session, such as one that was registered.
+            prepare_for(None if running is not None and is_classic(running) else remote)
+            from jobrunner.spark.data_source import register  # needs Spark
+        except ImportError as error:
+            raise (spark_missing(error) or error) from error
+        if running is None:
+            settings = conf_of_file() | conf_of_environment() | settings
+            running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
+            silence_query_contexts()
+        else:
+            set_all(running, settings)
+        register(running)
     return running
 
 

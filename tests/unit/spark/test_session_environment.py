@@ -2,12 +2,15 @@
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.spark import session
+from jobrunner.spark import data_source, session
 from jobrunner.spark.session import _daemon, _environment
 
 
@@ -27,6 +30,27 @@ def test_the_interpreter_that_a_setting_names_is_that_of_spark_s_workers(tmp_pat
     assert _daemon({"spark.pyspark.python": sys.executable})
     with _environment(tmp_path, local=True):
         assert os.environ["PYSPARK_PYTHON"] == (before or sys.executable)
+
+
+def test_threads_that_need_a_session_at_once_start_one(monkeypatch):
+    """Each remembered what stood in the environment, and the second remembered that of the first one's Java."""
+    made, both = [], threading.Barrier(2)
+
+    def start(*_):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # for the other thread, should it come here, too
+        made.append(SimpleNamespace(_jsparkSession=None))
+        return made[-1]
+
+    monkeypatch.setattr(session, "running_session", lambda: made[0] if made else None)
+    monkeypatch.setattr(session, "_start", start)
+    monkeypatch.setattr(data_source, "register", lambda _: None)
+    for name in ("JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadPoolExecutor(2) as threads:
+        found = [one.result() for one in [threads.submit(session.spark_session) for _ in range(2)]]
+    assert len(made) == 1
+    assert found == made * 2
 
 
 def test_a_connect_session_at_another_server_is_refused(monkeypatch):
