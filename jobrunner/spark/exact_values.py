@@ -4,7 +4,7 @@ dict made text), or on which it would fail the whole batch, are refused one by o
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -45,9 +45,14 @@ def exact_series(series: Any, returns: spark.DataType, zone: str) -> Any | None:
 
     kind = series.dtype.kind
     if isinstance(returns, spark.TimestampType) and kind == "M":
-        if not isinstance(series.dtype, pd.DatetimeTZDtype):
-            series = series.dt.tz_localize(zone, **_CHANGES)
-        return series.dt.as_unit("us")
+        try:
+            if not isinstance(series.dtype, pd.DatetimeTZDtype):
+                series = series.dt.tz_localize(zone, **_CHANGES)
+            series = series.dt.as_unit("us")
+        except Exception:  # beyond what microseconds can hold, or of a type of Arrow's, which cannot do all of this
+            return None
+        years = series.dt.tz_convert("UTC").dt.year
+        return None if ((years < MINYEAR) | (years > MAXYEAR)).any() else series
     fitting = _WHOLE.get(type(returns))
     if fitting is None or kind not in fitting[0]:
         return None

@@ -113,6 +113,29 @@ def test_a_point_in_time_without_a_zone_is_one_of_the_sessions(local, utc):
     assert check(utc.replace(tzinfo=UTC)) == utc.replace(tzinfo=UTC)
 
 
+@pytest.mark.parametrize("kind", ["timestamp[us][pyarrow]", "timestamp[ms, tz=UTC][pyarrow]"])
+def test_points_in_time_of_arrow_in_a_series_are_looked_at_one_by_one(kind):
+    series = pd.Series(pd.array([NOON, None], dtype=kind))
+    assert exact_series(series, KINDS["timestamp"], "UTC") is None
+    assert [exact(KINDS["timestamp"], "UTC")(one) for one in series] == [NOON.replace(tzinfo=UTC), None]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("far", ["10000-01-01", "0000-12-31", "300000-01-01", "-300000-01-01"])
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_a_point_in_time_beyond_the_years_of_python_is_looked_at_by_itself(far, unit, zone):
+    """One that microseconds cannot hold failed the batch; one of the year 10 000 failed a later write of it."""
+    series = pd.Series(np.array(["2026-11-28", "NaT", far], f"datetime64[{unit}]"))
+    is_whole = exact_series(series, KINDS["timestamp"], zone) is not None
+    assert not is_whole  # pandas crashes where it shows such a Series
+    assert exact_series(series[:2], KINDS["timestamp"], zone)[0].year == 2026
+    check = exact(KINDS["timestamp"], zone)
+    good, nothing, bad = series
+    assert (check(good).year, check(nothing)) == (2026, None)
+    with pytest.raises((ValueError, OverflowError)):
+        check(bad)
+
+
 @pytest.mark.parametrize(
     ("ddl", "series", "fits"),
     [
