@@ -84,12 +84,16 @@ def write_files(target: FileTarget, batches: Iterable[pa.RecordBatch]) -> Iterat
     current: _OpenFile | None = None
     try:
         for rows, partition in _runs(target, batches):
-            if current is not None and (current.partition != partition or current.rows >= target.rows_per_file):
-                yield current.close()
-                current = None
-            if current is None:
-                current = _OpenFile(target, partition)
-            current.write(rows)
+            first = 0
+            while first < rows.num_rows:
+                if current is not None and (current.partition != partition or current.rows >= target.rows_per_file):
+                    yield current.close()
+                    current = None
+                if current is None:
+                    current = _OpenFile(target, partition)
+                fitting = rows.slice(first, target.rows_per_file - current.rows)
+                current.write(fitting)
+                first += fitting.num_rows
         if current is not None:
             yield current.close()
             current = None
@@ -183,7 +187,7 @@ def _without_floats(fields: Iterable[pa.Field], above: str = "") -> Iterator[str
 def _runs(
     target: FileTarget, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch, Mapping[str, str | None]]]:
-    """(rows of one partition and at most one file, the text of its values)."""
+    """(rows of one partition, the text of its values)."""
     for batch in batches:
         check_nulls(target.table, target.schema, batch)
         typed = pa.record_batch([batch.column(one.name).cast(one.type) for one in target.schema], schema=target.schema)
@@ -195,8 +199,7 @@ def _runs(
                 name: partition_text(target.table, name, value, in_files=target.keeps_partitions)
                 for name, value in first_row.items()
             }
-            for first in range(start, end, target.rows_per_file):
-                yield kept.slice(first, min(end - first, target.rows_per_file)), values
+            yield kept.slice(start, end - start), values
 
 
 def _borders(rows: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[int, int]]:

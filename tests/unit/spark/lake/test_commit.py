@@ -220,6 +220,18 @@ def test_a_file_for_each_partition_with_its_values_back(rows, lake, numbers):
     assert len(lake.files(more, table.slice(0, 1).take([0] * 7), per_file=rows)) == -(-7 // rows)
 
 
+@pytest.mark.parametrize(("per_file", "sizes"), [(15, [15, 15, 15, 5]), (10, [10] * 5), (7, [7] * 7 + [1]), (60, [50])])
+def test_a_file_has_as_many_rows_as_it_may_have(lake, per_file, sizes):
+    """It could have those of one Arrow batch more."""
+    table = pa.table({"n": [*range(50)]})
+    pieces = pa.Table.from_batches([batch for at in range(0, 50, 10) for batch in table.slice(at, 10).to_batches()])
+    ready = lake.prepare(part("a"), pieces)
+    files = lake.files(ready, pieces, per_file=per_file)
+    assert [one.rows for one in files] == sizes
+    assert commit(ready, files).rows == 50
+    assert sorted(lake.read()["n"].to_pylist()) == [*range(50)]
+
+
 def test_values_of_all_types_come_back(lake):
     at, inner = datetime(2026, 1, 31, 1, 2, 3, 4), pa.struct([("c", pa.string())])
     rows = pa.table(
