@@ -193,6 +193,14 @@ def _first_of(function: Callable[..., Any], returns: spark_types.DataType, *colu
 
 
 def one_line(error: BaseException) -> str:
-    """Class and text of an error, at most 1 000 characters in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text or 'no reason given'}"[:_LONGEST]
+    """Class and text of an error, at most 1 000 characters in one line. Never raises, and always fit to be sent."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # a user's __str__ may raise
+        text = "(an error that cannot be shown)"
+    return sendable(f"{type(error).__name__}: {text or 'no reason given'}"[:_LONGEST])
+
+
+def sendable(text: str) -> str:
+    """The text with escapes for characters that have no UTF-8, on which Arrow would fail the batch."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -277,6 +277,23 @@ def test_a_value_that_the_type_cannot_hold_is_the_error_of_its_row(spark):
         assert rows[1]["_error"] is not None
 
 
+def test_an_error_whose_text_cannot_be_shown_or_sent_is_that_of_its_row(spark):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    @guarded("int")
+    def number(n):
+        if n:
+            raise [Mute, ValueError][n - 1]("half of \ud800")
+        return n
+
+    rows = fold_errors(spark.range(3).withColumn("v", number(F.col("id").cast("int")))).orderBy("id").collect()
+    assert [row["_error"] for row in rows] == [
+        None, "Mute: (an error that cannot be shown)", "ValueError: half of \\ud800",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("returns", "values", "stored"),
     [

@@ -91,6 +91,19 @@ def test_a_misfit_and_an_error_are_told_and_their_neighbours_go_on(rows: Rows) -
     assert "cannot read the payload of item i5" in broken
 
 
+def test_an_error_whose_text_cannot_be_sent_is_that_of_its_item(rows: Rows) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def fails(item: Any) -> Any:
+        raise [Fail("half of \ud800"), ValueError("half of \ud800"), Mute()][item.payload]
+
+    assert [row["_error"] for row in rows(fails, ["0", "1", "2"])] == [
+        "half of \\ud800", "ValueError: half of \\ud800", "Mute: (an error that cannot be shown)",
+    ]  # fmt: skip
+
+
 def test_an_item_has_time_and_the_limit_on_payloads_is_that_of_the_driver(rows: Rows) -> None:
     def left(item: Any) -> Any:
         assert timedelta(hours=23) < item.deadline - datetime.now(UTC) < timedelta(hours=25)
