@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from jobrunner.jobs.registry import declaring_modules, targets_of
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
+from jobrunner.settings import as_arguments
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
@@ -61,11 +62,6 @@ if TYPE_CHECKING:
     from jobrunner.worker.run.coroutines import CoroutineExecutor
 
 _LONG_S = 3600.0
-_SHARED = (
-    "payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption", "payload_store",
-    "payload_store_above",
-)  # fmt: skip
-"""Options that the client of a child has from that of its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +272,13 @@ def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:
         return _LONG_S
 
 
+def _options_of_children(client: Client) -> dict[str, Any]:
+    """All options of the client, for those of the children, but what the greeting has itself. Without its buffer: a
+    child is killed when its worker has no use for it, and the tasks of finished jobs would be lost with it."""
+    options = as_arguments(replace(client.settings, buffer_tasks=0, redact=client.redaction().names))
+    return {name: value for name, value in options.items() if name not in ("url", "prefix", "middleware")}
+
+
 def _build_executor(
     settings: WorkerSettings, client: Client, modules: Sequence[str], leases: HeldLeases, finished: FinishedAttempts,
     hasty: Broker,
@@ -290,7 +293,7 @@ def _build_executor(
         greeting = write_greeting(
             endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker,
             IDENTITY.log_format, IDENTITY.log_level,
-            {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
+            _options_of_children(client),
             b"" if middleware is None else middleware.pickled(),
             () if modules else declaring_modules(),
         )  # fmt: skip
