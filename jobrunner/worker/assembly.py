@@ -193,7 +193,7 @@ class Assembly:
             Loop("coordinator", coordinator.step, self._complaints),
             Loop("leadership", coordinator.renew, self._complaints),
             Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
-            SliceLoop(self._broker, self._keys, shards, self._complaints).loop,
+            SliceLoop(self._broker, self._keys, (shards, drivers.shards), self._complaints).loop,
             Loop("stats", partial(_count, self._stats, tasks.log), self._complaints),
             *([Loop("gates", gates.step, self._complaints)] if settings.gates else ()),
             *([Loop("payload store", cleaner.step, self._complaints)] if cleaner is not None else ()),

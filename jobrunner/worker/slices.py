@@ -1,4 +1,6 @@
-"""Lets the slices of limits follow the load, for the queues with partitions that a worker serves."""
+"""Lets the slices of limits follow the load, for the queues with partitions that a worker serves, also by drivers."""
+
+from collections.abc import Sequence
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
@@ -17,17 +19,21 @@ class SliceLoop:
     """Looks at the shards of each such queue about once a second, unless another worker does. A worker without any asks
     nothing."""
 
-    def __init__(self, broker: Broker, keys: Keys, shards: ServedShards, complaints: Complaints | None = None) -> None:
+    def __init__(
+        self, broker: Broker, keys: Keys, served: Sequence[ServedShards], complaints: Complaints | None = None
+    ) -> None:
         self._broker = broker
         self._keys = keys
-        self._shards = shards
+        self._served = served
         self._balancers: dict[str, SliceBalancer] = {}
         self.loop = Loop("slices", self.step, complaints)
-        shards.on_limits = self.loop.wake
+        for shards in served:
+            shards.on_limits = self.loop.wake
 
     def step(self) -> float:
         """Looks at those that are due; returns the seconds to the next. Raises ServerError when all had their turn."""
-        limited, errors = self._shards.limited, ErrorsPutAside(self._broker)
+        limited = {queue: count for shards in self._served for queue, count in shards.limited.items()}
+        errors = ErrorsPutAside(self._broker)
         for queue, count in limited.items():
             if queue not in self._balancers:
                 self._balancers[queue] = SliceBalancer(QueueRef(self._keys, None, queue, 0))

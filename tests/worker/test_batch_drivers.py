@@ -69,6 +69,17 @@ class ByTens:
             self.in_hand = 0
 
 
+class ByBatches(ByTens):
+    """The same with batches, which have what the slice of their own shard has room for."""
+
+    def _work(self) -> None:
+        batches = Batches(broker_of(self._queue), keys_of(self._queue))
+        while not self._stopping.wait(0.005):
+            if (lease := batches.take(10, lease_s=60)) is not None:
+                lease.decide([], rest="succeeded")
+                lease.advance()
+
+
 class Item:
     """A station that ends every item."""
 
@@ -391,6 +402,25 @@ def test_a_driver_of_an_added_partition_rests_with_the_others_and_is_stopped_wit
     drivers.shards.on_change()
     assert len(made) == started, "none is started any more"
     forget_station(BATCHES)
+
+
+def test_the_slices_of_a_queue_that_drivers_serve_follow_the_load(current: Client) -> None:
+    """They stayed as they were: items in a shard whose slice was 0 waited for ever."""
+
+    def make_for(shard: str) -> Any:
+        return lambda client, seen: ByBatches(client, seen, shard)
+
+    register_driver(BATCHES, make_for(BATCHES), origin="test:driver", of_shard=make_for)
+    queue = current.queue(BATCHES)
+    queue.configure(partitions=4, max_inflight=2)
+    queue.push_many(range(40))
+    worker = Worker(queues=[BATCHES], client=current)
+    worker.start()
+    try:
+        wait_for(lambda: queue.totals().get("succeeded") == 40)
+    finally:
+        worker.stop(grace=0)
+        forget_station(BATCHES)
 
 
 @pytest.fixture

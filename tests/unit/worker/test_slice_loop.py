@@ -36,7 +36,7 @@ def test_a_queue_whose_node_is_away_holds_up_no_other(broker: Broker, keys: Keys
     queues behind it stayed where they were for as long as the node was away."""
     counts = [ShardCounts(partitions=2, served=2, keyed=2, is_limited=True)] * 2
     shards = ServedShards(keys, {"gone": 1, "good": 1}, counts)
-    balancing = SliceLoop(OneAway(broker, keys.queue("gone").balanced), keys, shards)  # type: ignore[arg-type]
+    balancing = SliceLoop(OneAway(broker, keys.queue("gone").balanced), keys, [shards])  # type: ignore[arg-type]
 
     with pytest.raises(ServerUnavailable):
         balancing.step()
