@@ -4,8 +4,8 @@ The scripts that end tasks know nothing of stores, and many a task ends by expir
 its task, which its key names. Invariant: an object is deleted only when that hash is gone or has another reference.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import in_slices
@@ -21,7 +21,8 @@ from jobrunner.payload_store.stored_payloads import StoredPayloads
 
 GRACE_S = 86_400.0
 """An object this young may be that of an enqueue that is still on its way: that waits for room in a full queue."""
-_AT_ONCE = 500
+_AT_ONCE = 100
+"""A store may take a tenth of a second to delete an object."""
 _log = SafeLogger("jobrunner.client")
 
 
@@ -49,22 +50,34 @@ def sweep(
 ) -> SweepResult:
     """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`. Raises
     PayloadStoreUnavailable, ServerError."""
-    objects = young = used = unused = 0
+    *_, found = sweeping(broker, keys, store, grace_s=grace_s, deletes=deletes)
+    return found
+
+
+def sweeping(
+    broker: Broker, keys: Keys, store: PayloadStore, *, grace_s: float = GRACE_S, deletes: bool = True
+) -> Iterator[SweepResult]:
+    """The same in steps of some seconds, however large the store: each yields the counts so far, the last one those of
+    the whole sweep."""
+    found = SweepResult(objects=0, young=0, used=0, unused=0)
     left: dict[str, str] = {}
     before_ms = unix_ms() - grace_s * 1000
     for folder in store.folders():
         ours = [(key, owner) for key in folder if (owner := owned(key)) is not None]
         old = [key for key, owner in ours if owner.written_ms <= before_ms]
-        objects, young = objects + len(ours), young + len(ours) - len(old)
+        found = replace(found, objects=found.objects + len(ours), young=found.young + len(ours) - len(old))
+        yield found
         for some in in_slices(old, _AT_ONCE):
             garbage = unused_objects(broker, keys, some)
-            used, unused = used + len(some) - len(garbage), unused + len(garbage)
             if deletes:
                 left |= store.delete(garbage)
+            used, unused = found.used + len(some) - len(garbage), found.unused + len(garbage)
+            found = replace(found, used=used, unused=unused, left=len(left))
+            yield found
     if left:
         kept, error = next(iter(left.items()))
         _log.warning("the payload store keeps objects", objects=len(left), first=kept, error=error)
-    return SweepResult(objects=objects, young=young, used=used, unused=unused, left=len(left))
+    yield found
 
 
 def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[str]:

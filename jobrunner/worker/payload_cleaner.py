@@ -7,12 +7,12 @@ found by the sweep of the leader, once an hour, or by `jobrunner payloads sweep`
 
 import heapq
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
-from jobrunner.client.payload_sweep import sweep, unused_objects
+from jobrunner.client.payload_sweep import SweepResult, sweeping, unused_objects
 from jobrunner.clock import monotonic
 from jobrunner.encryption.envelope import is_stored
 from jobrunner.logs import SafeLogger
@@ -27,7 +27,8 @@ _FIRST_SWEEP_S = 600.0
 _LATER_S = 10.0
 """A waiting client makes the server keep a finished task for 5 s more."""
 _TURN_S = 1.0
-_AT_ONCE = 500
+_AT_ONCE = 100
+"""A store may take a tenth of a second to delete an object."""
 _MOST = 20_000
 _ENDED = (Succeeded, Cancelled, Dropped, FannedOut, Acknowledged)
 _log = SafeLogger("jobrunner.worker")
@@ -45,6 +46,9 @@ class PayloadCleaner:
         self._lock = threading.Lock()
         self._due: list[tuple[float, str, bool]] = []
         self._swept_at = monotonic() - max(SWEEP_EVERY_S - _FIRST_SWEEP_S, 0.0)
+        self._sweep: Iterator[SweepResult] | None = None
+        """The sweep that is under way."""
+        self._found = SweepResult(objects=0, young=0, used=0, unused=0)
 
     def note(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
         """Remembers the objects of tasks that ended, by the replies to their reports."""
@@ -72,11 +76,23 @@ class PayloadCleaner:
         for _, key, is_second in due:
             if not is_second and key not in unused:
                 self._remember(key, _LATER_S, is_second=True)
-        if self._leads() and monotonic() - self._swept_at >= SWEEP_EVERY_S:
+        if self._sweep is None and self._leads() and monotonic() - self._swept_at >= SWEEP_EVERY_S:
             self._swept_at = monotonic()
-            found = sweep(self._broker, self._keys, self._store)
-            _log.info("the payload store was swept", objects=found.objects, deleted=found.unused - found.left)
-        return 0.0 if len(due) == _AT_ONCE else _TURN_S
+            self._sweep = sweeping(self._broker, self._keys, self._store)
+        self._sweep_on()
+        return 0.0 if len(due) == _AT_ONCE or self._sweep is not None else _TURN_S
+
+    def _sweep_on(self) -> None:
+        """One step of the sweep. A large store takes many minutes, for which no loop may have a turn: `/health` would
+        report that it hangs."""
+        sweep, self._sweep = self._sweep, None  # an error ends it
+        if sweep is None:
+            return
+        if (found := next(sweep, None)) is not None:
+            self._sweep, self._found = sweep, found
+            return
+        found = self._found
+        _log.info("the payload store was swept", objects=found.objects, deleted=found.unused - found.left)
 
     def _remember(self, key: str, for_s: float, *, is_second: bool) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ from jobrunner.errors import (
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
 from jobrunner.jobs.running_task import JobRun
-from jobrunner.outcome import Moved, Succeeded
+from jobrunner.outcome import Acknowledged, Moved, Succeeded
 from jobrunner.payload_store.store import PayloadStore
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
@@ -629,6 +630,34 @@ def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
     assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
 
 
+def test_a_turn_of_the_leader_sweeps_a_part_of_the_store(
+    connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that swept it all took longer than a minute in a large store: `/health` then failed, and the worker was
+    restarted before the sweep had ended. What was due meanwhile had to wait."""
+    client = connect()
+    tasks = [Note(text=LARGE).enqueue() for _ in range(4)]
+    reserved = client.queue("stored").reserve()[0].attempt
+    client.queue("stored").purge("waiting")
+    task_gone(client, reserved.id)
+    monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
+    monkeypatch.setattr(payload_sweep, "_AT_ONCE", 1)
+    monkeypatch.setattr(payload_cleaner, "_FIRST_SWEEP_S", 0.0)
+    store = store_of(encryption_of(client))
+    cleaner = payload_cleaner.PayloadCleaner(broker_of(client), keys_of(client), store, lambda: True)
+
+    assert (cleaner.step(), len(objects(folder))) == (0.0, len(tasks)), "a listing is a turn"
+    assert (cleaner.step(), len(objects(folder))) == (0.0, 3)
+    cleaner.note([(reserved, Acknowledged())], ["ok"])
+    left = []
+    while cleaner.step() == 0.0:
+        left.append(len(objects(folder)))
+
+    assert left[0] in (1, 2), "the one that is due, and the next of the sweep"
+    assert left[-1] == 0
+    assert all(more - fewer <= 1 for more, fewer in pairwise(left))
+
+
 @pytest.mark.parametrize("count", [1, 30])
 def test_an_object_that_the_store_keeps_keeps_no_other_there(
     connect: Connect, folder: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, count: int
@@ -716,7 +745,7 @@ def test_the_leader_sweeps_what_workers_forgot(
     connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)
-    monkeypatch.setattr(payload_cleaner, "SWEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(payload_cleaner, "_FIRST_SWEEP_S", 0.0)
     client = connect()
     Note(text=LARGE).enqueue()
     client.queue("stored").purge("waiting")
@@ -729,7 +758,8 @@ def test_the_leader_sweeps_what_workers_forgot(
     assert len(objects(folder)) == 2
 
     leads = True
-    cleaner.step()
+    while cleaner.step() == 0.0:
+        pass
     assert [path.name.partition("~")[0] for path in objects(folder)] == [kept.id]
 
 
