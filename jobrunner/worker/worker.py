@@ -104,7 +104,9 @@ class Worker:
         self._recycling = Recycling(self.settings, report)
         self._state = WorkerState()
         self._turns = threading.RLock()
-        """Held while the worker starts or stops. A signal handler may stop it in the thread that starts it."""
+        """Held while the worker starts or stops. A signal handler may stop it in the thread that does either."""
+        self._stops = False
+        """Whether the thread that holds `_turns` stops the worker."""
         self._released = 0
         self._parts: WorkerParts | None = None
         """None until `start` has built them."""
@@ -185,27 +187,37 @@ class Worker:
 
     def stop(self, grace: float | None = None) -> None:
         """Stops: nothing new, up to `grace` seconds for what runs, the rest back to its place in line. A worker that is
-        starting in another thread is stopped when it has; one that has not begun never starts."""
+        starting in another thread is stopped when it has; one that has not begun never starts. Called by a signal
+        handler in the thread that stops already, it asks once more, as `ask_to_stop`."""
         if not self._state.has_begun and not self._state.is_stopping:
             self._state.ask_to_stop()
         with self._turns:
             parts = self._parts
+            if self._stops:
+                self._state.ask_to_stop()
+                return
             if parts is None or not self._state.is_working:
                 return
-            grace = self.settings.grace if grace is None else grace
-            in_hand = self.in_hand
-            more = "once more" if self._state.stops_asked or not self._state.is_stopping else "twice"
-            hint = f"waits up to {duration(grace)} for them; asked {more}, it hands them back at once"
-            hints = {"hint": hint} if in_hand and grace else {}
-            self._state.begin_stop()
-            _log.info("worker stopping", worker=self.id, in_hand=in_hand, **hints)
-            shutdown = Shutdown(parts, self._state)
-            shutdown.run(monotonic() + grace)
-            self._released += shutdown.released
-        finished = parts.finished_total
-        _log.info("worker stopped", worker=self.id, finished=finished, released=self._released)
-        if shutdown.interrupted is not None:
-            raise shutdown.interrupted
+            self._stops = True
+            try:
+                interrupted = self._stop(parts, self.settings.grace if grace is None else grace)
+            finally:
+                self._stops = False
+        if interrupted is not None:
+            raise interrupted
+
+    def _stop(self, parts: WorkerParts, grace: float) -> KeyboardInterrupt | None:
+        in_hand = self.in_hand
+        more = "once more" if self._state.stops_asked or not self._state.is_stopping else "twice"
+        hint = f"waits up to {duration(grace)} for them; asked {more}, it hands them back at once"
+        hints = {"hint": hint} if in_hand and grace else {}
+        self._state.begin_stop()
+        _log.info("worker stopping", worker=self.id, in_hand=in_hand, **hints)
+        shutdown = Shutdown(parts, self._state)
+        shutdown.run(monotonic() + grace)
+        self._released += shutdown.released
+        _log.info("worker stopped", worker=self.id, finished=parts.finished_total, released=self._released)
+        return shutdown.interrupted
 
     @property
     def in_hand(self) -> int:

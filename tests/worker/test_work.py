@@ -331,6 +331,35 @@ def test_ctrl_c_while_a_worker_in_a_program_stops_hands_back_what_runs(
     assert current.workers() == []
 
 
+@pytest.mark.parametrize("how", ["stop()", "by itself"])
+def test_a_signal_handler_that_calls_stop_during_a_stop_ends_the_grace(
+    current: Client, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The thread waited for a lock of its own, for ever, with the task that it held. The first signal to a worker that
+    stops by itself takes no time from that task."""
+    task = gated.enqueue("waits")
+    worker = Worker(queues=["w"], client=current)
+    worker.start()
+    wait_for(lambda: order)
+    if how == "by itself":
+        worker._state.stop_gracefully()
+    signals: list[bool] = []
+
+    def handle(pause_s: float) -> None:
+        signals.append(worker._state.must_stop_now)
+        worker.stop()
+
+    monkeypatch.setattr(worker._state, "wait", handle)
+    stopping = threading.Thread(target=worker.stop, args=(3600,), daemon=True)
+    stopping.start()
+    stopping.join(30)
+
+    assert not stopping.is_alive()
+    assert len(signals) == (1 if how == "stop()" else 2)
+    record = task.record()
+    assert (record.state.value, record.attempts) == ("waiting", 0)
+
+
 def test_a_worker_runs_once(current: Client, audit: Audit) -> None:
     """A second start gave it a second set of threads, which went on after `stop`; a second run did nothing."""
     worker = Worker(queues=["w"], client=current)
