@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobrunner.broker.call import command
@@ -26,6 +26,9 @@ from jobrunner.worker.worker import Worker, WorkerSummary
 
 _ROUNDED_MS = 1.0
 """Due times are whole milliseconds, rounded up, so this much more makes a task of in_=60 due after forward(60)."""
+_LATEST_MS = datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000
+"""No datetime can be later than a year behind that."""
+_YEAR_MS = 365.25 * 86_400_000
 
 
 class Travel:
@@ -55,6 +58,8 @@ class Travel:
     def forward(self, by: Duration) -> datetime:
         """Moves the clock by a timedelta or seconds, and returns its new present. Raises InvalidOption."""
         by_s = seconds(by, option="travel.forward")
+        if self.now_ms + by_s * 1000 > _LATEST_MS:
+            raise InvalidOption(f"travel.forward is {by_s:.15g} s, and it is {self.now.isoformat()}: stay before 9999")
         for look in self.before:
             look()
         self._ahead_ms += by_s * 1000
@@ -128,7 +133,7 @@ class JobrunnerWorker:
 
         `queues`: default those of all jobs, and others with tasks of jobs in them. `options` are those of Worker.
         Raises TaskTimeout when it has not ended after `timeout`, UsageError when tasks go on to be scheduled without
-        end.
+        end, or when the next one is due in more than a century.
         """
         limit_s = seconds(timeout, option="timeout")
         self._fire_periodic()
@@ -146,24 +151,34 @@ class JobrunnerWorker:
 
     def go_on(self, served: list[str], *, drain: bool, journeys: Journeys) -> bool:
         """Whether tasks run, or can be handed out now; with `drain` moves the clock to where some can. Raises
-        ServerError."""
+        ServerError, UsageError."""
         found = find_holds(self._client, served)
         if found.moves:
             return True
         if not drain:
             return not found.holds
-        due_ms = [due for name in served if (due := self._first_due(name)) is not None]
-        lifts_ms = [hold.lifts_ms for hold in found.holds if hold.lifts_ms is not None]
-        if not due_ms and not lifts_ms:
+        due = [(due_ms, name) for name in served if (due_ms := self._first_due(name)) is not None]
+        lifts = [(hold.lifts_ms, hold.queue) for hold in found.holds if hold.lifts_ms is not None]
+        if not due and not lifts:
             return not any(hold.why != "a pause" for hold in found.holds)
-        soonest_ms = min([*due_ms, *lifts_ms])
-        if soonest_ms in due_ms:
+        soonest = min([*due, *lifts])
+        if soonest in due:
             journeys.note(sum(one.open for one in self._counts(served)))
-        self._travel.forward(max(soonest_ms - self._travel.now_ms + 1, 1) / 1000)
+        self._travel_to(*soonest)
         self._fire_periodic()
         keys = keys_of(self._client)
         broker_of(self._client).run_many([queues.wake(keys.queue(hold.queue)) for hold in found.holds])
         return True
+
+    def _travel_to(self, instant_ms: float, queue: str) -> None:
+        ahead_ms = max(instant_ms - self._travel.now_ms + 1, 1)
+        try:
+            self._travel.forward(ahead_ms / 1000)
+        except InvalidOption as error:
+            raise UsageError(
+                f"the next task of queue {queue!r} is {ahead_ms / _YEAR_MS:,.0f} years ahead, and the clock cannot "
+                f"travel there: {error}. Cancel such a task, or use run() without drain=True"
+            ) from error
 
     def problem(self, served: list[str]) -> str:
         """Describes the tasks that are left in the queues."""
@@ -227,6 +242,7 @@ class _WatchedRun:
         self._over = threading.Event()
         self._journeys = Journeys()
         self._is_late = False
+        self._error: Exception | None = None
 
     def run(self) -> WorkerSummary:
         """Runs the worker to its end. Raises as JobrunnerWorker.run."""
@@ -237,6 +253,8 @@ class _WatchedRun:
         finally:
             self._over.set()
             watcher.join()
+        if self._error is not None:
+            raise self._error
         if self._journeys.are_endless:
             raise UsageError(
                 f"the clock travelled to {self._journeys.made} due times and no fewer tasks were left: a job keeps "
@@ -250,6 +268,13 @@ class _WatchedRun:
         return summary
 
     def _watch(self) -> None:
+        try:
+            self._look_after()
+        except Exception as error:  # no other thread would end the run
+            self._error = error
+            self._end()
+
+    def _look_after(self) -> None:
         ends = monotonic() + self._limit_s
         stands_still = 0
         while not self._over.wait(_LOOK_S):

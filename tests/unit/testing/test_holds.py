@@ -1,14 +1,14 @@
 """The worker of a test never hangs: pauses and limits that hold all that waits are named, or travelled through."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from jobrunner import Backoff, Client, RateLimit, current_task, job
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, TaskTimeout
+from jobrunner.errors import InvalidOption, TaskTimeout, UsageError
 from jobrunner.jobs.registry import forget
 from jobrunner.loop import Signal
 from jobrunner.testing import JobrunnerWorker, Travel
@@ -159,6 +159,24 @@ def test_a_task_that_another_holds_ends_the_run_at_its_limit(worker: JobrunnerWo
 
     with pytest.raises(TaskTimeout, match="queue 'holds': 1 pending, 1 waiting"):
         worker.run(queues=["holds"], timeout=0.5)
+
+
+@pytest.mark.parametrize("at", [datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), datetime(2400, 1, 1, tzinfo=UTC)])
+def test_a_drain_ends_when_the_clock_cannot_travel_to_a_due_time(worker: JobrunnerWorker, at: datetime) -> None:
+    """It hung, also beyond its timeout: the thread that ends a run had died."""
+    soon, never = note.using(in_=60).enqueue(), note.using(at=at).enqueue()
+    with pytest.raises(UsageError, match=r"the next task of queue 'holds' is [\d,]+ years ahead, and the clock cannot"):
+        worker.run(drain=True, queues=["holds"])
+    assert (soon.state, never.state) == ("succeeded", "scheduled")
+
+
+def test_an_error_of_the_thread_that_travels_ends_a_run(
+    worker: JobrunnerWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note.using(in_=60).enqueue()
+    monkeypatch.setattr(module, "find_holds", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        worker.run(drain=True, queues=["holds"])
 
 
 def test_one_name_where_a_list_is_meant_is_refused(jobrunner_worker: JobrunnerWorker) -> None:
