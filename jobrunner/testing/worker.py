@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from jobrunner.jobs.registry import all_jobs
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.testing.holds import Hold, find_holds, left_over
-from jobrunner.worker.queues import default_queues, refuse_text
+from jobrunner.worker.queues import default_queues, refuse_text, served_queues
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _ROUNDED_MS = 1.0
@@ -125,24 +125,30 @@ class JobrunnerWorker:
         self._fire_periodic()
 
     def run(
-        self, *, drain: bool = False, queues: Iterable[str] | None = None, timeout: Duration = _LIMIT_S, **options: Any
+        self,
+        *,
+        drain: bool = False,
+        queues: Iterable[str] | Mapping[str, int] | None = None,
+        timeout: Duration = _LIMIT_S,
+        **options: Any,
     ) -> RunSummary:
         """Runs until nothing is waiting or pending, or until pauses and limits hold all that waits, which `held` of the
         summary then names. With `drain` until nothing is scheduled either: the clock travels to each due time and to
         the refill of each limit, so retries and tasks of next month run now.
 
-        `queues`: default those of all jobs, and others with tasks of jobs in them. `options` are those of Worker.
+        `queues`: as of Worker; default those of all jobs, and others with tasks of jobs in them. `options` are those
+        of Worker.
         Raises TaskTimeout when it has not ended after `timeout`, UsageError when tasks go on to be scheduled without
         end, or when the next one is due in more than a century.
         """
         limit_s = seconds(timeout, option="timeout")
         self._fire_periodic()
         refuse_text(queues, "queues")
-        named = self._queues() if queues is None else list(queues)
-        served = with_shards(self._client, named)
+        weights = dict.fromkeys(self._queues(), 1) if queues is None else served_queues(queues, self._client)
+        served = with_shards(self._client, list(weights))
         if not self._any_left(served, drain):
             return RunSummary(0, 0, 0.0)
-        worker = Worker(queues=named, client=self._client, **options)
+        worker = Worker(queues=weights, client=self._client, **options)
         watched = _WatchedRun(self, worker, served, drain, limit_s)
         done = watched.run()
         return RunSummary(done.finished, done.released, done.seconds, find_holds(self._client, served).holds)

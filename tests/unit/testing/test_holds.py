@@ -161,6 +161,14 @@ def test_a_task_that_another_holds_ends_the_run_at_its_limit(worker: JobrunnerWo
         worker.run(queues=["holds"], timeout=0.5)
 
 
+@pytest.mark.parametrize("queues", [["holds:3"], {"holds": 3}, ["holds"], []])
+def test_queues_are_named_as_for_a_worker(worker: JobrunnerWorker, queues: Any) -> None:
+    """Of `NAME:WEIGHT` nothing ran, and a test that nothing happens passed."""
+    note.enqueue()
+    assert worker.run(queues=queues).finished >= 1
+    assert not worker._client.queue("holds").counts()["waiting"]
+
+
 @pytest.mark.parametrize("at", [datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), datetime(2400, 1, 1, tzinfo=UTC)])
 def test_a_drain_ends_when_the_clock_cannot_travel_to_a_due_time(worker: JobrunnerWorker, at: datetime) -> None:
     """It hung, also beyond its timeout: the thread that ends a run had died."""
