@@ -1,11 +1,13 @@
 """A cap on one queue leaves slots to others; a worker says when one queue holds all of them."""
 
 import threading
+from datetime import timedelta
 
 import pytest
 
-from jobrunner import job, queue
+from jobrunner import Client, RateLimit, Worker, job, queue
 from jobrunner.cli.work import cap_of
+from jobrunner.client.current import pinned
 from jobrunner.errors import InvalidOption
 from tests.support.waiting import wait_for
 
@@ -57,6 +59,21 @@ def test_a_capped_queue_that_is_idle_begins_at_once_when_a_task_comes(current, s
     slow.go.release(5)
     for n in range(5):
         slow.enqueue(n).result(timeout=20)
+
+
+def test_a_cap_costs_no_token_of_a_rate(server, keys, raw, slow):
+    """Two tasks came with a hint. Both went back, as one of them was above the cap, and their tokens were lost."""
+    slow.go.release(4)
+    with Client(server.url, keys.prefix) as client, pinned(client):  # tasks come with hints by the server's clock alone
+        client.queue("slow").configure(rate=RateLimit(4, per=timedelta(hours=1)))
+        worker = Worker(queues=["slow"], client=client, max_per_queue={"slow": 1}, poll=60)
+        worker.start()
+        try:
+            wait_for(lambda: raw.info("clients")["blocked_clients"])
+            for handle in slow.enqueue_many([slow.bind(n) for n in range(4)]):
+                handle.result(timeout=20)
+        finally:
+            worker.stop(grace=0)
 
 
 def test_the_hints_of_a_full_queue_reach_another_worker(current, start, slow):

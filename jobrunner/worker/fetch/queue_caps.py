@@ -14,7 +14,8 @@ from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 _HINT_PAUSE_S = 0.25
 """A hint of a full queue is for another worker. Where there is none it comes back at once, again and again."""
 _AHEAD = 2
-"""A queue that can take fewer is not among those that the notifier reserves from."""
+"""The most that the notifier reserves from a queue or shard. What comes above a cap goes back, without the token of a
+rate that it cost, so a queue that has no room for as many from each shard is not among those: a hint alone comes."""
 
 
 class CappedRotation(QueueRotation):
@@ -42,7 +43,8 @@ class CappedRotation(QueueRotation):
     @property
     def open(self) -> list[str]:
         """The queues that may have a turn, without those that are at their cap or near it."""
-        return [queue for queue in super().open if self.has_room(queue, min(_AHEAD, self.caps.get(queue, _AHEAD)))]
+        shards = Counter(map(whole_queue, found := super().open))
+        return [queue for queue in found if self.has_room(queue, _AHEAD * shards[whole_queue(queue)])]
 
     def has_room(self, queue: str, count: int) -> bool:
         """Whether so many more tasks of a queue may be held."""
