@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
-from jobrunner.client.current import current_client
+from jobrunner.client.current import configured_client, current_client
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
     JobrunnerError,
@@ -98,6 +98,7 @@ class Worker:
         self.settings = WorkerSettings(concurrency=concurrency, **given)
         self.modules = tuple(modules or ())
         self.client = client or current_client()
+        self._is_client_given = client is not None
         self.id = new_worker_id()
         self._given_queues = queues
         self._allow_eviction = allow_eviction
@@ -256,14 +257,14 @@ class Worker:
             raise UsageError(f"this worker {state}, and a Worker runs once; make another one: Worker(…)")
 
     def _prepare(self) -> WorkerParts | None:
-        """Starts the lease keeper, as long as the process is small, checks modules and server, and builds the rest.
-        None when the worker was asked to stop while the server was loading its data."""
+        """Loads the modules, starts the lease keeper, checks the server, and builds the rest. None when the worker was
+        asked to stop while the server was loading its data."""
+        self._load_modules()
         canary = Canary("its file descriptors")
         keeper = KeeperClient(endpoint_of(self.client).shared_url(), keys_of(self.client).prefix)
         keeper.start()
         guard = LeaseGuard(keeper, canary)
         try:
-            load_modules(self.modules)
             declare_configured()
             read_configured_defaults()
             parts = once_loaded(self.client, self._state, lambda: self._build(guard))
@@ -273,6 +274,21 @@ class Worker:
         if parts is None:
             guard.close()
         return parts
+
+    def _load_modules(self) -> None:
+        """One of them may configure the client of the process, which closes the one before. Raises ModuleNotLoadable,
+        UsageError."""
+        before = configured_client()
+        load_modules(self.modules)
+        now = configured_client()
+        if self.client is not before or now is None or now is before:
+            return
+        if self._is_client_given:
+            raise UsageError(
+                "a module of this worker calls configure(…), which closed the client that the worker was given; import "
+                "that module before configure(…) or Worker(…), or give the worker a Client(…) of its own"
+            )
+        self.client = now
 
     def _build(self, guard: LeaseGuard) -> WorkerParts:
         weights = served_queues(self._given_queues, self.client)
