@@ -4,14 +4,16 @@ A snapshot is seven round trips, however many queues and tasks there are; tasks 
 payloads, at most a few dozen of them.
 
 Rates are the growth of totals per second over the last ten seconds of snapshots. Totals only grow, so no task is
-counted twice or missed. A queue that was not there before is new: all that it counts happened since. One whose totals
-are lower than they were was emptied and begins anew.
+counted twice or missed. A queue that was not there before is new: all that it counts happened since. One that could
+not be read has no rate until two snapshots have it again. One whose totals are lower than they were was emptied and
+begins anew.
 """
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from jobrunner.broker.call import Call
@@ -44,9 +46,10 @@ WENT_WRONG = ("failed", "recovered")
 """Attempts that failed, and leases that ended without a report."""
 _RATE_WINDOW_S = 10.0
 
-Totals = Mapping[str, Mapping[str, int]]
-"""Counters by their names, by queue."""
+Totals = Mapping[str, Mapping[str, int] | None]
+"""Counters by their names, by queue; None of a queue that could not be read."""
 _Look = tuple[float, Totals]
+_NEW: Mapping[str, int] = {}
 _MINUTE_S = 60.0
 _RECENTLY = timedelta(minutes=15)
 _KEPT = 120
@@ -75,23 +78,25 @@ class Growth:
 
     def per_s(self, queues: Iterable[str], counters: Iterable[str]) -> float | None:
         """The growth per second of these counters of these queues, over the last ten seconds."""
-        return None if len(self._looks) < 2 else _per_s(self._looks[0], self._looks[-1], queues, tuple(counters))
+        return _per_s(self._looks, queues, tuple(counters))
 
     def lately_per_s(self, queue: str, counters: Iterable[str]) -> float | None:
         """The same of one queue, over the last two snapshots."""
-        return None if len(self._looks) < 2 else _per_s(self._looks[-2], self._looks[-1], [queue], tuple(counters))
+        return _per_s([*islice(reversed(self._looks), 2)][::-1], [queue], tuple(counters))
 
 
-def _per_s(first: _Look, last: _Look, queues: Iterable[str], counters: tuple[str, ...]) -> float | None:
-    (first_s, before), (last_s, now) = first, last
-    if last_s <= first_s:
+def _per_s(looks: Sequence[_Look], queues: Iterable[str], counters: tuple[str, ...]) -> float | None:
+    if len(looks) < 2 or looks[-1][0] <= looks[0][0]:
         return None
-    grown = sum(
-        max(now.get(queue, {}).get(name, 0) - before.get(queue, {}).get(name, 0), 0)
-        for queue in queues
-        for name in counters
-    )
-    return grown / (last_s - first_s)
+    last_s, now = looks[-1]
+    grown: Counter[float] = Counter()
+    for queue in queues:
+        if (after := now.get(queue)) is None:
+            continue
+        known = ((at_s, found) for at_s, totals in looks if (found := totals.get(queue, _NEW)) is not None)
+        first_s, before = next(known)
+        grown[first_s] += sum(max(after.get(name, 0) - before.get(name, 0), 0) for name in counters)
+    return sum((count / (last_s - first_s) for first_s, count in grown.items() if first_s < last_s), start=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +255,7 @@ class LiveRates:
 
     def add(self, seen: LiveSnapshot) -> None:
         """Adds a snapshot."""
-        self._growth.add(seen.at_s, {queue.name: queue.totals for queue in seen.queues if not queue.problem})
+        self._growth.add(seen.at_s, {one.name: None if one.problem else one.totals for one in seen.queues})
         for name in self._growth.queues:
             if (left := self._growth.lately_per_s(name, LEFT)) is not None:
                 self._courses.setdefault(name, deque(maxlen=_KEPT)).append(left)

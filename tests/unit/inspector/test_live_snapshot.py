@@ -103,6 +103,34 @@ def test_rates_are_of_the_last_ten_seconds_and_a_new_queue_counts_from_nothing(c
     assert pulse.rates("mail").into == 0.0
 
 
+def test_a_queue_that_could_not_be_read_for_a_while_is_not_new_afterwards(client: Client) -> None:
+    """All that it had ever counted was a rate then, also of the total: a million tasks in one second."""
+    for queue in ("mail", "other"):
+        client.queue(queue).push_many(range(20))
+        client.queue(queue).pop(10)
+    seen = look(client)
+
+    def at(at_s: float, done: int, away: str = "") -> Any:
+        totals = {"enqueued": 20, "succeeded": done}
+        queues = (replace(one, totals=totals) for one in seen.queues if one.name != away)
+        lost = (replace(one, totals={}, problem="away") for one in seen.queues if one.name == away)
+        return replace(seen, at_s=at_s, queues=(*queues, *lost))
+
+    pulse = LiveRates()
+    for snapshot in (at(0.0, 10), at(1.0, 12), at(2.0, 12, away="mail"), at(3.0, 13), at(4.0, 14)):
+        pulse.add(snapshot)
+    assert pulse.rates("mail").out == pulse.rates("other").out == 1.0
+    assert pulse.rates("mail").course == (2.0, 0.0, 0.0, 1.0)
+    assert pulse.rates("other").course == (2.0, 0.0, 1.0, 1.0)
+
+    for second in range(20):
+        pulse.add(at(5.0 + second, 20, away="mail"))
+    pulse.add(at(25.0, 30))
+    assert (pulse.rates("mail").out, pulse.rates("other").out) == (0.0, 1.0), "it may have been much or little"
+    pulse.add(at(26.0, 32))
+    assert pulse.rates("mail").out == 2.0
+
+
 def test_a_pulse_begins_with_the_minutes_before(client: Client) -> None:
     minute_ms, now_ms = 60_000, broker_of(client).now_ms() or time.time() * 1000
     for back, done in ((3, 120), (1, 60), (0, 600)):
