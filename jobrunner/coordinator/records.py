@@ -61,12 +61,16 @@ class StatsSampler:
         return min(self._thrift.pause, until_next) if self._left else until_next
 
     def _take_some(self, now_ms: float) -> None:
-        names, self._left = self._left[:_OF_A_TURN], self._left[_OF_A_TURN:]
-        for first in range(0, max(len(names), 1), _AT_ONCE):  # an empty sample shows that a leader was there
-            some = names[first : first + _AT_ONCE]
+        """Samples the first thousand. Those that the server does not answer for have their turn again: no later scan
+        may find them."""
+        count = min(len(self._left), _OF_A_TURN)
+        for _ in range(0, max(count, 1), _AT_ONCE):  # an empty sample shows that a leader was there
+            some = self._left[:_AT_ONCE]
             found = self._broker.run_each([counts(self._keys.queue(name)) for name in some]) if some else []
             readable = {name: one for name, one in zip(some, found, strict=True) if isinstance(one, QueueCounts)}
             self._broker.run(stats_calls.sample(self._keys, now_ms, readable))
+            self._found.update(set(some) - readable.keys())
+            del self._left[:_AT_ONCE]
 
 
 _EVERY_S = 3600.0

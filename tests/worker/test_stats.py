@@ -182,6 +182,42 @@ def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: 
     assert (hour.depth.waiting, hour.enqueued) == (3, 6)
 
 
+@pytest.mark.parametrize("away", ["the server", "the node of the statistics", "the node of a queue"])
+def test_a_queue_that_could_not_be_sampled_is_sampled_later(
+    client: Client, broker: Broker, keys: Keys, clock: Any, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """It was forgotten. What it had counted since its last sample was of a later minute then, or lost: a scan finds a
+    queue that is empty once."""
+    now_ms = clock.set()
+    leader = StatsSampler(broker, keys)
+    leader.take(ScanReply(changed=["bare", "fig"]))
+    leader.step(now_ms)
+    for name in ("bare", "fig"):
+        client.queue(name).push("x")
+        client.queue(name).pop()
+    leader.take(ScanReply(changed=["bare", "fig"]))
+    gone = ServerUnavailable("away")
+
+    def refuse(*_: Any) -> Any:
+        raise gone
+
+    with monkeypatch.context() as patched:
+        if away == "the node of a queue":
+            run_each = broker.run_each
+            patched.setattr(broker, "run_each", lambda asked: [gone, *run_each(asked)[1:]])
+            leader.step(now_ms + 60_000)
+        else:
+            patched.setattr(broker, "run_each" if away == "the server" else "run", refuse)
+            with pytest.raises(ServerUnavailable):
+                leader.step(now_ms + 60_000)
+    clock.advance(120_000)
+    for later_ms in (61_000, 120_000):
+        leader.step(now_ms + later_ms)
+
+    found = by_queue(client, since=timedelta(minutes=5))
+    assert {name: (one.enqueued, one.succeeded) for name, one in found.items()} == {"bare": (1, 1), "fig": (1, 1)}
+
+
 class Unreliable:
     """A broker whose answers are lost, or that reaches no server, as the test says."""
 
