@@ -156,6 +156,7 @@ class Assembly:
     def build(self, weights: dict[str, int], guard: LeaseGuard) -> WorkerParts:
         """All parts of a worker that serves these queues."""
         settings, queues = self._settings, list(weights)
+        checks = [gate_of(given) for given in settings.gates]  # a wrong one is refused before threads are started
         drivers = BatchDrivers(self._client, weights, self._stats.batch)
         fetched = {queue: weight for queue, weight in weights.items() if queue not in drivers.queues}
         cleaner = None
@@ -187,7 +188,7 @@ class Assembly:
             self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat,
             (shards, drivers.shards, Declarations(self._broker, self._keys, known, settings.heartbeat)),
         )
-        gates = Gates([gate_of(given) for given in settings.gates], commands.set_gate)
+        gates = Gates(checks, commands.set_gate)
         loops = (
             fetcher.loop,
             Loop("coordinator", coordinator.step, self._complaints),

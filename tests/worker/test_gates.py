@@ -1,5 +1,7 @@
 """A worker with a closed gate takes nothing, says why, and goes on by itself."""
 
+import threading
+
 import pytest
 
 from jobrunner import job
@@ -70,6 +72,14 @@ def test_an_open_gate_does_not_end_a_command_to_be_quiet(current, start, often, 
 def test_a_wrong_gate_ends_the_start(start, wrong):
     with pytest.raises(InvalidOption, match="gate"):
         start(queues=["gated"], gates=wrong)
+
+
+def test_a_wrong_gate_leaves_no_threads(start):
+    """Those of the executor waited for ever, as many for each try as tasks run at once."""
+    threads = set(threading.enumerate())
+    with pytest.raises(InvalidOption):
+        start(queues=["gated"], gates=["bogus"])
+    wait_for(lambda: set(threading.enumerate()) <= threads)
 
 
 def test_the_list_of_workers_says_it(current, start, often, cli):
