@@ -74,7 +74,7 @@ def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda 
 
 def served_queues(given: Iterable[str] | Mapping[str, int] | None, client: Client) -> dict[str, int]:
     """Queues by weight: those given, else the default ones. Raises InvalidName, InvalidOption, ServerError."""
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and given:
         return read_weights(f"{name}:{weight}" for name, weight in given.items())
     if words := list(given or ()):
         return read_weights(words, lambda name: not unknown_queues([name], client))

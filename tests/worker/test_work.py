@@ -431,6 +431,12 @@ def test_a_stop_while_a_worker_starts_stops_it(current: Client, by: str, runs: b
     assert not any(loop.is_alive for loop in worker._parts.loops)
 
 
+@pytest.mark.parametrize("queues", [None, [], {}])
+def test_a_worker_without_queues_serves_those_of_its_jobs(start: Start, queues: Any) -> None:
+    """With an empty mapping it served none, and did nothing."""
+    assert "w" in start(queues=queues)._parts.queues
+
+
 def test_a_worker_that_was_stopped_before_it_began_never_starts(current: Client) -> None:
     worker = Worker(queues=["w"], client=current)
     worker.stop()
