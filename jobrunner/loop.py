@@ -75,9 +75,17 @@ class Loop:
     4. stops on request, after the current turn.
     """
 
-    def __init__(self, name: str, step: Callable[[], float], complaints: Complaints | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float],
+        complaints: Complaints | None = None,
+        progressed_at: Callable[[], float] = lambda: -math.inf,
+    ) -> None:
+        """`progressed_at`: when a turn last got on (monotonic clock), of a loop whose turns may be long."""
         self.name = name
         self._step = step
+        self._progressed_at = progressed_at
         self._signal = Signal()
         self._stopping = False
         self._failures = 0
@@ -137,9 +145,9 @@ class Loop:
 
     @property
     def busy_s(self) -> float:
-        """The duration of the current turn; 0 between turns. A turn that never ends hangs."""
+        """How long the current turn takes, since it last progressed; 0 between turns. A turn that never ends hangs."""
         began = self._turn_began
-        return 0.0 if began is None else monotonic() - began
+        return 0.0 if began is None else monotonic() - max(began, self._progressed_at())
 
     def run(self) -> None:
         """Repeats turns in the calling thread until it is stopped."""

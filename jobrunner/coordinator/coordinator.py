@@ -100,10 +100,13 @@ class Coordinator:
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         return max(min(until_renewal, until_next), 0.001)
 
+    def progressed_at(self) -> float:
+        """When a task or a periodic job last had its turn (monotonic clock): tells a long turn from one that hangs."""
+        return max(self._progressed_at, self._cron.progressed_at)
+
     def renew(self) -> float:
         """Renews leadership when that is due, however long the tasks take; returns the seconds to the next renewal."""
-        progressed_at = max(self._progressed_at, self._cron.progressed_at)
-        if self._leadership.epoch and monotonic() - progressed_at < _HANGS_S:
+        if self._leadership.epoch and monotonic() - self.progressed_at() < _HANGS_S:
             self._lead_if_due()
         return max(self._asked_at + self._renew_after_s() - monotonic(), 0.05)
 

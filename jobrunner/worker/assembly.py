@@ -191,7 +191,7 @@ class Assembly:
         gates = Gates(checks, commands.set_gate)
         loops = (
             fetcher.loop,
-            Loop("coordinator", coordinator.step, self._complaints),
+            Loop("coordinator", coordinator.step, self._complaints, coordinator.progressed_at),
             Loop("leadership", coordinator.renew, self._complaints),
             Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
             SliceLoop(self._broker, self._keys, (shards, drivers.shards), self._complaints).loop,

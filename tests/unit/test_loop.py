@@ -107,6 +107,25 @@ def test_another_error_is_told_beside_the_servers(watch: FakeClock) -> None:
     assert len(said) == 3
 
 
+def test_a_long_turn_is_busy_since_it_last_got_on(watch: FakeClock) -> None:
+    found: list[float] = []
+    got_on_at = -1.0
+
+    def step() -> float:
+        nonlocal got_on_at
+        watch.now += 50.0
+        found.append(loop.busy_s)
+        got_on_at = watch.now
+        watch.now += 20.0
+        found.append(loop.busy_s)
+        return 0.0
+
+    loop = Loop("l", step, progressed_at=lambda: got_on_at)
+    loop.turn()
+    assert found == [50.0, 20.0]
+    assert loop.busy_s == 0.0
+
+
 def test_it_repeats_until_it_is_stopped() -> None:
     step = Step()
     loop = Loop("l", step)

@@ -14,7 +14,8 @@ import structlog
 
 from jobrunner import Backoff, Client, Worker, chain, job
 from jobrunner.broker.keys import Keys
-from jobrunner.clock import unix_ms
+from jobrunner.clock import monotonic, unix_ms
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import (
     InvalidName,
     InvalidOption,
@@ -26,6 +27,7 @@ from jobrunner.errors import (
 )
 from jobrunner.jobs.enqueue_options import NOW
 from jobrunner.jobs.registry import forget
+from jobrunner.worker import worker as worker_module
 from jobrunner.worker.drain import EmptyQueues
 from jobrunner.worker.fetch.reporting import AfterReport
 from jobrunner.worker.recycling import resident_bytes
@@ -429,6 +431,32 @@ def test_a_stop_while_a_worker_starts_stops_it(current: Client, by: str, runs: b
         stopping.join(30)
     assert worker.health()[1]["problem"] == "stopped"
     assert not any(loop.is_alive for loop in worker._parts.loops)
+
+
+def test_a_leader_whose_turn_is_long_is_well_as_long_as_it_gets_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when thousands of ticks are made up for. A probe restarted its worker, and the next leader began anew."""
+    gets_on, ends = threading.Event(), threading.Event()
+    gets_on.set()
+
+    def long(ticks: PeriodicTicks, *_: Any) -> float:
+        while not ends.wait(0.01):
+            if gets_on.is_set():
+                ticks.progressed_at = monotonic()
+        return 60.0
+
+    monkeypatch.setattr(PeriodicTicks, "step", long)
+    monkeypatch.setattr(worker_module, "_HANGS_S", 0.5)
+    worker = start(queues=["w"])
+    (loop,) = (one for one in worker._parts.loops if one.name == "coordinator")
+    try:
+        wait_for(lambda: loop._turn_began is not None and monotonic() - loop._turn_began > 1.0)
+        wait_for(lambda: worker.health()[0])
+        gets_on.clear()
+        wait_for(lambda: "loops that do not turn: coordinator" in worker.health()[1].get("problem", ""))
+    finally:
+        ends.set()
 
 
 @pytest.mark.parametrize("queues", [None, [], {}])
