@@ -20,7 +20,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from jobrunner.client.client import endpoint_of
+from jobrunner.broker.calls.queues import counts
+from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.current import configured_client, current_client, on_use
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing, UsageError
 from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
@@ -207,7 +209,8 @@ def enqueue(
     does not expose the query, as under Spark Connect: the server then knows the write for 30 days, and a repeated
     micro-batch adds nothing.
     Goes to the server of the current client. Raises ParameterError, InvalidOption and their like, which name column and
-    row; nothing was added then.
+    row; nothing was added then. With a `durability` of that client, raises OutcomeUnknown when all was added and is not
+    confirmed in time.
     """
     definition = getattr(job, "definition", None)
     if definition is None:
@@ -240,6 +243,17 @@ def enqueue(
         _raise_ours(error)
         raise
     once.note()
+    _confirm(where, queue or definition.options.queue)
+
+
+def _confirm(client: Client, queue: str) -> None:
+    """Waits until what was written into a queue, on connections of Spark's, is as safe as the client asks for: what it
+    writes here comes behind that. Raises OutcomeUnknown."""
+    if client.settings.durability == "none":
+        return
+    broker, keys = broker_of(client), keys_of(client)
+    shards = broker.run(shard_counts(keys.queue(queue))).names(queue)
+    broker.write([counts(keys.queue(shard)) for shard in shards])
 
 
 def _raise_ours(error: Exception) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobrunner import Client
 from jobrunner.client.current import pinned
-from jobrunner.errors import InvalidOption, ParameterError
+from jobrunner.errors import InvalidOption, OutcomeUnknown, ParameterError
 from jobrunner.spark import enqueue
 from jobrunner.spark.running import running_session
 from jobrunner.spark.session import spark_session
@@ -183,3 +184,13 @@ def test_a_micro_batch_that_foreach_batch_repeats_is_in_each_queue_once(
     assert numbers() == list(range(5))
     quotes = client.queue("partner").tasks("waiting", limit=100)
     assert sorted(msgspec.json.decode(task.raw_payload)["route"] for task in quotes) == list("01234")
+
+
+def test_a_durability_of_the_client_is_waited_for(spark: Any, server: Any, keys: Any) -> None:
+    """A write returned before its tasks were safe, whatever the client asked for."""
+    frame = spark.range(3).selectExpr("string(id) as route", "'' as partner", "'' as folder")
+    lonely = Client(server.url, keys.prefix, durability="replicated", durability_timeout=0.2)
+    with lonely, pinned(lonely):
+        with pytest.raises(OutcomeUnknown, match="replica"):
+            enqueue(frame, QuoteFare)
+        assert lonely.queue(QuoteFare.definition.options.queue).counts()["waiting"] == 3, "they were added"
