@@ -200,7 +200,7 @@ def trim_by_age(orders, clock, **_):
 
 
 def trim_by_number(orders, clock, **_):
-    orders.configure(history_max=2)
+    orders.configure(history_max=1)
     finish(orders, "newer")
     orders.counts()
 
