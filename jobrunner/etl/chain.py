@@ -16,7 +16,7 @@ from jobrunner.etl.graph import Graph
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.etl.station import StationFunction
 from jobrunner.etl.station_outcome import Link
-from jobrunner.etl.table_sink import TableAddress
+from jobrunner.etl.table_sink import TableAddress, TableSink
 
 RUNNER = "jobrunner.spark.station.chained"
 
@@ -54,6 +54,11 @@ class StationChain:
     def addresses(self) -> tuple[TableAddress, ...]:
         """The tables that its sinks are declared with."""
         return tuple(one for station in self.spark.values() for one in station.tables)
+
+    @property
+    def merges(self) -> bool:
+        """Whether one of its sinks replaces rows by a key, so that the order of batches counts."""
+        return any(isinstance(one.function, TableSink) and one.function.merge_on for one in self.spark.values())
 
     @property
     def queues(self) -> list[str]:

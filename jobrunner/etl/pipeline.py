@@ -196,6 +196,8 @@ class Pipeline:
         own = full_name(self.name, queue)
         made = chain_of(self.graph, own, self._python, self._spark)
         head = made.spark.get(own)
+        if parallel is None and made.merges:
+            parallel = 1  # as a sink with merge_on has without the chain
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, missing="drop", lease=lease,
             schema=None if head is None else head.schema, quarantine=quarantine,

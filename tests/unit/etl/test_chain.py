@@ -39,6 +39,20 @@ def test_a_chain_replaces_what_serves_its_first_queue(orders: Pipeline) -> None:
     assert orders.spark_stations["orders/clean"].schema == "n int"
 
 
+@pytest.mark.parametrize(("declared", "at_once"), [({}, 2), ({"merge_on": "n"}, 1)])
+def test_a_chain_that_merges_by_a_key_runs_one_batch_at_a_time(
+    orders: Pipeline, declared: Any, at_once: int
+) -> None:
+    """As its sink does without a chain: of two versions of a row, the one that was enqueued last is merged last."""
+    orders.spark_station("clean", to="end", schema="n int")(frames)
+    orders.spark_sink("end", table="delta:/lake/end", schema="n int", **declared)
+
+    orders.chain("clean")
+    assert orders.spark_stations["orders/clean"].parallel == at_once
+    orders.chain("clean", parallel=3)
+    assert orders.spark_stations["orders/clean"].parallel == 3
+
+
 def _in_cell(function: Any) -> Any:
     """The function as a cell of a notebook defines it anew."""
     made: Any = FunctionType(function.__code__, globals())
