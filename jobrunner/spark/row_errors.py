@@ -16,7 +16,7 @@ from pyspark.sql import types as spark_types
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.exact_values import Check, exact, exact_series
-from jobrunner.spark.running import conf_of, running_session
+from jobrunner.spark.running import conf_of, running_session, text_of
 
 ID, ERROR = "_id", "_error"
 _VALUE = "_value"
@@ -193,14 +193,5 @@ def _first_of(function: Callable[..., Any], returns: spark_types.DataType, *colu
 
 
 def one_line(error: BaseException) -> str:
-    """Class and text of an error, at most 1 000 characters in one line. Never raises, and always fit to be sent."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # a user's __str__ may raise
-        text = "(an error that cannot be shown)"
-    return sendable(f"{type(error).__name__}: {text or 'no reason given'}"[:_LONGEST])
-
-
-def sendable(text: str) -> str:
-    """The text with escapes for characters that have no UTF-8, on which Arrow would fail the batch."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Class and text of an error, at most 1 000 characters in one line. Never raises."""
+    return f"{type(error).__name__}: {' '.join(text_of(error).split()) or 'no reason given'}"[:_LONGEST]

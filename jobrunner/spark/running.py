@@ -114,11 +114,13 @@ def told_lines(error: BaseException) -> list[str]:
 
 
 def text_of(error: BaseException) -> str:
-    """The whole message. That of an error of Java is with Java, which may have ended."""
+    """The whole message, with escapes for characters that have no UTF-8: a file name may bring half a character, which
+    neither Arrow nor a report can carry. That of an error of Java is with Java, which may have ended."""
     try:
-        return str(error)
-    except Exception:
-        return f"{type(error).__name__} of a Java that has ended"
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # of Java, or a user's __str__
+        is_of_java = type(error).__module__.startswith(("py4j", "pyspark"))
+        return f"{type(error).__name__} of a Java that has ended" if is_of_java else "(an error that cannot be shown)"
 
 
 def parses_as_spark_2(spark: "SparkSession") -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from traceback import extract_tb
 
+from jobrunner.spark.running import text_of
+
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)$', re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -32,7 +34,7 @@ def user_frame(error: BaseException) -> str:
 
     A traceback of a Python worker in the text of the error comes before that of the driver: there the error began.
     """
-    text = str(error)
+    text = text_of(error)
     if _TRACEBACK in text:
         found = [(match["file"], match["line"], match["function"])
                  for match in _FRAME.finditer(text[text.rindex(_TRACEBACK) :])]  # fmt: skip

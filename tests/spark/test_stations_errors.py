@@ -57,6 +57,27 @@ SHAPES = {
 }
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ValueError("no \ud800 file"), "ValueError: no \\ud800 file"), (Mute(), "Mute: (an error that cannot be shown)")],
+)
+def test_an_error_whose_text_is_no_text_is_reported_all_the_same(flights, drive, client, error, told):
+    """Else the batch waits for the end of its lease, which counts as an expiry."""
+
+    def fail(df, spark):
+        raise error
+
+    item = station(flights, fail, max_attempts=1)
+    assert drive("clean", at_most=20) < 20
+    record = client.task(item).record()
+    assert record.error.startswith(told), record.error
+
+
 @pytest.mark.parametrize("wrong", SHAPES)
 def test_what_the_columns_tell_names_the_column(flights, attempt, wrong):
     function, said = SHAPES[wrong]

@@ -24,7 +24,8 @@ from jobrunner.logs import logger
 from jobrunner.outcome import Fail, Moved, Retry, Snooze, Steer
 from jobrunner.spark.columns import UTC
 from jobrunner.spark.payload_columns import payload_reader
-from jobrunner.spark.row_errors import CAUSED_BY_CODE, one_line, sendable
+from jobrunner.spark.row_errors import CAUSED_BY_CODE, one_line
+from jobrunner.spark.running import text_of
 from jobrunner.spark.station.payload_shape import OWN, OWN_FIELDS, OWN_KINDS, arrow_fields, spark_fields
 
 _AHEAD_MS = 86_400_000.0
@@ -138,7 +139,7 @@ class ItemRows:
             except _Asked as asked:
                 raise StationError(str(asked)) from None
             except Fail as failed:
-                row.queue, row.error = attempt.queue, sendable(str(failed))
+                row.queue, row.error = attempt.queue, text_of(failed)
                 return row
             except Exception as error:
                 row.queue, row.error = attempt.queue, one_line(error)

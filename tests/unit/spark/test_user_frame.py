@@ -65,5 +65,15 @@ def test_an_error_of_the_driver_has_the_frame_of_its_own_traceback() -> None:
     assert user_frame(raised.value) == f"test_user_frame.py:{line} transform"
 
 
+def test_an_error_without_text_has_the_frame_of_its_own_traceback() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    with pytest.raises(Mute) as raised:
+        raise Mute
+    assert user_frame(raised.value).startswith("test_user_frame.py:")
+
+
 def test_without_a_frame_of_the_user_the_line_stays_as_it_is() -> None:
     assert with_user_frame("SparkError: executor lost", RuntimeError("executor lost")) == "SparkError: executor lost"
