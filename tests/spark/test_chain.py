@@ -179,6 +179,31 @@ def test_a_value_that_does_not_fit_the_next_station_on_spark_is_dead_with_its_co
     nothing_left(flights, audit, but_dead=1)
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_null_does_not_enter_a_column_that_has_none(flights, drive, spark, client, audit, tmp_path, drops):
+    """As behind a queue, whether the station before returns a null or lacks the column."""
+
+    def some(df, spark):
+        n = F.when(df.n > 1, df.n).alias("n")
+        return df.select("_id", "s") if drops else df.select("_id", n, "s", F.lit(1).alias("sure"))
+
+    flights.spark_station("raw", to="late", schema="n int, s string")(some)
+
+    @flights.spark_sink("late", schema="n int not null, s string" + ("" if drops else ", sure int not null"))
+    def store(df, spark, batch):
+        write_batch(df.select("_id", "n"), batch, str(tmp_path / "late"))
+
+    flights.chain("raw", **CHAINED)
+    ids = flights.push_many("raw", [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}])
+
+    assert drive("raw") == 1
+
+    dead = ids if drops else ids[:1]
+    assert set(stored(tmp_path, "late")) == {*ids} - {*dead}
+    assert all("the payload does not fit the schema: column 'n'" in error for error in errors_of(client, dead))
+    nothing_left(flights, audit, but_dead=len(dead))
+
+
 @pytest.mark.parametrize("schema", ["n tinyint", "variant", None])
 def test_text_that_is_no_json_is_dead_before_the_next_station_on_spark(
     flights, drive, spark, client, audit, tmp_path, schema

@@ -186,7 +186,8 @@ class _ChainRun:
         is_text = returned.columns is None and list(kinds) == [PAYLOAD]
         if shape.columns is not None and not is_text:
             wanted = {field.name: field.dataType for field in shape.columns.fields}
-            if all(name not in kinds or kinds[name] == kind for name, kind in wanted.items()):
+            fit = all(name not in kinds or kinds[name] == kind for name, kind in wanted.items())
+            if fit and all(field.nullable or _is_never_null(rows, field.name) for field in shape.columns.fields):
                 columns = [
                     F.col(quoted(name)) if name in kinds else F.lit(None).cast(kind).alias(name)
                     for name, kind in wanted.items()
@@ -198,6 +199,10 @@ class _ChainRun:
             return shape.dress(read)
         ((_, checked),) = self._behind(queue, read, {}, [queue])  # Spark would fail the batch for one that does not fit
         return checked
+
+
+def _is_never_null(rows: DataFrame, name: str) -> bool:
+    return any(field.name == name and not field.nullable for field in rows.schema.fields)
 
 
 def _with_own(rows: DataFrame, before: DataFrame, *, keeps_headers: bool) -> DataFrame:
