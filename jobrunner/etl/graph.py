@@ -98,8 +98,9 @@ class Graph:
         self._nodes.pop(queue, None)
 
     def mark_chained(self, queues: Iterable[str]) -> None:
-        """Notes the queues of a chain."""
-        self._nodes |= {queue: replace(self._nodes[queue], is_chained=True) for queue in queues}
+        """Notes the queues of all chains."""
+        chained = frozenset(queues)
+        self._nodes = {queue: replace(node, is_chained=queue in chained) for queue, node in self._nodes.items()}
 
     @property
     def nodes(self) -> list[QueueNode]:

@@ -15,7 +15,7 @@ from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.queue import Queue, align_shards
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
-from jobrunner.etl.chain import PythonStep, chain_of
+from jobrunner.etl.chain import PythonStep, StationChain, chain_of
 from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish
 from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, settle_batches, shard_driver_of
 from jobrunner.etl.station import (
@@ -73,6 +73,8 @@ class Pipeline:
         self._python: dict[str, PythonStep] = {}
         self._spark: dict[str, SparkStation] = {}
         """Declared stations and sinks, also those that are parts of chains."""
+        self._chains: dict[str, tuple[StationChain, Callable[[], None]]] = {}
+        """By the queue that a chain begins with: what was made of it, and the call that makes it again."""
         self.own_client = client
         """The client that it was declared with, if any."""
         self._declared: dict[str, DeclaredQueue] = {}
@@ -108,6 +110,7 @@ class Pipeline:
         own = full_name(self.name, queue)
         settings = settle_queue(self.name, own, dict(options), explicit=("queue",))
         self._add(own, "queue", (), settings, f"{calling_module()}:{queue}")
+        self._chain_again(own)
 
     def spark_station(
         self,
@@ -194,6 +197,8 @@ class Pipeline:
         Raises PipelineError that names the station which cannot be chained, InvalidOption.
         """
         own = full_name(self.name, queue)
+        again = partial(self.chain, queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel,
+                        lease=lease, quarantine=quarantine)  # fmt: skip
         made = chain_of(self.graph, own, self._python, self._spark)
         head = made.spark.get(own)
         if parallel is None and made.merges:
@@ -208,7 +213,8 @@ class Pipeline:
             link=_link(self, own, (), is_sink=True), **batches,
         )  # fmt: skip
         forget_station(own)
-        self.graph.mark_chained(made.queues)
+        self._chains[own] = made, again
+        self.graph.mark_chained(one for chain, _ in self._chains.values() for one in chain.queues)
         self._applied = None
         self.spark_stations[own] = declared
         register_driver(own, driver_of(declared), origin=node.origin, of_shard=shard_driver_of(declared))
@@ -294,6 +300,7 @@ class Pipeline:
             self._add(queue, kind, link.targets, settled.settings, definition.origin)
             register_station(queue, definition)
             self._python[queue] = PythonStep(function, link)
+            self._chain_again(queue)
             return function
 
         return declare
@@ -325,6 +332,17 @@ class Pipeline:
         self._add(link.queue, kind, link.targets, settings, origin, batches_of(declared))
         self._spark[link.queue] = self.spark_stations[link.queue] = declared
         register_driver(link.queue, driver_of(declared), origin=origin, of_shard=shard_driver_of(declared))
+        self._chain_again(link.queue)
+
+    def _chain_again(self, queue: str) -> None:
+        """Makes the chains anew that a queue is a part of, as its station was declared again, in a cell of a notebook.
+        Raises PipelineError for one that it does not fit any more: nothing serves that until it is chained again."""
+        stale = [first for first, (chain, _) in self._chains.items() if queue in chain.queues]
+        for first in stale:
+            self.spark_stations.pop(first, None)
+            forget_station(first)
+        for _, again in [self._chains.pop(first) for first in stale]:
+            again()
 
     def _add(
         self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str,

@@ -69,11 +69,53 @@ def test_a_chain_that_is_declared_again_runs_the_newest_functions(orders: Pipeli
     orders.chain("raw")
     orders.spark_station("clean", to="end", schema="n int")(newer)
 
-    orders.chain("raw")
+    orders.chain("raw", batch=77)
 
-    made: Any = orders.spark_stations["orders/raw"].function
+    chained = orders.spark_stations["orders/raw"]
+    made: Any = chained.function
     assert made.python["orders/raw"].function is head
     assert made.spark["orders/clean"].function is newer
+    assert chained.batch == 77
+
+
+@pytest.mark.parametrize("again", ["raw", "clean", "end"])
+def test_a_station_that_is_declared_again_is_the_one_of_its_chain(orders: Pipeline, again: str) -> None:
+    """As when only its cell is run again: the chain would run the function that was replaced."""
+    declare: dict[str, Any] = {
+        "raw": lambda function: orders.station("raw", to="clean")(function),
+        "clean": lambda function: orders.spark_station("clean", to="end", schema="n int")(function),
+        "end": lambda function: orders.spark_sink("end", schema="n int")(function),
+    }
+    given = {"raw": lambda item: None, "clean": frames, "end": store}
+    for name, function in given.items():
+        declare[name](_in_cell(function))
+    orders.chain("raw", batch=77, parallel=1)
+    newer = _in_cell(given[again])
+
+    declare[again](newer)
+
+    chained = orders.spark_stations["orders/raw"]
+    made: Any = chained.function
+    assert (chained.batch, chained.parallel) == (77, 1)
+    assert {**made.python, **made.spark}[f"orders/{again}"].function is newer
+    assert station_of("orders/raw") is None
+    assert all(node.is_chained for node in orders.graph.nodes)
+
+
+def test_a_chain_that_a_station_fits_no_more_is_served_by_nothing_until_it_is_chained_again(orders: Pipeline) -> None:
+    orders.station("raw", to="clean")(lambda item: None)
+    orders.spark_station("clean", to="end", schema="n int")(_in_cell(frames))
+    orders.spark_sink("end", schema="n int")(store)
+    orders.chain("raw")
+
+    with pytest.raises(PipelineError, match="makes new items"):
+        orders.spark_station("clean", to="end", schema="n int", fan_out=True)(_in_cell(frames))
+
+    assert driver_of("orders/raw") is None
+    assert "orders/raw" not in orders.spark_stations
+    orders.spark_station("clean", to="end", schema="n int")(_in_cell(frames))
+    orders.chain("raw")
+    assert driver_of("orders/raw") is not None
 
 
 def test_a_station_that_took_the_place_of_one_on_spark_is_chained(orders: Pipeline) -> None:
