@@ -59,7 +59,7 @@ class QueueNode:
     """Full name of the queue that gets what would be dead here."""
     origin: str = ""
     batches: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Of a station on Spark: batch, max_wait, schema and the like, as declared."""
+    """Of a station on Spark, or of the chain that begins with it: batch, max_wait, schema and the like, as declared."""
     is_chained: bool = False
     """Whether items that a chain takes go through its station without entering the next queue."""
 
@@ -101,6 +101,10 @@ class Graph:
         """Notes the queues of all chains."""
         chained = frozenset(queues)
         self._nodes = {queue: replace(node, is_chained=queue in chained) for queue, node in self._nodes.items()}
+
+    def note_batches(self, queue: str, batches: Mapping[str, Any]) -> None:
+        """Notes how the items of a queue are taken in batches: by the chain that begins with it."""
+        self._nodes[queue] = replace(self._nodes[queue], batches=batches)
 
     @property
     def nodes(self) -> list[QueueNode]:

@@ -216,6 +216,7 @@ class Pipeline:
         self._chains[own] = made, again
         self.graph.mark_chained(one for chain, _ in self._chains.values() for one in chain.queues)
         self._applied = None
+        self.graph.note_batches(own, batches_of(declared))
         self.spark_stations[own] = declared
         register_driver(own, driver_of(declared), origin=node.origin, of_shard=shard_driver_of(declared))
 

@@ -178,6 +178,18 @@ def test_show_says_why_a_station_on_spark_has_stopped(cli: Any, client: Client) 
     assert "stopped" not in cli("pipeline", "show", "lake", "--over", "0").out
 
 
+def test_show_says_why_a_chain_has_stopped_that_begins_in_python(cli: Any, client: Client) -> None:
+    lake = Pipeline("lake", client)
+    lake.station("raw", to="late")(lambda item: None)
+    lake.spark_sink("late", table="delta:/lake/late")
+    lake.chain("raw")
+    lake.push("raw", {"n": 1})
+    stopped = BatchRecord(id="b", outcome="split", attempt=1, began_ms=1e12, items=9, cause="TableError: x", stops=True)
+    broker_of(client).run_many(batch_log.note(keys_of(client).queue("lake/raw"), [write_record(stopped)]))
+
+    assert cli("pipeline", "show", "lake", "--over", "0", "--json").value["stations"][0]["stopped"] == "TableError: x"
+
+
 def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(cli: Any, client: Client, module: str) -> None:
     assert cli("pipeline", "list").err == "no pipeline is declared, and the server has none\n"
     client.queue("stock/in").push_many(list("ab"))

@@ -34,6 +34,8 @@ def test_a_chain_replaces_what_serves_its_first_queue(orders: Pipeline) -> None:
     assert (chained.is_sink, chained.targets, chained.schema) == (True, (), None)
     assert (chained.batch, chained.max_wait, chained.parallel, chained.lease) == (500, 3.0, 1, 20.0)
     assert [one.settings for one in published_by(["orders/raw"])] == [{"max_inflight": 3}]
+    batches = orders.graph.find("orders/raw").batches
+    assert [batches[name] for name in ("batch", "max_wait", "parallel", "lease")] == [500, 3.0, 1, 20.0]
     assert chained.function.queues == ["orders/raw", "orders/clean", "orders/end"]  # type: ignore[attr-defined]
     orders.chain("clean")
     assert orders.spark_stations["orders/clean"].schema == "n int"
