@@ -209,6 +209,11 @@ def test_errors_that_no_row_causes_and_wrong_columns_fail_the_batch(flights, att
         flights.spark_station(name, to="late", schema="n int", max_wait=0)(lambda df, spark, name=name: wrong[name](df))
         flights.push(name, {"n": 1})
         assert said[name].replace("typo'", f"{name}'") in attempt(name).replace("'undefined'", "'undefined'")
+    flights.spark_sink("end", schema="n int", max_wait=0)(
+        lambda df, spark, batch: batch.quarantine(df.withColumn("_error", F.lit(404))) and None
+    )
+    flights.push("end", {"n": 1})
+    assert "sink 'flights/end' has column '_error' of type int: make it a string, the error" in attempt("end")
     with pytest.raises(InvalidOption, match=r"name the type that the function returns, as in @guarded\('int'\)"):
         guarded(as_int)
     with pytest.raises(InvalidOption, match="has no inputs"):

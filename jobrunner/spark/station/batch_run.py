@@ -37,7 +37,7 @@ from jobrunner.spark.station.members import (
     members_frame,
     without_members,
 )
-from jobrunner.spark.station.output_rows import check_sink, rows_of, steered
+from jobrunner.spark.station.output_rows import check_sink, check_types, rows_of, steered
 from jobrunner.spark.station.payload_shape import PayloadShape, shape_of
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import (
@@ -250,6 +250,7 @@ class SetAside:
         rows = fold_errors(df)
         if ERROR not in rows.columns:
             return self._without_dead(rows)
+        check_types(f"sink {self._rules.station!r} has", {ERROR: rows.schema[ERROR].dataType})
         if ID not in rows.columns:
             raise StationError(
                 f"sink {self._rules.station!r} has errors of rows without _id: keep the column _id, or drop it behind "

@@ -86,7 +86,7 @@ def check_output(returned: Any, rules: RowRules) -> tuple[DataFrame, dict[str, s
     returned = fold_errors(returned)
     columns = {field.name: field.dataType for field in returned.schema.fields}
     _check_names(who, returned.columns, rules)
-    _check_types(who, columns)
+    check_types(f"{who} returned", columns)
     if all(name.startswith("_") for name in columns):
         raise StationError(f"{who} returned no column for the payload: keep those that are to go on, next to _id")
     return returned, columns
@@ -107,7 +107,9 @@ def _check_names(who: str, names: list[str], rules: RowRules) -> None:
             raise StationError(f"{who} returned column {name!r}: names that begin with _ steer the item; {hint}")
 
 
-def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
+def check_types(who_has: str, columns: dict[str, spark_types.DataType]) -> None:
+    """Raises StationError for a column that steers the item and is of a type that does not; the error begins with
+    `who_has`."""
     wanted: dict[str, tuple[tuple[type[spark_types.DataType], ...], str]] = {
         ID: ((spark_types.StringType,), "a string, as it was in df"),
         TO: ((spark_types.StringType,), "a string, the name of a queue"),
@@ -120,7 +122,7 @@ def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
         kind = columns.get(name)
         if kind is None or isinstance(kind, (*kinds, spark_types.NullType)):
             continue
-        raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
+        raise StationError(f"{who_has} column {name!r} of type {kind.simpleString()}: make it {should}")
 
 
 def payload_text(
