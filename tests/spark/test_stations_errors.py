@@ -49,6 +49,10 @@ SHAPES = {
         lambda df: df.withColumn("n", F.array(F.create_map(F.current_date(), "n"))),
         "returned column 'n': keys of type date have no JSON form; make them strings",
     ),
+    "an interval of months": (
+        lambda df: df.withColumn("n", F.array(F.make_ym_interval(F.lit(1)))),
+        "returned column 'n': interval year to month has no JSON form; cast it to a string",
+    ),
     "a struct with a field twice": (
         lambda df: df.withColumn("n", F.struct("n", "n")),
         "returned column 'n': it has the field 'n' twice; rename one of them",

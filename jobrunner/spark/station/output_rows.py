@@ -22,9 +22,11 @@ from jobrunner.spark.station.staging import RowRules
 TO, DELAY, PRIORITY, HEADERS = "_to", "_delay", "_priority", "_headers"
 _STEERING = (TO, DELAY, PRIORITY, HEADERS, ERROR)
 _FORMS = JsonForms(
-    keys=(spark_types.StringType, spark_types.NumericType, spark_types.BooleanType, spark_types.NullType)
+    keys=(spark_types.StringType, spark_types.NumericType, spark_types.BooleanType, spark_types.NullType),
+    formless=(spark_types.YearMonthIntervalType,),
 )
-"""Of `to_json`, which makes of a date that is a key the number of its day."""
+"""Of `to_json`, which makes of a date that is a key the number of its day, and of an interval of months a text that
+the next station does not read."""
 _JSON = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",  # an offset has no seconds here, and those of most zones before 1900 have
