@@ -121,9 +121,10 @@ class ItemRows:
         taken = pa.array(sources, pa.int32())
         return [array.take(taken) for array in arrays]
 
-    def _row(self, item: tuple[str, str, str, int, str | None, int]) -> _Row | None:
+    def _row(self, item: tuple[str, str, str | None, int | None, str | None, int | None]) -> _Row | None:
         """None for an item that ends here."""
         task_id, payload, kind, number, headers, time_us = item
+        kind, number, time_us = kind or "", number or 1, time_us or 0  # null behind an outer join, say
         attempt = Attempt(
             queue=self._queue, id=task_id, token="", deadline_ms=self._deadline_ms, keepalive_ms=0.0, type=kind,
             payload=payload.encode(), number=number, retry_count=number - 1, enqueue_time_ms=time_us / 1000,

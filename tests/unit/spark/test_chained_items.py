@@ -27,7 +27,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 def rows(client: Client) -> Rows:
     """rows(station, payloads): the rows behind a station in Python before `numbers`, `also`, `words` and `any`."""
 
-    def run(station: Callable[[Any], Any], payloads: list[str]) -> Any:
+    def run(station: Callable[[Any], Any], payloads: list[str], own_is_null: bool = False) -> Any:
         pipeline = Pipeline("p", client)
         pipeline.station("raw", to=("numbers", "also", "words", "any"))(station)
         for name in ("numbers", "also", "words", "any"):
@@ -39,6 +39,8 @@ def rows(client: Client) -> Rows:
         ids = [f"i{number}" for number in range(len(payloads))]
         count = len(payloads)
         columns = [ids, [""] * count, [1] * count, [AT] * count, ['{"h": "1"}'] * count]
+        if own_is_null:
+            columns[1:] = [[None] * count] * 4
         own = [pa.array(values, kind) for values, kind in zip(columns, OWN_KINDS, strict=True)]
         batch = pa.record_batch([*own, pa.array(payloads, pa.string())], names=[*OWN, "payload"])
         made = ItemRows("p/raw", steps, targets).of(batch)
@@ -112,6 +114,13 @@ def test_an_item_has_time_and_the_limit_on_payloads_is_that_of_the_driver(rows: 
     fits, too_large = rows(left, [str(LIMIT - 2), str(LIMIT)])
     assert (fits["2.payload"], fits["_error"]) == (f'"{"x" * (LIMIT - 2)}"', None)
     assert "PayloadTooLarge" in too_large["_error"]
+
+
+def test_own_columns_that_are_null_are_those_of_a_new_item(rows: Rows) -> None:
+    """As behind an outer join of a station on Spark."""
+    (found,) = rows(by_payload, ['["any", 1]'], own_is_null=True)
+    assert (found["_type"], found["_attempts"], found["_headers"], found["_error"]) == ("", 1, None, None)
+    assert found["_enqueue_time"].timestamp() == 0
 
 
 def test_items_that_all_end_make_a_table_without_rows(rows: Rows) -> None:
