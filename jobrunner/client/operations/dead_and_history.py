@@ -122,6 +122,8 @@ def dead_ids(keys: QueueKeys) -> Operation[list[str]]:
 
 REPLAYED_FROM = "replayed_from"
 """Header of a replayed item: the id of the first one."""
+_OF_A_FLOW = frozenset(("results", "outcomes", "parts"))
+"""Fields of a task that was given the results of others; those of very many or large ones are in `parts`."""
 
 
 def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
@@ -147,7 +149,7 @@ def replay(ref: QueueRef, task_id: str) -> Operation[str]:
     record = yield from opened(ref.encryption, record)
     if record.unread is not None:
         raise record.unread
-    if "results" in record.fields or "outcomes" in record.fields:
+    if not _OF_A_FLOW.isdisjoint(record.fields):
         raise UsageError(
             f"task {task_id} of queue {ref.name!r} was given the results of the steps before it in its flow, which a "
             "replay does not have; enqueue the flow again"

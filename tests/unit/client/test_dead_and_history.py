@@ -78,17 +78,22 @@ def total(client: Client) -> Iterator[Any]:
             def run(self) -> int:
                 return sum(self.task.results)
 
-        yield chain(group(one.bind(1), one.bind(2)), Total())
+        yield lambda steps: chain(group(*map(one.bind, range(steps))), Total())
     forget("dead_and_history.one")
     forget("dead_and_history.total")
 
 
-def test_a_step_of_a_flow_is_not_replayed_without_the_results_that_it_was_given(client: Client, total: Any) -> None:
+@pytest.mark.parametrize("steps", [2, 1001])
+def test_a_step_of_a_flow_is_not_replayed_without_the_results_that_it_was_given(
+    client: Client, total: Any, steps: int
+) -> None:
+    """Neither where they are so many that the join gathered them in parts."""
     queue = client.queue("mail")
     queue.configure(history=3600)
-    total.enqueue()
-    Worker(queues=["mail"], client=client).run(burst=True)
-    by_job = {record.type: record.id for record in (client.task(one.id).record() for one in queue.history())}
+    flow = total(steps).enqueue()
+    Worker(queues=["mail"], client=client, concurrency=4).run(burst=True)
+    assert flow.result(timeout=10) == sum(range(steps))
+    by_job = {record.type: record.id for record in (client.task(one.id).record() for one in queue.history(limit=2))}
 
     with pytest.raises(UsageError, match=r"was given the results of the steps before it .*; enqueue the flow again"):
         queue.replay(by_job["dead_and_history.total"])
