@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -182,8 +183,15 @@ def parse_spec(spec: Mapping[str, object]) -> Schedule:
         case {"every": int() | float() as interval} if len(spec) == 1:
             return Every(interval)
         case {"cron": str(expression), "tz": str(tz)} if len(spec) == 2:
-            return Cron(expression, tz)
+            return _cron(expression, tz)
     raise InvalidOption(f"schedule is {describe(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
+
+
+@lru_cache(maxsize=4096)
+def _cron(expression: str, tz: str) -> Cron:
+    """To parse an expression takes most of a millisecond, and a leader asks for the schedules of all jobs in each turn.
+    A Cron does not change, so all may share one."""
+    return Cron(expression, tz)
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,10 +322,9 @@ def _matcher(expression: str) -> Any:
 def _zone(name: object) -> "ZoneInfo":
     # Names of the packaged list only: `localtime` is another zone on another machine.
     from difflib import get_close_matches  # most programs name no zone
-    from pkgutil import get_data
     from zoneinfo import ZoneInfo
 
-    known = (get_data("tzdata", "zones") or b"").decode().split()
+    known = _known_zones()
     if isinstance(name, str) and name in known:
         return ZoneInfo(name)
     said = getattr(name, "key", name)  # that of a ZoneInfo
@@ -327,3 +334,10 @@ def _zone(name: object) -> "ZoneInfo":
     near = get_close_matches(wanted, lowered, n=1, cutoff=0.5)
     nearest = lowered[near[0]] if near else "Europe/Berlin"
     raise InvalidOption(f"tz is {describe(name)}, no known zone; give an IANA name such as {nearest!r}")
+
+
+@cache
+def _known_zones() -> tuple[str, ...]:
+    from pkgutil import get_data
+
+    return tuple((get_data("tzdata", "zones") or b"").decode().split())

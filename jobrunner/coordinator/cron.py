@@ -42,11 +42,12 @@ _log = SafeLogger("jobrunner.periodic")
 
 class _LastTick(NamedTuple):
     """The last tick of a job as the server stores it, Unix ms, and the digest of its schedule; empty before the first
-    one."""
+    one. `due_at`: the next tick, once this leader has computed it."""
 
     stored: str
     at: datetime | None
     schedule: str
+    due_at: datetime | None = None
 
 
 class PeriodicTicks:
@@ -156,9 +157,11 @@ class PeriodicTicks:
             _log.error("a periodic job is not fired", job=name, reason=reason)
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
-        schedule = definition.parsed()
         last = self._last_tick(definition)
         last_tick = last.at
+        if last_tick and last.due_at and last_tick <= now < last.due_at:
+            return last.due_at  # every tick of a job is a turn for all, and to ask a cron schedule takes long
+        schedule = definition.parsed()
         if last_tick is None:
             tick = first_tick(schedule, now)
             if tick > now:
@@ -181,7 +184,9 @@ class PeriodicTicks:
                 self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
             if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
-        return schedule.next_after(due.last)
+        due_at = schedule.next_after(due.last)
+        self._last[definition.name] = self._last[definition.name]._replace(due_at=due_at)
+        return due_at
 
     def _last_tick(self, definition: PeriodicDefinition) -> _LastTick:
         known = self._last.get(definition.name)

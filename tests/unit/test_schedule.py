@@ -594,6 +594,12 @@ def test_another_process_rebuilds_the_schedule_from_its_spec(schedule: Schedule)
     assert hash(rebuilt) == hash(schedule)
 
 
+def test_a_cron_schedule_is_rebuilt_once_in_a_process() -> None:
+    """Leaders and dashboards ask for those of all jobs again and again."""
+    spec = Cron("0 3 * * *", "Europe/Madrid").spec()
+    assert parse_spec(spec) is parse_spec(dict(spec))
+
+
 @pytest.mark.parametrize(
     "spec",
     [

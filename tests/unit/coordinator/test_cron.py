@@ -263,6 +263,27 @@ def test_a_cron_job_waits_for_its_time(fire: PeriodicTicks, town: Town, start: d
     assert town.ticks() == [until]
 
 
+def test_a_turn_computes_no_ticks_of_a_job_that_is_not_due(
+    fire: PeriodicTicks, town: Town, start: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tick of any job is a turn: with hundreds of cron jobs, those that are not due took a tenth of a core."""
+    first = 60 - start.second
+    town.publish(schedule=Cron("* * * * *").spec())
+    for second in (0, first):
+        fire.step(1, town.at(second))
+    asked: list[datetime] = []
+    for name in ("next_after", "last_until"):
+        ask = getattr(Cron, name)
+        monkeypatch.setattr(Cron, name, lambda self, at, ask=ask: asked.append(at) or ask(self, at))
+
+    for second in (0.001, 59.001):
+        assert fire.step(1, town.at(first + second)) <= 60 - second
+    assert asked == []
+    fire.step(1, town.at(first + 60))
+    assert asked
+    assert town.ticks() == [first, first + 60]
+
+
 def test_the_start_of_a_cron_job_is_remembered_over_a_change_of_leaders(broker: Broker, keys: Keys, town: Town) -> None:
     town.publish(schedule=Cron("* * * * *").spec())
     PeriodicTicks(broker, keys, None).step(1, town.at(0))
