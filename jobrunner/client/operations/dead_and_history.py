@@ -18,6 +18,7 @@ from jobrunner.client.item import read_headers, write_headers, write_payload
 from jobrunner.client.item_record import ItemRecord, item_record
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Durable, InThread, Operation, ask
+from jobrunner.client.operations.queue import is_still
 from jobrunner.client.operations.task import opened
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, TaskGone, UsageError
@@ -132,8 +133,8 @@ def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
     yield from ask(queues.counts(ref.keys))  # trims what is too old
     found = yield from ask(queues.newest(ref.keys, "done", count=limit))
     shown = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
-    records = (decrypted_record(ref.encryption, record, fetches=False) for record in shown if record is not None)
-    return [item_record(record) for record in records]
+    ended = [record for record in shown if record is not None and is_still(record, "done")]
+    return [item_record(decrypted_record(ref.encryption, record, fetches=False)) for record in ended]
 
 
 def replay(ref: QueueRef, task_id: str) -> Operation[str]:
@@ -144,7 +145,7 @@ def replay(ref: QueueRef, task_id: str) -> Operation[str]:
         tasks.show(ref.all_keys, task_id, queue=ref.name),
         queues.score(ref.keys, "done", task_id),
     ]
-    if record is None or score is None:
+    if record is None or score is None or not is_still(record, "done"):
         raise TaskGone(f"no task {task_id} in the history of queue {ref.name!r}: never was, or no longer kept")
     record = yield from opened(ref.encryption, record)
     if record.unread is not None:

@@ -249,7 +249,7 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
     first, found = page
     while found:
         answers = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
-        if records := [record for record in answers if record is not None and _is_still(record, state)]:
+        if records := [record for record in answers if record is not None and is_still(record, state)]:
             return [item_record(decrypted_record(ref.encryption, record, fetches=False)) for record in records]
         first += len(found)
         found = yield from ask(queues.ids(ref.keys, state, start=first, count=limit))
@@ -276,9 +276,12 @@ def _switched(ref: QueueRef, *wanted: Call[Any]) -> Operation[None]:
     yield [*queues.register_if_room(ref.all_keys, [ref.name]), *wanted]
 
 
-def _is_still(record: TaskRecord, state: str) -> bool:
-    """Whether the task has not left since its id was listed; sets that are no TaskState hold what is finished."""
-    return record.state == state or state not in TaskState.__members__.values()
+def is_still(record: TaskRecord, state: str) -> bool:
+    """Whether the task has not left since its id was listed. The id of an entry of history that outlived its task may
+    be that of a new one, which waits or is dead."""
+    if state == "done":
+        return record.state in (TaskState.SUCCEEDED, TaskState.CANCELLED)
+    return record.state == state
 
 
 def check_state(state: str) -> str:

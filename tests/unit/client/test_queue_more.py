@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from jobrunner import Backoff, Item, RateLimit
 from jobrunner.broker.keys import QueueKeys
@@ -140,6 +141,26 @@ def test_only_what_is_history_can_be_replayed(queue: Any) -> None:
         with pytest.raises(TaskGone, match="history of queue 'mail'"):
             queue.replay(task_id)
     assert queue.counts()["waiting"] == 1
+
+
+def test_a_new_task_with_the_id_of_an_entry_of_history_is_no_history(
+    queue: Any, raw: redis.Redis, mail: QueueKeys
+) -> None:
+    """The entry outlives its task when history was shorter as it ended."""
+    queue.configure(history=60)
+    for name in ("mine", "other"):
+        queue.push("old", id=name)
+        queue.reserve()[0].commit()
+    raw.delete(mail.task("mine"))  # it expired
+    queue.push("new", id="mine")
+
+    assert [record.id for record in queue.history()] == ["other"]
+    assert [record.id for record in queue.tasks("done")] == ["other"]
+    with pytest.raises(TaskGone, match="no task mine in the history of queue 'mail'"):
+        queue.replay("mine")
+    assert [record.payload for record in queue.tasks("waiting")] == ["new"]
+    queue.reserve()[0].commit()
+    assert [record.payload for record in queue.history()] == ["new", "old"]
 
 
 def test_the_dead_come_back_at_a_rate(queue: Any, clock: Any) -> None:
