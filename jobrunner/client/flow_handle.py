@@ -45,7 +45,8 @@ class FlowHandle:
     def result(self, timeout: Duration | None = None) -> Any:
         """Waits for the result of the last step, for a group for the list of results, and returns it.
 
-        Raises TaskFailed or TaskCancelled as soon as one of these cannot come, TaskTimeout, TaskGone.
+        Raises TaskFailed or TaskCancelled when one of these died, was cancelled or cannot begin any more; a step behind
+        a group cannot when one of the group failed so and all of it have ended. Raises TaskTimeout, TaskGone.
         """
         return run_operation(
             self._broker, operations.wait_for_result(self._flow, self._keys, self._encryption, timeout)

@@ -291,6 +291,23 @@ def test_a_dead_task_deep_inside_completes_every_group_around_it() -> None:
     assert seen[outer] == [((None, 4), ("dead", "succeeded"))]
 
 
+def test_a_group_within_a_flow_is_dead_when_all_of_its_steps_have_ended() -> None:
+    dead = new_name()
+    flow = chain(group(Broken(), unserved.bind()), Note(name=new_name())).enqueue()
+    outer = group(group(Broken(), unserved.bind()), add.bind(1), on_dead=Note(name=dead)).enqueue()
+    wait_for(lambda: flow.progress().dead == 1 and outer.progress().dead == 1)
+    with pytest.raises(TaskTimeout):
+        flow.result(timeout=0)
+    assert dead not in seen
+
+    for sent in (flow, outer):
+        sent.tasks[1].cancel()
+    with pytest.raises(TaskFailed, match=r"flows\.fail"):
+        flow.result(timeout=20)
+    wait_for(lambda: dead in seen)
+    assert seen[dead][0][1][0] == "dead"
+
+
 def test_an_empty_group_fires_its_callbacks_at_once() -> None:
     good, all_, dead = new_name(), new_name(), new_name()
     flow = group(on_success=Note(name=good), on_complete=Note(name=all_), on_dead=Note(name=dead)).enqueue()
