@@ -224,7 +224,7 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
 def full(queue: str, more: int, bound: int) -> QueueFull:
     """The error for tasks beyond the capacity of a queue, which may hold `bound`."""
     part = "part of " if is_shard(queue) else ""
-    never = f"send at most {bound} at once" if more > bound else "try again later, wait for room (wait=…)"
+    never = f"send at most {bound} at once" if more > bound > 0 else "try again later, wait for room (wait=…)"
     return QueueFull(
         f"queue {queue!r} has no room for {more} more: it may hold {bound} (its {part}max_size), and nothing was added"
         f"; {never}, or raise max_size",

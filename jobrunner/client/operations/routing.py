@@ -1,8 +1,8 @@
 """Which shard of a queue with `partitions` a new task goes to.
 
-A client asks for the number of shards when it registers a queue, in the same round trip, and then once a minute. What
-it knows may be out of date for so long: a task that it sends to another shard than it would now runs all the same, as
-workers serve every shard there ever was.
+A client asks for the number of shards when it registers a queue, in the same round trip, then once a minute, and after
+a shard was full. What it knows may be out of date for so long: a task that it sends to another shard than it would now
+runs all the same, as workers serve every shard there ever was.
 """
 
 import random
@@ -31,6 +31,8 @@ from jobrunner.task import Task
 BROKEN_OFF = (OutcomeUnknown, ServerUnavailable)
 KNOWN_FOR_S = 60.0
 _UNKNOWN_FOR_S = 5.0
+_ASKED_AGAIN_S = 1.0
+"""How old numbers of shards are before they are asked for again as a shard was full."""
 _MEASURED_FOR_S = 1.0
 _MEASURED_IF_BOUNDED_S = 0.1
 """With `max_size` a shard that is fuller than it seems refuses a task that others would take. So the first task waits
@@ -210,6 +212,8 @@ class Routes:
         self.routers: dict[str, Router] = {}
         """Of the queues with shards."""
         self._known_until: dict[str, float] = {}
+        self._trusted_until: dict[str, float] = {}
+        """Until when a full shard casts no doubt on the number of shards."""
 
     @property
     def on_several_nodes(self) -> bool:
@@ -287,6 +291,14 @@ class Routes:
             if name in self.routers:
                 self.routers[name].measure_again()
 
+    def ask_again(self, names: Iterable[str]) -> None:
+        """A shard of these queues, or the queue itself, was full. With more partitions each has a smaller part of
+        `max_size` than this client knows, and with fewer the last ones have none; others may have room."""
+        now = monotonic()
+        for name in names:
+            if self._trusted_until.get(name, 0.0) < now:
+                self._known_until.pop(name, None)
+
     def forget(self, queue: str) -> None:
         """The shards of this queue, or of its whole pipeline, were changed here, or it was deleted."""
         pipeline = tag_of(queue) if "/" in queue else None
@@ -300,9 +312,10 @@ class Routes:
         _raise_first([counts])
         if counts is UNKNOWN:  # where a node is away, to ask costs the time that a client waits for it
             known_for_s = KNOWN_FOR_S if queue in self.routers else _UNKNOWN_FOR_S
-            self._known_until[queue] = monotonic() + known_for_s
+            self._known_until[queue] = self._trusted_until[queue] = monotonic() + known_for_s
             return
         self._known_until[queue] = monotonic() + KNOWN_FOR_S
+        self._trusted_until[queue] = monotonic() + _ASKED_AGAIN_S
         if counts.served == 1:
             self.routers.pop(queue, None)
         elif queue not in self.routers or self.routers[queue].counts != counts:
@@ -349,8 +362,11 @@ class NotedOutcome:
             remember_unknown(self._tasks)
         elif not isinstance(error, ServerUnavailable | QueueFull):
             return
-        if self._routes is not None and self._routes.routers:
-            self._routes.measure_again({whole_queue(task.queue) for task in self._tasks})
+        if self._routes is not None:
+            names = {whole_queue(task.queue) for task in self._tasks}
+            self._routes.measure_again(names)
+            if isinstance(error, QueueFull):
+                self._routes.ask_again(names)
 
 
 def _raise_first(replies: Iterable[object]) -> None:

@@ -32,6 +32,7 @@ from jobrunner.client.operations.routing import Router
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import write_settings
+from jobrunner.clock import monotonic
 from jobrunner.errors import (
     DuplicateTask,
     InvalidName,
@@ -808,6 +809,50 @@ def test_the_task_behind_a_refused_one_goes_where_there_is_room(
     with pytest.raises(QueueFull):
         send(client)
     send(client)
+
+
+@pytest.mark.parametrize(("before", "after", "held"), [(1, 4, 40), (4, 16, 40), (16, 4, 0), (4, 1, 0)])
+def test_a_producer_that_finds_a_shard_full_learns_of_other_partitions(
+    client: Client, other_client: Client, monkeypatch: pytest.MonkeyPatch, before: int, after: int, held: int
+) -> None:
+    """It was refused for up to a minute: it knew larger parts of `max_size`, or shards that have none any more."""
+    mail, producer, passed_s = client.queue("mail"), other_client.queue("mail"), 0.0
+    mail.configure(partitions=before, max_size=160)
+    monkeypatch.setattr(routing, "monotonic", lambda: monotonic() + passed_s)
+    producer.push_many(range(held or 2 * before))
+    if not held:
+        mail.purge("waiting")
+    mail.configure(partitions=after)
+    passed_s = 2.0
+
+    refused = 0
+    for number in range(20):
+        try:
+            producer.push(number)
+        except QueueFull:
+            refused += 1
+    assert refused <= 1
+    assert mail.counts()["waiting"] == held + 20 - refused
+
+
+def test_a_full_queue_is_asked_for_its_partitions_once_a_second(
+    client: Client, monkeypatch: pytest.MonkeyPatch, trips: list[int]
+) -> None:
+    mail, passed_s = client.queue("mail"), 0.0
+    monkeypatch.setattr(routing, "monotonic", lambda: 1000.0 + passed_s)
+    mail.configure(max_size=1)
+    mail.push(1)
+
+    def refused() -> list[int]:
+        trips.clear()
+        with pytest.raises(QueueFull):
+            mail.push(2)
+        return trips.copy()
+
+    refused()
+    assert [len(refused()) for _ in range(3)] == [1, 1, 1]
+    passed_s = 2.0
+    assert [len(refused()) for _ in range(3)] == [1, 2, 1]
 
 
 def test_a_measure_that_takes_long_is_the_only_one(full_router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
