@@ -17,6 +17,7 @@ from jobrunner.client.buffer import buffer_of
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
+from jobrunner.client.operations.capacity import awaiting_room
 from jobrunner.client.operations.enqueue import Placed, QueueRef, batches, enqueueing
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.routing import NotedOutcome, Routes
@@ -156,9 +157,10 @@ class AsyncClient:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
+            left = await self._until_room(tasks_of_batch, wait) if wait else wait
             registered = await self._placed(tasks_of_batch)
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                found, durability = await self._write(outgoing, wait, registered)
+                found, durability = await self._write(outgoing, left, registered)
             handles += [
                 AsyncTaskHandle(
                     self._broker,
@@ -169,6 +171,12 @@ class AsyncClient:
                 for (task_id, is_new), task in zip(found, outgoing, strict=True)
             ]
         return handles
+
+    async def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:
+        """As Client._until_room."""
+        if self._buffer is not None:
+            return wait
+        return await run_operation_async(self._broker, awaiting_room(self._routes, tasks, wait))
 
     async def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
         """As Client._placed."""

@@ -12,6 +12,7 @@ from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
+from jobrunner.client.operations.capacity import awaiting_room
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash, Progress
@@ -80,6 +81,8 @@ class AsyncQueue:
 
     async def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
+        if wait and buffer is None and self._ref.routes is not None:
+            wait = await self._run(awaiting_room(self._ref.routes, made, wait))
         registered = await self._placed(made, buffer)
         with sending(made, self._middleware) as tasks, NotedOutcome(tasks, self._ref.routes):
             send = queue_operations.push_many(

@@ -11,7 +11,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.buffer import buffer_of
 from jobrunner.client.encryption import client_encryption
-from jobrunner.client.operations.capacity import registering_again
+from jobrunner.client.operations.capacity import awaiting_room, registering_again
 from jobrunner.client.operations.enqueue import (
     Placed,
     QueueRef,
@@ -200,9 +200,10 @@ class Client:
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
+            left = self._until_room(tasks_of_batch, wait) if wait else wait
             registered = self._placed(tasks_of_batch)
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                found, durability = self._write(outgoing, wait, registered)
+                found, durability = self._write(outgoing, left, registered)
             handles += [
                 TaskHandle(
                     self._broker,
@@ -213,6 +214,12 @@ class Client:
                 for (task_id, is_new), task in zip(found, outgoing, strict=True)
             ]
         return handles
+
+    def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:
+        """Waits until the tasks may find room, before they are placed; returns what is left of that time."""
+        if self._buffer is not None:
+            return wait
+        return run_operation(self._broker, awaiting_room(self._routes, tasks, wait))
 
     def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
         """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new, or

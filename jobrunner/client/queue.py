@@ -12,6 +12,7 @@ from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
+from jobrunner.client.operations.capacity import awaiting_room
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash, Progress
@@ -257,6 +258,8 @@ class Queue:
 
     def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
+        if wait and buffer is None and self._ref.routes is not None:
+            wait = self._run(awaiting_room(self._ref.routes, made, wait))
         registered = self._placed(made, buffer)
         if self._middleware is None and not OBSERVERS:
             return self._push(made, wait, on_clash, buffer, registered)

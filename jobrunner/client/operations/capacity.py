@@ -13,7 +13,7 @@ from jobrunner.broker.confirmed_writes import written as none_refused
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
-from jobrunner.client.operations.routing import Routes
+from jobrunner.client.operations.routing import Routes, may_go_anywhere
 from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.retry import seconds
@@ -24,6 +24,22 @@ _RECHECK_S = 0.5
 _RESENT_S = 5.0
 """After so long many are sent again though there seems to be no room for all: those that exist already need none."""
 _NOTED_MS = 5000
+
+
+def awaiting_room(routes: Routes, tasks: Sequence[Task], wait: Duration) -> Operation[float]:
+    """Waits until a shard of each queue with partitions may have room for the tasks that may go to any of them. Returns
+    the seconds of `wait` that are left.
+
+    Before the tasks are placed, as each of them then waits for its own shard, which tasks of a key at its limit, or
+    later ones, may fill for long.
+    """
+    ends = monotonic() + seconds(wait, option="wait")
+    for name in {task.queue for task in tasks if may_go_anywhere(task)}:
+        while (full := (yield from routes.full_shard(name))) is not None and (left := ends - monotonic()) > 0:
+            yield [queues.await_capacity(full, lasts_ms=_NOTED_MS)]
+            yield CapacityHint(full, min(left, _RECHECK_S))
+            routes.measure_again([name])
+    return max(ends - monotonic(), 0.0)
 
 
 def write(

@@ -9,6 +9,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import heapify, heapreplace
 from itertools import chain, islice
 from types import TracebackType
@@ -20,7 +21,7 @@ from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.shards import UNKNOWN, WITHOUT, ShardCounts, backlog, making_shards, scheduled, shard_counts
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys, tag_of_id
+from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.broker.shards import in_partition_of, shard_names, shard_of_key, tag_of, whole_queue
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.client.outgoing import forget_unknown, remember_unknown
@@ -45,6 +46,11 @@ client and server as much as some ten tasks."""
 _TIME_AND_PROCESS = 28
 """Digits of a made id before its tag."""
 _AWAY = _NEVER = float("inf")
+
+
+def may_go_anywhere(task: Task) -> bool:
+    """Whether a task belongs to no shard: it has no key, no lock and no id of the user's own."""
+    return task.key is None and task.lock is None and not task.sending
 
 
 class Router:
@@ -92,6 +98,12 @@ class Router:
         is_seen = has_room and self._sent < _UNMEASURED
         return not is_seen and monotonic() >= self._measured_at + _MEASURED_IF_BOUNDED_S
 
+    @property
+    def full_shard(self) -> QueueKeys | None:
+        """With `max_size`: the least full shard, when that seems to have no room either."""
+        held, _, number = self._nodes[0][2][0]
+        return None if held < 0 else self._keys[number]
+
     def measuring(self) -> Operation[None]:
         """Measures the backlogs, if that is due. A node that is away is left out until the next measure.
 
@@ -122,7 +134,7 @@ class Router:
 
     def place_one(self, task: Task) -> None:
         """As `place`."""
-        if task.key is None and task.lock is None and not task.sending:
+        if may_go_anywhere(task):
             self._place_free((task,))
         else:
             self._place_bound(task)
@@ -130,7 +142,7 @@ class Router:
     def place(self, tasks: Sequence[Task]) -> None:
         """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task
         with a key whose lock does not cover that."""
-        free = [task for task in tasks if task.key is None and task.lock is None and not task.sending]
+        free = [task for task in tasks if may_go_anywhere(task)]
         if len(free) < len(tasks):
             for task in tasks:
                 self._place_bound(task)
@@ -242,8 +254,16 @@ class Routes:
     def placing(self, tasks: Sequence[Task]) -> Operation[bool]:
         """Registers the queues that are new here, asks for their shards, and gives the tasks their shards. Returns
         whether a queue was registered."""
-        now = monotonic()
         names = {task.queue for task in tasks}
+        is_new = yield from self._learning(names)
+        for name in names & self.routers.keys():
+            yield from self.routers[name].measuring()
+        self.place_as_known(tasks)
+        return is_new
+
+    def _learning(self, names: AbstractSet[str]) -> Operation[bool]:
+        """Registers these queues where they are new here, and asks for their shards. Returns whether one was new."""
+        now = monotonic()
         new = sorted(names - self.registered)
         stale = sorted(name for name in names if self._known_until.get(name, 0.0) < now)
         if new or stale:
@@ -258,10 +278,17 @@ class Routes:
                 self.registered -= names  # so that the next call makes them if this one fails
                 yield making_shards(self._keys, shards)
                 self.registered.update(names, shards)
-        for name in names & self.routers.keys():
-            yield from self.routers[name].measuring()
-        self.place_as_known(tasks)
         return bool(new)
+
+    def full_shard(self, name: str) -> Operation[QueueKeys | None]:
+        """Returns a shard of a queue that has no room, as none of them seems to have; None where one has. Registers the
+        queue when it is new here, and measures."""
+        yield from self._learning({name})
+        router = self.routers.get(name)
+        if router is None or not router.counts.max_size:
+            return None
+        yield from router.measuring()
+        return router.full_shard
 
     def place_as_known(self, tasks: Sequence[Task]) -> None:
         """Gives the tasks their shards by what is known, however old that is. Asks the server for nothing."""

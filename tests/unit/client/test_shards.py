@@ -835,6 +835,46 @@ def test_a_producer_that_finds_a_shard_full_learns_of_other_partitions(
     assert mail.counts()["waiting"] == held + 20 - refused
 
 
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda client: client.queue("mail").push(1, wait=10),
+        lambda client: client.enqueue(mails(1)[0], wait=10).id,
+    ],
+    ids=["push", "enqueue"],
+)
+def test_a_task_that_waits_for_room_goes_where_there_is_some(client: Client, mail: Queue, way: Any, send: Any) -> None:
+    """It waited for one shard, which tasks of a busy key or later ones may fill for long, while others had room."""
+    mail.configure(max_size=8)
+    for shard in range(4):
+        mail.push_many([Item(n, partition=key_of_shard(shard)) for n in range(2)])
+    names = [shard_name("mail", shard) for shard in range(4)]
+    settings_of = [keys_of(client).queue(name).settings for name in names]
+    asked = [command("HGET", key, "capacity_wanted", read=lambda found: found is not None) for key in settings_of]
+    awaited: list[bool] = []
+
+    def is_awaited() -> bool:
+        awaited[:] = broker_of(client).run_many(asked)
+        return any(awaited)
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send, way)
+        wait_for(is_awaited)
+        other = names[awaited.index(False, 1)]
+        client.queue(other).purge("waiting")
+        assert shard_of(sending.result(30)) == other
+
+
+def test_a_task_that_finds_no_room_in_time_is_refused(mail: Queue) -> None:
+    mail.configure(max_size=4)
+    for shard in range(4):
+        mail.push(1, partition=key_of_shard(shard))
+    began = monotonic()
+    with pytest.raises(QueueFull):
+        mail.push(2, wait=0.3)
+    assert 0.3 <= monotonic() - began < 5
+
+
 def test_a_full_queue_is_asked_for_its_partitions_once_a_second(
     client: Client, monkeypatch: pytest.MonkeyPatch, trips: list[int]
 ) -> None:
