@@ -53,17 +53,19 @@ class _LastTick(NamedTuple):
 class PeriodicTicks:
     """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
-    `late` is called with how late each tick was fired.
+    `late` is called with how late each tick was fired. `leader_ttl`: seconds after which another worker leads when the
+    leader dies; a tick that is no later than that, and ten seconds, was not missed.
     """
 
     def __init__(
         self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None,
-        late: Callable[[LateTick], object] = lambda _: None,
+        late: Callable[[LateTick], object] = lambda _: None, leader_ttl: float = 0.0,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._encryption = encryption
         self._late = late
+        self._grace = GRACE + timedelta(seconds=leader_ttl)
         self._definitions: dict[str, PeriodicDefinition] = {}
         self._last: dict[str, _LastTick] = {}
         self._read_at = -_READ_EVERY_S
@@ -177,7 +179,7 @@ class PeriodicTicks:
             if self._anchor(definition, last_tick_at(schedule, last_tick, now), epoch, longest_ahead):
                 self._tell_anchored(definition, last_tick - now)
             return now + _AFTER_DISPUTE
-        due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up)
+        due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up, grace=self._grace)
         for tick in due.ticks:
             word = self._fire(definition, self._last[definition.name].stored, tick, epoch, together=due.last)
             if word == "fired":

@@ -208,7 +208,9 @@ class Assembly:
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
             served=served,
             reserves=reserves,
-            cron=PeriodicTicks(self._broker, self._keys, self._inline, self._stats.late_ticks.append),
+            cron=PeriodicTicks(
+                self._broker, self._keys, self._inline, self._stats.late_ticks.append, settings.leader_ttl
+            ),
         )  # fmt: skip
 
     def _task_parts(

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import redis
 
+from jobrunner import Client, Worker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import events, leases, queues
@@ -20,6 +21,7 @@ from jobrunner.errors import OutcomeUnknown
 from jobrunner.periodic import PeriodicDefinition, read_definition
 from jobrunner.schedule import Cron, Every
 from tests.support.clock import Clock
+from tests.support.waiting import wait_for
 
 SECOND = timedelta(seconds=1)
 
@@ -188,6 +190,25 @@ def test_missed_ticks_are_caught_up_as_the_job_says(
     assert town.ticks() == [tick * 20 for tick in missed]
     fire.step(1, town.at(220))
     assert town.ticks()[-1] == 220
+
+
+@pytest.mark.parametrize(("late_s", "fired"), [(40, 1), (80, 0)])
+def test_a_tick_that_waits_for_the_next_leader_is_not_missed(
+    fire: PeriodicTicks, town: Town, client: Client, late_s: float, fired: int
+) -> None:
+    """With catch_up="none" it was left out when another worker led later than ten seconds after it."""
+    town.publish(catch_up="none", schedule=Every(3600).spec(), overlap="allow")
+    town.publish("other", queue="other", schedule=Every(3600).spec())
+    fire.step(1, town.start - timedelta(seconds=3600 + late_s))
+    town.broker.run(queues.purge(town.keys.queue("q"), "waiting"))
+
+    worker = Worker(queues=["unserved"], client=client, leader_ttl=60)
+    worker.start()
+    try:
+        wait_for(lambda: len(town.waiting("other")) == 2)
+        wait_for(lambda: len(town.waiting()) == fired)
+    finally:
+        worker.stop(grace=0)
 
 
 def test_a_tick_is_skipped_while_the_task_of_an_earlier_one_is_not_finished(fire: PeriodicTicks, town: Town) -> None:
