@@ -102,7 +102,9 @@ class RunningTask:
     def results(self) -> tuple[Any, ...]:
         """In a flow: the result of the step before, those of the members of a group; None for one that brought none.
 
-        Read from the server at the first use. Empty for a task of no flow, and for the first step.
+        Read from the server at the first use: in a coroutine job write `await asyncio.to_thread(lambda:
+        self.task.results)`, as the event loop would wait for the server. Empty for a task of no flow, and for the first
+        step.
         """
         return self._run.received().results
 
