@@ -29,7 +29,7 @@ from tests.support.examples import examples
 from tests.support.queue_audit import WAYS_OUT
 from tests.support.server import Server
 
-LEASE_MS, MAX_ATTEMPTS, ROOM = 1000, 3, 3
+LEASE_MS, MAX_ATTEMPTS, ROOM, WAITING_MS = 1000, 3, 3, 5000
 BLAMED = ("blamed", "poison")
 SOURCE, TARGETS = "m/a", ("b", "c")
 _examples = itertools.count(1)
@@ -171,10 +171,7 @@ class Drivers(RuleBasedStateMachine):
         if lease is None:
             return
         step = self.broker.run(calls.advance(self.keys, lease.id, count=count))
-        if step.done:
-            batch.state = "done"
-        elif step.full:
-            assert len(self.ids(self.targets["b"].waiting)) == ROOM
+        self.advanced(batch, step)
 
     @rule(count=st.integers(1, 3))
     def make_room(self, count: int) -> None:
@@ -238,8 +235,11 @@ class Drivers(RuleBasedStateMachine):
                 lease.stage("end", [word for one in batch.members for word in (one, "c", b"1", "")])
                 lease.decide(["end"], rest="dropped")
                 self.settle(batch, [dict.fromkeys(batch.members, "c")], "dropped")
-            while batch.state == "committed" and not (step := lease.advance()).full:
-                batch.state = "done" if step.done else batch.state
+            is_full = False
+            while batch.state == "committed" and not is_full:
+                step = lease.advance()
+                self.advanced(batch, step)
+                is_full = step.full is not None
         self.every_item_is_in_one_place()
         assert not self.raw.zcard(self.keys.pending)
         assert not self.raw.zcard(self.keys.leases)
@@ -312,6 +312,14 @@ class Drivers(RuleBasedStateMachine):
                 self.fate[one] = rows[0] or "dead"
             else:
                 self.fate[one] = "dead" if rest == "dead" else "gone"
+
+    def advanced(self, batch: ModelBatch, step: calls.Advance) -> None:
+        """Notes what a slice did. While a target is full the batch is left to whoever waits for room in it."""
+        if step.done:
+            batch.state = "done"
+        elif step.full:
+            batch.due = max(batch.due, self.now + WAITING_MS)
+            assert len(self.ids(self.targets["b"].waiting)) == ROOM
 
     def reconcile(self) -> None:
         """Ended leases that a take found: batches that were halved, or whose last member is dead."""
