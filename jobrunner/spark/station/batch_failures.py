@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobrunner.broker.broker import Broker
@@ -136,7 +137,7 @@ class BatchFailures:
             return self._release(lease, delay_s), error_line(error)
         if cause is Cause.ENGINE:
             error = engine_gone(spark, error)
-        line = error_line(error)
+        line = _line_of(error)
         is_refusal = cause is Cause.OUTAGE and line.startswith(_REFUSED) and not self.stopping.is_set()
         blame = self._blame(lease) if is_refusal else Blame.NONE
         if blame is Blame.LAST:
@@ -261,6 +262,14 @@ class BatchFailures:
 
     def _delay_s(self, failures: int) -> float:
         return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
+
+
+def _line_of(error: BaseException) -> str:
+    """The error in one line, with a hint for a view that the function has registered on another session."""
+    line = error_line(error)
+    if isinstance(error, AnalysisException) and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+        line += "; a view that the function registers is known to df.sparkSession.sql(...) alone"
+    return line
 
 
 def _behind(pause_s: float) -> float:

@@ -27,6 +27,7 @@ from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
+from jobrunner.spark.station.lane_session import LaneSession
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 
 _LINKED = 128
@@ -54,6 +55,7 @@ class Lane:
         self._notes = notes
         self._sizes = sizes
         self._seen = seen
+        self._session = LaneSession()
         self.lease: BatchLease | None = None
         """The batch that its driver gave it; None: it is free."""
         self._jobs: SparkJobs | None = None
@@ -96,6 +98,7 @@ class Lane:
     def _handle(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
         note = self._notes.begin(lease)
         if lease.state == "open":
+            spark = self._session.for_batch(spark)
             waits_ms = _waits_ms(lease)
             title = title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)
             jobs = self._jobs = SparkJobs(spark, group_of_batch(lease.id, lease.epoch), title)
