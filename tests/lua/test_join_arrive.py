@@ -335,6 +335,21 @@ def test_an_arrival_can_be_repeated_when_damage_to_the_queue_is_repaired(mail, d
     assert mail.totals() == {"enqueued": 1}
 
 
+def test_an_arrival_at_a_join_without_results_can_be_repeated_when_damage_is_repaired(mail):
+    prepare(mail, total=1, results=b"[]")
+    before = join_hash(mail)
+    mail.raw.delete(mail.keys.wake)
+    mail.raw.set(mail.keys.wake, "no such type")
+
+    with pytest.raises(ServerRefused):
+        arrive(mail, (0, "succeeded", b"1"))
+    assert join_hash(mail) == before
+    mail.raw.delete(mail.keys.wake)
+
+    assert arrive(mail, (0, "succeeded", b"1")) == "fired"
+    assert mail.totals() == {"enqueued": 1}
+
+
 def test_a_join_given_up_fires_no_more_and_says_so(mail):
     prepare(mail, onward=FAR)
     assert mail.run(flows.abandon(mail.keys, "j")) == "posted"

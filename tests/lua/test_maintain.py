@@ -222,6 +222,19 @@ def test_age_and_number_of_the_dead_are_limited_together(mail, clock):
     assert mail.ids("dead") == ["w"]
 
 
+def test_no_more_than_the_old_and_the_excess_go_together(mail, clock):
+    mail.configure(dead_max=3, dead_ttl_ms=1000)
+    held = [mail.lease(f"t{n}") for n in range(10)]
+    for one in held[:6]:
+        mail.fail(one, fate="dead")
+    clock.advance(1000)
+    for one in held[6:]:
+        mail.fail(one, fate="dead")
+
+    assert kept_up(mail).moved == 7
+    assert mail.ids("dead") == ["t7", "t8", "t9"]
+
+
 def test_the_dead_are_kept_a_month_unless_told_otherwise(mail, clock):
     mail.fail(mail.lease("a"), fate="dead")
     clock.advance(30 * 86_400_000 - 1)

@@ -31,6 +31,15 @@ def test_what_a_task_does_not_say_is_none(mail):
     assert popped(mail) == [[b"a", b"", b"{}", None, None, None, b"0"]]
 
 
+def test_an_item_without_the_field_of_its_type_leaves_no_hash(mail):
+    own_id = f"{'0' * 28}-mail"
+    mail.enqueue(own_id)
+    mail.raw.hdel(mail.keys.task(own_id), "type")
+
+    assert [raw[:2] for raw in popped(mail)] == [[own_id.encode(), None]]
+    assert mail.hash(own_id) == {}
+
+
 def test_a_scheduled_task_is_popped_when_it_is_due(mail, clock):
     mail.enqueue("a", delay_ms=100)
     clock.advance(99.999)
