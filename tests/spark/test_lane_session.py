@@ -86,9 +86,14 @@ def test_the_current_database_is_that_of_the_process(spark, tmp_path):
 
 
 def test_what_the_program_makes_of_its_own_data_stays_with_its_session(spark):
-    of_lane(spark)
-    assert spark.sparkContext.parallelize([(1,)]).toDF(["n"]).sparkSession is spark
-    assert type(spark).getActiveSession() is spark
+    def sessions():
+        made = spark.sparkContext.parallelize([(1,)]).toDF(["n"])
+        return [one._jsparkSession for one in (made.sparkSession, type(spark).getActiveSession())]
+
+    before = sessions()  # that of another test, perhaps: PySpark takes the one that was made last
+    own = of_lane(spark)
+    assert sessions() == before
+    assert own._jsparkSession not in before
 
 
 def test_a_view_that_is_asked_of_another_session_fails_with_a_hint(flights, drive, spark, client):
