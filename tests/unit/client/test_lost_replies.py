@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -67,6 +68,18 @@ class Consumer:
             else:
                 for lease in held:
                     lease.move("next")
+
+
+@contextmanager
+def buffering(consumer: Consumer, proxy: Proxy, client: Client, clock: Any, *, buffer_tasks: int) -> Iterator[Client]:
+    """A client with a buffer that has sent before, and gives up at the first lost reply."""
+    with Client(
+        proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=buffer_tasks
+    ) as made:  # fmt: skip
+        made.queue("line/q").push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        yield made
 
 
 @pytest.fixture
@@ -394,11 +407,8 @@ def test_the_call_again_after_it_was_cancelled_delivers_once(
 def test_what_a_buffer_sends_again_is_delivered_once(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
 ) -> None:
-    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=100) as patient:
+    with buffering(consumer, proxy, client, clock, buffer_tasks=100) as patient:
         queue = patient.queue("line/q")
-        queue.push("warm")
-        consumer.take_all()
-        consumer.taken.clear()
         consumer.lose()
         keep, ids = patient._buffer._keep, []  # type: ignore[union-attr]
 
@@ -419,11 +429,8 @@ def test_what_a_buffer_sends_again_is_delivered_once(
 def test_a_full_buffer_does_not_call_tasks_refused_that_may_have_arrived(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any
 ) -> None:
-    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=1) as patient:
+    with buffering(consumer, proxy, client, clock, buffer_tasks=1) as patient:
         queue = patient.queue("line/q")
-        queue.push("warm")
-        consumer.take_all()
-        consumer.taken.clear()
         items = [Item("x", id="a"), Item("y", id="b")]
         consumer.lose()
         with pytest.raises(OutcomeUnknown, match=r"applied or it was not; and 0 tasks .* wait for it already: 2"):
@@ -437,11 +444,8 @@ def test_the_same_id_on_purpose_is_new_once_a_buffer_sent_the_first(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
 ) -> None:
     """It passed for the sending in doubt, which the buffer had sent again by then: the second was lost."""
-    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=100) as patient:
+    with buffering(consumer, proxy, client, clock, buffer_tasks=100) as patient:
         queue = patient.queue("line/q")
-        queue.push("warm")
-        consumer.take_all()
-        consumer.taken.clear()
         consumer.lose()
         queue.push("first", id="mine")
         wait_until(lambda: not len(patient._buffer or ()))
@@ -457,11 +461,8 @@ def test_a_buffer_sends_every_call_in_doubt_again_as_it_was(
     consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
 ) -> None:
     """A connection that breaks leaves several threads in doubt; only the first of their calls was sent as it was."""
-    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=100) as patient:
+    with buffering(consumer, proxy, client, clock, buffer_tasks=100) as patient:
         queue = patient.queue("line/q")
-        queue.push("warm")
-        consumer.take_all()
-        consumer.taken.clear()
         consumer.lose(times=2)
         buffer, others = patient._buffer, []
         assert buffer is not None
