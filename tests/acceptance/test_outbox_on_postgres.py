@@ -33,7 +33,7 @@ with closing(shop()) as connection:
         JOBS["confirm"] = confirm
     print(connection.execute("SELECT count(*) FROM outbox").fetchone()[0], "rows are kept when they cannot be sent")
 relay.enqueue()
-Worker(queues=["outbox"]).run(burst=True)
+Worker(queues=["outbox"], concurrency=1).run(burst=True)    # the first tick may come beside the run by hand
 with closing(shop()) as connection:
     print(connection.execute("SELECT count(*) FROM outbox").fetchone()[0], "rows are left")
 sent = [json.loads(task.payload)["number"] for task in Client().queue("mail").tasks("waiting", limit=1000)]
