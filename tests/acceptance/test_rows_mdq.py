@@ -98,13 +98,20 @@ def overlap(entries: list[Entry]) -> int:
     return max(itertools.accumulate(step for _, step in steps))
 
 
+BEGUN: list[str] = []
+
+
 @job(queue="t", name="RowsTimed")
 class Timed(Job):
-    """Takes its time, under a lease that needs no renewal."""
+    """Takes its time, under a lease that needs no renewal; the first ones wait until so many of them have begun."""
+
+    at_once: int
 
     def run(self) -> None:
         """Sleeps."""
         record("start", self.task.id)
+        BEGUN.append(self.task.id)
+        wait_for(lambda: len(BEGUN) >= self.at_once)
         time.sleep(0.1)
         record("end", self.task.id)
 
@@ -124,7 +131,8 @@ def test_more_workers_do_more_at_once(
     """MDQ-02: workers with one slot each."""
     for _ in range(workers):
         work("t", concurrency=1)
-    Timed.enqueue_many([Timed() for _ in range(9)])
+    BEGUN.clear()
+    Timed.enqueue_many([Timed(at_once=workers) for _ in range(9)])
     wait_for(lambda: client.queue("t").totals().get("succeeded") == 9, timeout_s=20)
     assert_parallel(ledger.entries(), workers, 0.9)
     assert audit("t") == states()
