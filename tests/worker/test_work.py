@@ -250,7 +250,6 @@ def test_drain_waits_for_what_is_scheduled(run: Run, current: Client) -> None:
     failing.enqueue()
     step.using(in_=0.3).enqueue("later")
     assert run(queues=["w"], drain=True).finished == 3
-    assert order[0] == "failing"
     assert sorted(order) == ["failing", "failing", "later"]
 
 
@@ -264,8 +263,8 @@ def test_burst_waits_for_what_another_worker_runs(start: Start, run: Run, curren
     start(queues=["w"], concurrency=1)
     gated.enqueue("long")
     wait_for(lambda: order == ["long"])
-    threading.Timer(0.3, gates.setdefault("long", threading.Event()).set).start()
     began = time.monotonic()
+    threading.Timer(0.3, gates.setdefault("long", threading.Event()).set).start()
     run(queues=["w"], concurrency=1)
     assert time.monotonic() - began > 0.2
 
