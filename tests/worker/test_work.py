@@ -674,7 +674,7 @@ def test_what_it_said_of_itself_is_back_after_the_server_lost_it(
         start(queues=["w"], heartbeat=0.1)
         raw.flushall()
         wait_for(lambda: raw.zcard(keys.workers) and raw.sismember(keys.queues, "w"))
-        wait_for(lambda: raw.hget(keys.worker(raw.zrange(keys.workers, 0, 0)[0].decode()), "at"))
+        wait_for(lambda: raw.hget(record_of_a_worker(raw, keys), "at"))
         wait_for(lambda: losses(lines))  # the worker writes the line when it has read the reply
         wait_for_heartbeats(raw, keys, 2)
 
@@ -695,8 +695,14 @@ def losses(lines: Sequence[Mapping[str, Any]]) -> int:
     return sum("the server has lost the keys" in line["event"] for line in lines)
 
 
+def record_of_a_worker(raw: redis.Redis, keys: Keys) -> bytes:
+    """The key of its record. A worker whose heartbeat is late is not in the list until it comes."""
+    (worker,) = wait_for(lambda: raw.zrange(keys.workers, 0, 0))
+    return keys.worker(worker.decode())
+
+
 def wait_for_heartbeats(raw: redis.Redis, keys: Keys, count: int) -> None:
-    record = keys.worker(raw.zrange(keys.workers, 0, 0)[0].decode())
+    record = record_of_a_worker(raw, keys)
     seen = {raw.hget(record, "at")}
 
     def have_come() -> bool:

@@ -75,8 +75,8 @@ def test_a_quiet_worker_ends_what_it_runs_and_takes_nothing_until_it_may(start: 
     second = gated.enqueue(name="second")
     gates["first"].set()
     wait_for(lambda: first.record().state == "succeeded")
-    seen = current.workers()[0].finished
-    wait_for(lambda: current.workers()[0].finished >= max(seen, 1))
+    seen = wait_for(current.workers)[0].finished
+    wait_for(lambda: wait_for(current.workers)[0].finished >= max(seen, 1))
     assert second.state == "waiting"
 
     order(current, worker, "quiet", "0")
@@ -116,7 +116,7 @@ def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> N
     order(current, worker, "stop", "1")
 
     wait_for(lambda: worker._state.is_stopping)
-    wait_for(lambda: current.workers()[0].stopping)
+    wait_for(lambda: wait_for(current.workers)[0].stopping)
 
 
 @pytest.mark.parametrize("how", ["dashboard", "max_memory"])
