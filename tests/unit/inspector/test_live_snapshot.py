@@ -1,6 +1,5 @@
 """Looks, and the rates between them."""
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.error_groups import telling_line
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
+from tests.support.clock import Clock
 
 
 def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
@@ -131,8 +131,8 @@ def test_a_queue_that_could_not_be_read_for_a_while_is_not_new_afterwards(client
     assert pulse.rates("mail").out == 2.0
 
 
-def test_a_pulse_begins_with_the_minutes_before(client: Client) -> None:
-    minute_ms, now_ms = 60_000, broker_of(client).now_ms() or time.time() * 1000
+def test_a_pulse_begins_with_the_minutes_before(client: Client, clock: Clock) -> None:
+    minute_ms, now_ms = 60_000, clock.set()  # no minute may end between the figures and their reading
     for back, done in ((3, 120), (1, 60), (0, 600)):
         changes = {"mail send succeeded": done, "mail send failed": 7}
         at_ms = now_ms - back * minute_ms
