@@ -19,6 +19,7 @@ import pytest
 from jobrunner import Client
 from jobrunner.client.client import keys_of
 from tests.acceptance.dashboard_process import Person, Running, running
+from tests.support.ports import free_port
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
@@ -74,8 +75,7 @@ def behind_nginx(port: int, folder: Path) -> Iterator[str]:
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if nginx is None:
         pytest.skip("there is no nginx on this machine")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        front = free.getsockname()[1]
+    front = free_port()
     settings = folder / "nginx.conf"
     settings.write_text(
         f"daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; events {{}}\n"
