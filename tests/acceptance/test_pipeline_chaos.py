@@ -60,7 +60,7 @@ class Census:
 @pytest.mark.parametrize(
     ("items", "most_kills", "pause_s"),
     [
-        (1500, 20, 0.1),
+        (1500, 20, 0.05),
         pytest.param(20_000, 10**6, 0.1, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
 )
@@ -94,7 +94,7 @@ def test_every_item_reaches_its_one_right_end_whatever_is_killed(
         census.close()
 
     assert set(census.sums) == {items}
-    assert kills >= 5
+    assert kills >= 3
     print(f"{kills} kills, {census.sums.total()} counts of {items} items each")
     out = maze.queue("out")
     odd = [item.payload for batch in iter(lambda: out.pop(1000), []) for item in batch]
