@@ -194,7 +194,8 @@ def test_thousands_of_coroutines_enqueue_over_a_few_connections(server, client) 
         before = raw.info("stats")["total_connections_received"]
 
     async def push(count: int) -> list[str]:
-        async with AsyncClient(server.url, keys_of(client).prefix) as many:
+        # On a busy machine the turn of all these takes longer than it may take to connect.
+        async with AsyncClient(server.url, keys_of(client).prefix, retry_timeout=60) as many:
             return await asyncio.gather(*(many.queue("q").push({"n": n}) for n in range(count)))
 
     ids = asyncio.run(push(3_000))
