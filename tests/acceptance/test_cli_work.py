@@ -258,11 +258,11 @@ def test_a_worker_process_that_crashes_is_started_again(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     supervisor = jobs.start("work", "jobs_here", "--processes", "2")
-    first, second = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+    first, second = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=60)
 
     os.kill(first, signal.SIGKILL)
 
-    wait_until(lambda: any(pid not in (first, second) for pid in worker_pids(client)), timeout_s=30)
+    wait_until(lambda: any(pid not in (first, second) for pid in worker_pids(client)), timeout_s=60)
     supervisor.terminate()
     assert supervisor.wait(30) == 0
     assert set(worker_pids(client)) <= {first}  # killed, so it did not take its leave
@@ -279,7 +279,7 @@ def test_children_of_a_supervisor_get_its_url_by_no_argument(
     task = enqueue(client, "add", "maths", x=1, y=2)
 
     supervisor = jobs.start("work", "elsewhere", "--processes", "2", "--url", with_password)
-    pids = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+    pids = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=60)
 
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
     assert not [line for line in lines if b"geheim" in line or server.url.encode() in line]
@@ -295,15 +295,15 @@ def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_
         broker_of(client).run_many(leader_calls.order(keys_of(client), worker, "stop", "1", ttl_ms=60_000))
 
     supervisor = jobs.start("work", "jobs_here", "--processes", "2", "--heartbeat", "0.2")
-    first, second = wait_until(lambda: len(found := client.workers()) == 2 and found, timeout_s=30)
+    first, second = wait_until(lambda: len(found := client.workers()) == 2 and found, timeout_s=60)
 
     tell_to_stop(first.id)
-    wait_ended([first.pid], timeout_s=30)  # a worker whose heartbeat is late is not in the list, either
+    wait_ended([first.pid], timeout_s=60)  # a worker whose heartbeat is late is not in the list, either
     os.kill(second.pid, signal.SIGKILL)
     known = {first.id, second.id}
-    (third,) = wait_until(lambda: [one for one in client.workers() if one.id not in known], timeout_s=30)
+    (third,) = wait_until(lambda: [one for one in client.workers() if one.id not in known], timeout_s=60)
     assert supervisor.poll() is None
-    wait_until(lambda: [one.id for one in client.workers()] == [third.id], timeout_s=30)
+    wait_until(lambda: [one.id for one in client.workers()] == [third.id], timeout_s=60)
 
     tell_to_stop(third.id)
     assert supervisor.wait(30) == 0, "the last worker was asked to stop"
@@ -311,11 +311,11 @@ def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_
 
 def test_workers_do_not_outlive_their_supervisor(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:
     supervisor = jobs.start("work", "jobs_here", "--processes", "2")
-    wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=30)
+    wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=60)
 
     supervisor.kill()
 
-    wait_until(lambda: worker_pids(client) == [], timeout_s=30)
+    wait_until(lambda: worker_pids(client) == [], timeout_s=60)
 
 
 def test_misuse_ends_the_supervisor_with_its_code(jobs: Any) -> None:
@@ -327,12 +327,12 @@ def test_misuse_ends_the_supervisor_with_its_code(jobs: Any) -> None:
 
 def test_a_changed_file_starts_the_worker_again(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:
     supervisor = jobs.start("work", "jobs_here", "--reload")
-    (first,) = wait_until(lambda: worker_pids(client), timeout_s=30)
+    (first,) = wait_until(lambda: worker_pids(client), timeout_s=60)
 
     module: Path = jobs.write("jobs_here.py", JOBS + "\nprint('changed')\n")
     os.utime(module, ns=(0, 1))
 
-    wait_until(lambda: worker_pids(client) not in ([], [first]), timeout_s=30)
+    wait_until(lambda: worker_pids(client) not in ([], [first]), timeout_s=60)
     supervisor.send_signal(signal.SIGINT)
     assert supervisor.wait(30) == 0
 

@@ -66,13 +66,13 @@ def test_a_roll_brings_new_code_and_the_task_at_hand_ends_with_the_old(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     supervisor = jobs.start("work", "versioned", "--processes", "2")
-    before = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+    before = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=60)
     held = enqueue(client, "hold")
     wait_until((jobs.folder / "held").exists)
 
     deploy(jobs, 2)
     supervisor.send_signal(signal.SIGHUP)
-    wait_until(lambda: len(set(worker_pids(client)) - set(before)) >= 1, timeout_s=30)
+    wait_until(lambda: len(set(worker_pids(client)) - set(before)) >= 1, timeout_s=60)
     (jobs.folder / "go").touch()
     wait_until(lambda: len(now := worker_pids(client)) == 2 and not set(now) & set(before), timeout_s=60)
 
@@ -87,7 +87,7 @@ def test_new_code_that_does_not_load_leaves_the_old_at_work(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     supervisor = jobs.start("work", "versioned", "--processes", "2", "--log-format", "json")
-    before = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+    before = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=60)
 
     deploy(jobs, "this is no code")
     supervisor.send_signal(signal.SIGHUP)
@@ -105,14 +105,14 @@ def test_a_worker_alone_begins_anew_under_the_same_id(
 ) -> None:
     worker = jobs.start("work", "versioned")
     held = enqueue(client, "hold")
-    wait_until((jobs.folder / "held").exists, timeout_s=30)
+    wait_until((jobs.folder / "held").exists, timeout_s=60)
 
     deploy(jobs, 2)
     worker.send_signal(signal.SIGHUP)
     (jobs.folder / "go").touch()
 
     assert client.task(held).result(timeout=10) == 1
-    wait_until(lambda: result(client, "version") == 2, timeout_s=30)
+    wait_until(lambda: result(client, "version") == 2, timeout_s=60)
     assert worker_pids(client) == [worker.pid]
     worker.terminate()
     assert worker.wait(30) == 0
@@ -139,7 +139,7 @@ def test_a_second_sighup_that_comes_while_a_worker_begins_anew_is_another_restar
     path = jobs.folder / "versioned.py"
     path.write_text(path.read_text() + STARTED_TWICE)
     worker = jobs.start("work", "versioned")
-    wait_until(lambda: worker_pids(client) == [worker.pid], timeout_s=30)
+    wait_until(lambda: worker_pids(client) == [worker.pid], timeout_s=60)
 
     worker.send_signal(signal.SIGHUP)
 
@@ -157,7 +157,7 @@ def test_a_worker_that_begins_anew_can_be_stopped_meanwhile(
 ) -> None:
     worker = jobs.start("work", "versioned")
     held = enqueue(client, "hold")
-    wait_until((jobs.folder / "held").exists, timeout_s=30)
+    wait_until((jobs.folder / "held").exists, timeout_s=60)
 
     worker.send_signal(signal.SIGHUP)
     assert any("worker exits to restart" in line for line in worker.stderr)
@@ -174,7 +174,7 @@ def test_when_its_terminal_closes_it_stops(jobs: Any, client: Client, wait_until
     if pid == 0:
         os.chdir(jobs.folder)
         os.execve(sys.executable, [sys.executable, "-m", "jobrunner", "work", "versioned"], jobs.environment)
-    wait_until(lambda: worker_pids(client) == [pid], timeout_s=30)
+    wait_until(lambda: worker_pids(client) == [pid], timeout_s=60)
 
     os.close(terminal)
 
@@ -187,7 +187,7 @@ def test_a_process_is_replaced_after_so_many_tasks_and_each_task_runs_once(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     supervisor = jobs.start("work", "versioned", "--processes", "2", "--max-tasks", "20", "--heartbeat", "0.2")
-    before = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+    before = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=60)
 
     tasks = [client.task(enqueue(client, "version")) for _ in range(100)]
     wait_until(lambda: len(now := worker_pids(client)) == 2 and not set(now) & set(before), timeout_s=60)
@@ -205,7 +205,7 @@ def test_a_process_that_leaks_is_replaced_and_works_on_until_then(
     supervisor = jobs.start(
         "work", "versioned", "--processes", "2", "--concurrency", "1", "--max-memory", "110MB", "--heartbeat", "0.2"
     )
-    wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=30)
+    wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=60)
 
     leaked = [result(client, "leak") for _ in range(2)]
     wait_until(lambda: len(now := worker_pids(client)) == 2 and not set(now) & set(leaked), timeout_s=60)
@@ -238,7 +238,7 @@ def test_sighup_to_one_of_several_has_that_one_replaced(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     supervisor = jobs.start("work", "versioned", "--processes", "2", "--heartbeat", "0.2")
-    first, second = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+    first, second = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=60)
 
     os.kill(first, signal.SIGHUP)
     wait_until(lambda: len(now := worker_pids(client)) == 2 and first not in now, timeout_s=60)

@@ -62,7 +62,8 @@ def test_what_was_put_back_counts_although_the_reply_was_lost(
     assert client.queue("mail").counts()["dead"] == 0
     if rate is not None:
         scores = [score for _, score in raw.zrange(mail.scheduled, 0, -1, withscores=True)]
-        assert scores[-1] - scores[0] == pytest.approx(4_900, abs=101)
+        # A busy machine takes its time for a call; one that counted from the beginning again would be two seconds off.
+        assert scores[-1] - scores[0] == pytest.approx(4_900, abs=1_500)
 
 
 @pytest.fixture
