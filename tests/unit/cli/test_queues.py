@@ -1,5 +1,6 @@
 """`jobrunner queues`."""
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_a_pause_may_end_by_itself_and_the_list_says_when(cli: Callable[..., Any
     mail, maths = cli("queues", "list", "--json").value
     assert abs(datetime.fromisoformat(mail["paused_until"]) - utc_now() - timedelta(minutes=10)) < timedelta(minutes=1)
     assert (maths["paused"], maths["paused_until"]) == (True, None)
-    assert "paused, ends in 10 min\n" in cli("queues", "list").out
+    assert re.search("paused, ends in (10|9) min\n", cli("queues", "list").out)
     assert "paused\n" in cli("status").out
 
 
