@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_for
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,10 +33,13 @@ def test_the_first_job_of_a_page_runs_on_the_embedded_server(page: str, printed:
     unset = ("JOBRUNNER_URL", "REDIS_URL", "JOBRUNNER_PREFIX")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment["PYTHONPATH"] = str(ROOT)
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "jobrunner", "work", "tasks"], cwd=project, env=environment, stderr=subprocess.PIPE
-    )
+    log = project / "worker.log"
+    with log.open("w") as stderr:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "jobrunner", "work", "tasks"], cwd=project, env=environment, stderr=stderr
+        )
     try:
+        wait_for(lambda: "worker started" in log.read_text() or worker.poll() is not None)
         app = subprocess.run(
             [sys.executable, "app.py"],
             cwd=project,
@@ -46,7 +51,7 @@ def test_the_first_job_of_a_page_runs_on_the_embedded_server(page: str, printed:
         )
     finally:
         worker.send_signal(signal.SIGTERM)
-        _, log = worker.communicate(timeout=30)
-    assert app.stdout.splitlines() == printed, app.stderr + log.decode()
-    assert worker.returncode == 0, log.decode()
+        worker.wait(30)
+    assert app.stdout.splitlines() == printed, app.stderr + log.read_text()
+    assert worker.returncode == 0, log.read_text()
     assert (project / ".jobrunner").is_dir()

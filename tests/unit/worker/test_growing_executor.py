@@ -51,7 +51,9 @@ def grown(gate, least, most, monkeypatch, idle_s=60.0):
     monkeypatch.setattr(growing_executor, "_IDLE_S", idle_s)
     finished = FinishedAttempts()
     slots = Slots(gate.run)
-    return GrowingExecutor(least, most, slots, finished), slots, finished
+    executor = GrowingExecutor(least, most, slots, finished)
+    wait_for(lambda: len(executor._parked) == least)  # a thread that does not wait yet is not counted on
+    return executor, slots, finished
 
 
 def attempts(count):
