@@ -159,6 +159,7 @@ def test_no_field_of_a_task_can_be_edited_so_that_something_else_runs(
     assert found["ann"] <= 1 + len(values)
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
@@ -394,6 +395,7 @@ def test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_
                 assert ran == []
 
 
+@pytest.mark.timeout(600)
 def test_flows_of_every_shape_run_encrypted(encrypting: Client) -> None:
     def result_of(flow: Any) -> Any:
         work(encrypting)

@@ -352,6 +352,7 @@ def machine(server: Server, raw: redis.Redis) -> type[Drivers]:
     return Drivers
 
 
+@pytest.mark.timeout(900)  # a failing example is made short before it is shown
 def test_batches_do_as_the_model(machine: type[Drivers]) -> None:
     run_state_machine_as_test(
         machine,
