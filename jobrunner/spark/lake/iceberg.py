@@ -23,6 +23,7 @@ from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_merge import replace_rows
 from jobrunner.spark.lake.iceberg_nulls import keep_nulls
+from jobrunner.spark.lake.iceberg_overwrite import overwrite
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.storage import Storage
@@ -180,7 +181,7 @@ class IcebergLake:
         if not small:
             return 0
         transaction = table.transaction()
-        with transaction.update_snapshot({"jobrunner.compacted": "true"}).overwrite() as change:
+        with overwrite(transaction, {"jobrunner.compacted": "true"}) as change:
             for tasks in small:
                 scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
                 for made in _dataframe_to_data_files(table.metadata, scan.to_table(tasks), table.io):

@@ -14,6 +14,7 @@ from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessT
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Transaction
 
+from jobrunner.spark.lake.iceberg_overwrite import overwrite
 from jobrunner.spark.lake.row_values import as_key
 
 _LISTED = 200
@@ -33,7 +34,7 @@ def replace_rows(transaction: Transaction, rows: pa.Table, key: Sequence[str], a
         others = _without(there, keys, key)
         if len(others) < len(there):
             kept.append((task.file, others))
-    with transaction.update_snapshot(about).overwrite() as change:
+    with overwrite(transaction, about) as change:
         for file, others in kept:
             change.delete_data_file(file)
             for made in _files_of(metadata, io, others):

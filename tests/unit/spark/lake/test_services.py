@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions import visitors
 from pyiceberg.table.statistics import PartitionStatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
@@ -320,3 +322,29 @@ def with_statistics(lake):
         columns = [group.column(at) for group in groups for at in range(footer.num_columns)]
         found |= {one.path_in_schema for one in columns if one.statistics is not None}
     return found
+
+
+@pytest.mark.parametrize("change", ["a compaction", "a merge"])
+def test_no_two_manifests_are_asked_about_at_once(catalog, numbers, monkeypatch, change):
+    """The library asks in several threads. An evaluator that two of them shared passed over the file to replace, and
+    the change failed as if that was missing."""
+    table = Lake(f"iceberg:{catalog()}.db.late")
+    asked, ask = [], visitors._ManifestEvalVisitor.eval
+
+    def note(evaluator, manifest):
+        if threading.current_thread() is not threading.main_thread():
+            asked.append(evaluator)
+        return ask(evaluator, manifest)
+
+    of = {"partition_by": ["day"], "merge_on": ("n",)}
+    for turn in range(4):
+        table.write(part(f"b{turn}"), numbers(turn, day=[turn % 2]), **of)
+    monkeypatch.setattr(visitors._ManifestEvalVisitor, "eval", note)
+    if change == "a compaction":
+        compact_table(table.table)
+    else:
+        table.write(part("again"), numbers(0, 1, day=[0, 1]), **of)
+
+    assert sorted(table.column()) == [0, 1, 2, 3]
+    assert len(asked) >= 4
+    assert len(set(map(id, asked))) == len(asked)
