@@ -1,6 +1,7 @@
 """Processes on the server and prefix of the test: a shell that runs `jobrunner` as people do, workers, children."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import keys_of
-from tests.acceptance.fleet import Fleet
+from tests.acceptance.fleet import Fleet, group_of, wait_ended
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.row_children import Child
 from tests.support.command_result import CommandResult
@@ -55,17 +56,19 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self.started.append(process)
         return process
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends what still runs, and the processes of each command with it: they would write to the emptied server."""
         for process in self.started:
-            if process.poll() is None:
-                process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             with suppress(ValueError):  # its pipes were read already
                 process.communicate()
+            wait_ended(group_of(process.pid))
 
 
 @pytest.fixture

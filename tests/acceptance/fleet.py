@@ -145,6 +145,11 @@ def children_of(pid: int) -> list[int]:
     return [child for child, parent, state in _processes() if parent == pid and state not in "ZX"]
 
 
+def group_of(leader: int) -> list[int]:
+    """Processes of the group that this one led, without those that ended."""
+    return [pid for pid, _, state in _processes() if state not in "ZX" and _group(pid) == leader]
+
+
 def is_alive(pid: int) -> bool:
     """Whether there is such a process, and it is no zombie."""
     return any(found == pid and state not in "ZX" for found, _, state in _processes())
@@ -153,6 +158,13 @@ def is_alive(pid: int) -> bool:
 def wait_ended(pids: list[int], timeout_s: float = 10) -> None:
     """Returns when none of them is alive."""
     wait_for(lambda: not any(is_alive(pid) for pid in pids), timeout_s=timeout_s)
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
