@@ -58,7 +58,7 @@ def test_the_examples_of_a_page_print_what_they_promise(page: str, shell: Any) -
         env=shell.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
 

@@ -822,7 +822,7 @@ def test_killed_workers_and_lost_replies_cost_no_task(
     options = {"modules": [JOBS], "queues": ["rows"], "concurrency": 5, "url": fault_proxy.url}
     rng, rows = random.Random(33), client.queue("rows")
     workers = fleet.start(3, **options)
-    tasks = Step.enqueue_many([Step(seconds=0.02) for _ in range(200)])
+    tasks = Step.enqueue_many([Step(seconds=0.1) for _ in range(200)])
     for ended in range(15, 200, 15):
         wait_for(lambda ended=ended: len(fleet.ledger.times("end")) >= ended)
         fault_proxy.cut_reply = rng.randrange(1500)
