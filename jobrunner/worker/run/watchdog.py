@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator
 from functools import partial
+from types import CodeType
 from typing import Any
 
 from jobrunner.clock import monotonic
@@ -54,9 +55,6 @@ class Alarm:
     def __init__(self, ends: float, ring: Callable[[], object]) -> None:
         self.ends = ends
         self._ring = ring
-
-    def fire(self) -> None:
-        """Nothing needs the lock."""
 
     def recall(self) -> None:
         """A function that was called cannot be recalled."""
@@ -137,7 +135,7 @@ class Watchdog:
                 self._armed.discard(guard)
                 if isinstance(guard, Guard):
                     self._late.add(guard)
-                guard.fire()
+                    self._raise(guard)
             self._soonest = min((guard.ends for guard in self._armed), default=math.inf)
         for guard in due:
             guard.after()
@@ -146,10 +144,28 @@ class Watchdog:
     def _fire_late(self, guard: Guard) -> None:
         with self._lock:
             if guard in self._late:
-                guard.fire()
+                self._raise(guard)
+                self._soonest = min((guard.ends for guard in self._armed), default=math.inf)
+
+    def _raise(self, guard: Guard) -> None:
+        """Fires, but not into the hook that hears of what Python ignores, where Python would ignore the error, too, and
+        without a word: that is tried again. Called with the lock."""
+        if _hears_what_is_ignored(guard.thread):
+            self._armed.add(Alarm(monotonic() + _AGAIN_S, partial(self._fire_late, guard)))
+        else:
+            guard.fire()
 
 
 _running: "weakref.WeakSet[Watchdog]" = weakref.WeakSet()
+_hooks: set[CodeType] = set()
+
+
+def _hears_what_is_ignored(thread: int) -> bool:
+    """Whether that thread is in the hook. It gets no further while the caller has the interpreter."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way to look at another thread
+    while frame is not None and frame.f_code not in _hooks:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _hear_what_is_ignored() -> None:
@@ -163,6 +179,7 @@ def _hear_what_is_ignored() -> None:
         if args.exc_type is not AttemptTimeout or not any(watch.raise_again() for watch in list(_running)):
             before(args)
 
+    _hooks.add(ignored.__code__)
     sys.unraisablehook = ignored
 
 

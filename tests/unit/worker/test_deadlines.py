@@ -151,6 +151,26 @@ def test_a_timeout_that_python_ignores_as_it_falls_into_a_finalizer_is_raised_ag
     assert time.monotonic() - began < 5, "four times it would have spun for so long"
 
 
+def test_no_timeout_is_raised_in_the_hook_that_hears_of_an_ignored_one(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost there, on a machine where the hook takes longer than the pause before the next try."""
+    raise_again = Watchdog.raise_again
+
+    def raise_again_and_linger(watch: Watchdog) -> bool:
+        found = raise_again(watch)
+        ends = time.monotonic() + 10 * watchdog._AGAIN_S
+        while time.monotonic() < ends:
+            pass
+        return found
+
+    monkeypatch.setattr(Watchdog, "raise_again", raise_again_and_linger)
+    began = time.monotonic()
+    outcome = run(deadlines, attempt_at("deadlines.collecting"))
+    assert isinstance(outcome, Failed)
+    assert time.monotonic() - began < 5, "three times it would have spun for so long"
+
+
 def test_each_of_many_threads_gets_its_own(deadlines: Deadlines) -> None:
     outcomes: list[tuple[bool, Outcome]] = []
 
