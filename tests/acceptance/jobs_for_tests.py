@@ -99,6 +99,18 @@ class HoldFirst(Hold):
         return self.task.attempt
 
 
+@job(queue="t", name="Slow", keepalive=1, backoff=AT_ONCE)
+class Slow(Traced):
+    """The first attempt takes long, the others do not; the result says which it was."""
+
+    seconds: float
+
+    def act(self) -> int:
+        if self.task.attempt == 1:
+            time.sleep(self.seconds)
+        return self.task.attempt
+
+
 @job(queue="t", name="Crash", max_attempts=2, keepalive=1, backoff=AT_ONCE)
 class Crash(Traced):
     """Ends the process that runs it."""
