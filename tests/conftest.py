@@ -38,6 +38,7 @@ from jobrunner.soak.fault_proxy import FaultProxy
 from jobrunner.worker import child_processes, process_guard
 from tests.support.clock import Clock
 from tests.support.command_result import CommandResult
+from tests.support.object_store import Bucket, object_store
 from tests.support.queue_audit import census, problems
 from tests.support.registries import as_before
 from tests.support.server import VARIABLE, Server, topology_name
@@ -142,8 +143,11 @@ def _import_share(config: pytest.Config) -> None:
 
 
 def _may_have(mark: str, module: Path) -> bool:
-    """Whether a test of this module may carry the mark: it is named there, or all of the folder carry it."""
-    return mark == module.parent.name or f"mark.{mark}" in module.read_text("utf-8")
+    """Whether a test of this module may carry the mark: it is named there, or beside it, or all of the folder carry it.
+    """
+    named_in = (module, module.with_name("conftest.py"))
+    is_named = any(f"mark.{mark}" in one.read_text("utf-8") for one in named_in if one.exists())
+    return mark == module.parent.name or is_named
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +263,13 @@ def fault_proxy(server: Server) -> Iterator[FaultProxy]:
     laid = FaultProxy(server.socket)
     yield laid
     laid.close()
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[Bucket]:
+    """A bucket of an S3-compatible server; tests use keys of their own in it."""
+    with object_store() as made:
+        yield made
 
 
 @pytest.fixture

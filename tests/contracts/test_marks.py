@@ -1,4 +1,5 @@
-"""Modules are passed over whose text does not name the mark that -m asks for, so no mark may come from elsewhere."""
+"""Modules are passed over that do not name the mark that -m asks for, nor the conftest.py beside them, so no mark may
+come from elsewhere."""
 
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 MARKS = ("spark", "processes", "reliability", "topology", "browser")
-OF_THEIR_FOLDERS = ("spark/conftest.py", "browser/conftest.py")
+OF_THEIR_FOLDERS = ("spark/conftest.py", "browser/conftest.py", "unit/spark/lake/conftest.py")
 
 
 @pytest.mark.parametrize("mark", MARKS)

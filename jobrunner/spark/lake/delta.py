@@ -7,7 +7,7 @@ was written since the table was loaded is refused by the library, whatever else 
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from math import ceil
 from typing import Any
 from urllib.parse import unquote
@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction
 from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
+from jobrunner.spark.lake.delta_lease import compaction_lease
 from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
@@ -139,6 +140,9 @@ class DeltaLake:
         done = CommitProperties(custom_metadata={"jobrunner.fenced": batch_id}, app_transactions=[mark])
         with _committing():
             self._table.create_write_transaction([], "append", self._table.schema(), commit_properties=done)
+
+    def only_compaction(self) -> AbstractContextManager[None]:
+        return compaction_lease(self.address)
 
     def compact(self) -> int:
         with _committing():

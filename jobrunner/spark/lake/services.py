@@ -46,10 +46,12 @@ def compact_table(table: str) -> int:
 
 @contextmanager
 def _alone(table: LakeTable) -> Iterator[None]:
-    """Holds the lock of compactions, where the table is on this machine. Of two at once on a Delta table, `deltalake`
-    commits both, though they replace the same files, and each row is there twice; so the table is loaded within it."""
+    """Keeps other compactions out: by a lock in the folder of the table, which the system gives back when this process
+    dies, or where it is no folder as its format can. Of two at once on a Delta table, `deltalake` commits both, though
+    they replace the same files, and each row is there twice; so the table is loaded within it."""
     if not table.storage.is_local:
-        yield
+        with table.only_compaction():
+            yield
         return
     try:
         with LocalFolders(Path(local_path(table.storage.root))).compacting():

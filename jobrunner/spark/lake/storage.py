@@ -54,7 +54,8 @@ class Storage:
         """A stream to a new file, in folders that are made when they are missing."""
         system, _ = self._system
         path = self._path(name)
-        system.create_dir(path.rpartition("/")[0], recursive=True)
+        if self.is_local:  # elsewhere a folder would be one more object, which stays behind
+            system.create_dir(path.rpartition("/")[0], recursive=True)
         return system.open_output_stream(path)
 
     def list(self, folder: str) -> list[fs.FileInfo]:

@@ -6,6 +6,7 @@ commit of the same root batch came in between since `load`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol, TypeVar
@@ -108,6 +109,9 @@ class LakeTable(Protocol):
 
     def fence(self, batch_id: str) -> None:
         """Commits the mark PARTS for a batch, without rows: an attempt at it that is under way cannot be committed."""
+
+    def only_compaction(self) -> AbstractContextManager[None]:
+        """Keeps compactions by other machines out, where the library would commit two of them. Raises UsageError."""
 
     def compact(self) -> int:
         """Rewrites small files of the loaded version in one transaction. Returns how many there were."""

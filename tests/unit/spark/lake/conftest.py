@@ -1,8 +1,10 @@
 """Tables in a folder of the test, and batches that write to them without Spark or a server."""
 
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.etl.table_sink import address_of
@@ -35,8 +37,9 @@ def part(batch_id, epoch=1, **others):
 class Lake:
     """One table: writes batches to it as a sink does, and reads it as anybody would."""
 
-    def __init__(self, table):
+    def __init__(self, table, *, is_in_bucket=False):
         self.table = table
+        self.is_in_bucket = is_in_bucket
         self.address = address_of(table)
 
     def prepare(self, batch, rows, **options):
@@ -93,6 +96,15 @@ class Lake:
         paths = [one.file.file_path.removeprefix("file://") for one in table._table.scan().plan_files()]
         return {path.removeprefix(root) for path in paths}
 
+    def read_file(self, path):
+        """The rows of a data file, by its path or URL, or its name below the root."""
+        table = open_table(self.address)
+        assert table.load()
+        storage = table.storage
+        name = path.removeprefix("file://").removeprefix(f"{local_path(storage.root)}/")
+        with storage._system[0].open_input_file(storage._path(name)) as file:
+            return pq.ParquetFile(file).read()
+
 
 @pytest.fixture
 def catalog(tmp_path, monkeypatch):
@@ -120,10 +132,22 @@ def _nothing_seen(monkeypatch):
     monkeypatch.setattr(lake_commit, "_seen", set())
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def lake(request, tmp_path, catalog):
-    """A table of each format."""
-    return Lake(f"delta:{tmp_path}/late" if request.param == "delta" else f"iceberg:{catalog()}.db.late")
+BUCKETS = [pytest.param(f"{name} in a bucket", marks=pytest.mark.processes) for name in ("delta", "iceberg")]
+"""Their server is a process, and each of its answers takes milliseconds."""
+
+
+@pytest.fixture(params=["delta", "iceberg", *BUCKETS])
+def lake(request, tmp_path, catalog, monkeypatch):
+    """A table of each format, in a folder and in an object store."""
+    if not request.param.endswith("bucket"):
+        return Lake(f"delta:{tmp_path}/late" if request.param == "delta" else f"iceberg:{catalog()}.db.late")
+    bucket = request.getfixturevalue("bucket")
+    where = f"s3://{bucket.name}/{uuid4().hex}"
+    if request.param.startswith("delta"):
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        return Lake(f"delta:{where}/late", is_in_bucket=True)
+    return Lake(f"iceberg:{catalog(warehouse=where, **bucket.properties)}.db.late", is_in_bucket=True)
 
 
 @pytest.fixture

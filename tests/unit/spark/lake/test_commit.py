@@ -177,11 +177,11 @@ def test_files_of_a_task_that_ran_twice_and_of_dead_attempts_are_removed_with_th
     assert lake.column() == [1, 2]
 
 
-def test_a_table_that_is_dropped_is_not_made_anew_by_who_wrote_to_it(lake, numbers, tmp_path):
+def test_a_table_that_is_dropped_is_not_made_anew_by_who_wrote_to_it(lake, numbers):
     lake.write(part("a"), numbers(1))
     ready = lake.prepare(part("b"), numbers(2))
     files = lake.files(ready, numbers(2))
-    _drop(lake, tmp_path)
+    _drop(lake)
     with pytest.raises(TableError, match=f"{lake.table} was dropped or replaced"):
         commit(ready, files)
     with pytest.raises(TableError, match=f"{lake.table} is gone, and this process wrote to it before: restore it, or"):
@@ -191,9 +191,23 @@ def test_a_table_that_is_dropped_is_not_made_anew_by_who_wrote_to_it(lake, numbe
     assert lake.column() == [2]
 
 
-def _drop(lake, tmp_path):
+@pytest.mark.processes
+@pytest.mark.parametrize("lake", ["delta in a bucket", "iceberg in a bucket"], indirect=True)
+def test_a_batch_in_a_bucket_leaves_no_object_for_a_folder(lake, numbers, bucket):
+    for turn in range(2):
+        lake.write(part(f"b{turn}"), numbers(turn))
+    table = open_table(lake.address)
+    assert table.load()
+    keys = bucket.keys(table.storage.root.removeprefix(f"s3://{bucket.name}/"))
+    assert len([key for key in keys if key.endswith(".parquet")]) == 2
+    assert [key for key in keys if key.endswith("/")] == []
+
+
+def _drop(lake):
     if lake.address.format == "delta":
-        (tmp_path / "late").rename(tmp_path / "elsewhere")
+        storage = open_table(lake.address).storage
+        for one in storage.list(""):
+            storage.remove(one.path)
     else:
         from pyiceberg.catalog import load_catalog
 

@@ -107,6 +107,7 @@ def test_two_processes_that_begin_with_an_empty_catalog(catalog, numbers, monkey
     assert made == ["tables", "namespace"]
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg"], indirect=True)  # a bucket has no folders
 def test_a_folder_of_data_files_that_cannot_be_written(lake, numbers):
     lake.write(part("a"), numbers(1))
     table = open_table(lake.address)

@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+from pyiceberg.catalog import Config
 
 from jobrunner.spark.lake.services import clean_up_table, compact_table
 
@@ -85,9 +86,11 @@ class Writer:
 @pytest.fixture
 def new_writer(lake, tmp_path, monkeypatch):
     """Starts a writer of the table, which finds the catalog in its environment."""
-    folder, path = tmp_path / "lake", str(tmp_path / "s")
-    for name, value in {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
+    path = str(tmp_path / "s")
+    if lake.address.format == "iceberg":
+        for name, value in Config().get_catalog_config("lake").items():
+            written = name.upper().replace(".", "__").replace("-", "_")
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{written}", value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), *sys.path]))  # noqa: PTH109
     nursery = subprocess.Popen([sys.executable, "-c", NURSERY, lake.table, path], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True)  # fmt: skip

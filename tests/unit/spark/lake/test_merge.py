@@ -1,17 +1,13 @@
 """Upserts by key, each batch once."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.spark.lake import commit as lake_commit
-from jobrunner.spark.lake.commit import commit_merge, open_table
+from jobrunner.spark.lake.commit import commit_merge
 from jobrunner.spark.lake.services import compact_table
-from jobrunner.spark.lake.storage import local_path
 from tests.unit.spark.lake.conftest import part
 
 KEY = {"merge_on": ["n"]}
@@ -204,8 +200,5 @@ def test_rows_that_are_copied_keep_nulls_and_empty_lists_apart(lake, numbers):
 
 def raw(lake):
     """The rows as they are in the data files, whatever a library makes of them."""
-    table = open_table(lake.address)
-    assert table.load()
-    root = Path(local_path(table.storage.root))
-    found = [row for name in lake.named_files() for row in pq.ParquetFile(root / name).read().to_pylist()]
+    found = [row for name in lake.named_files() for row in lake.read_file(name).to_pylist()]
     return sorted(found, key=lambda row: row["n"])

@@ -86,9 +86,13 @@ def test_of_two_compactions_at_once_one_is_refused_and_no_row_is_doubled(lake, n
         return compact(table)
 
     monkeypatch.setattr(kind, "compact", meet_another)
-    assert compact_table(lake.table) == 3
+    done = compact_table(lake.table)
     assert lake.column() == [0, 1, 2]
-    assert re.fullmatch(r"another process compacts /\S+/late; wait until it ends", *said)
+    if lake.table.startswith("iceberg") and lake.is_in_bucket:
+        assert (done, said) == (0, [])  # the catalog took the commit of the other one
+    else:
+        assert done == 3
+        assert re.fullmatch(r"another process compacts .+/late; wait until it ends(, or until .+ if it died)?", *said)
     assert compact_table(lake.table) == 0
 
 
