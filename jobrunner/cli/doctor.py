@@ -61,8 +61,7 @@ def java_check() -> Check:
 
 
 def _checks(client: Client, shared: CommonOptions, imported: Iterable[Check], durability: str) -> Iterator[Check]:
-    is_configured = not shared.prefix and configured_client() is not None
-    yield from check_setup(client, shared.url, is_configured=is_configured)
+    yield from check_setup(client, shared.url, is_configured=configured_client() is not None)
     yield from imported
     if find_spec("pyspark") is not None:
         yield java_check()

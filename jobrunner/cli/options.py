@@ -21,7 +21,7 @@ from jobrunner.formatting import describe, install_command
 from jobrunner.logs import LEVELS
 from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds_of_text
-from jobrunner.settings import file_settings, hidden_names
+from jobrunner.settings import ClientSettings, file_settings, hidden_names
 
 if TYPE_CHECKING:
     from jobrunner.metrics.endpoint import MetricsEndpoint
@@ -49,6 +49,10 @@ class CommonOptions:
         """The same options as arguments of a command line, but the URL, which may have a password: `ps` shows them."""
         named = [f"--prefix={self.prefix}"] if self.prefix else []
         return named + ["--json"] * self.as_json + ["--debug"] * self.debug
+
+    def at_address(self, settings: ClientSettings) -> ClientSettings:
+        """The same settings with the URL and the prefix of the options, where those are named."""
+        return replace(settings, url=self.url or settings.url, prefix=self.prefix or settings.prefix)
 
 
 SHARED = [
@@ -138,19 +142,20 @@ def redaction() -> Redaction:
 
 
 def connected(shared: CommonOptions, *, starts: bool = False, like: Client | None = None) -> Client:
-    """A client with a short retry timeout, as a person is waiting. Unless options name a server or a prefix, it has
-    the settings of `like`, else those that a module which the command loaded gave to `configure`.
+    """A client with a short retry timeout, as a person is waiting. It has the settings of `like`, else those that a
+    module which the command loaded gave to `configure`, at the address that the options name.
 
     A private server that does not run is started only for a command that changes something (`starts`). Raises
     ServerUnavailable for the others: a look from the wrong folder must neither leave a server there nor show an empty
     one.
     """
-    in_code = None if shared.url or shared.prefix else like or configured_client()
+    in_code = like or configured_client()
     if in_code is None:
         client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
     else:
+        settings = shared.at_address(in_code.settings)
         # Without the buffer: a command reports only what the server has taken.
-        client = Client.like(replace(in_code.settings, retry_timeout=_RETRY_TIMEOUT_S, buffer_tasks=0))
+        client = Client.like(replace(settings, retry_timeout=_RETRY_TIMEOUT_S, buffer_tasks=0))
     if starts:
         announce_start(client)
     elif (server := endpoint_of(client).embedded) is not None and not (status := server.status()).running:

@@ -164,7 +164,7 @@ def run(
         raise InvalidOption(f"pipeline {name!r} has no station on Spark; leave out --master, --remote and --conf")
     os.environ.update(variables)  # inherited by the worker that has the session
     log_to_stderr(options["log_format"], options["log_level"])
-    client = chosen_client(shared, found.client)
+    client = chosen_client(shared, found.own_client)
     found.apply(client)
     wanted = WorkOptions(modules=modules_or_configured(modules), queues=(), max_tasks=0, pipeline=name, **options)
     wanted.check()

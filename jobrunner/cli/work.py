@@ -31,7 +31,7 @@ from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals, exit_within
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.client import Client
-from jobrunner.client.current import configure, current_client
+from jobrunner.client.current import configure, configured_client, current_client, use
 from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.spark_conf import choose
 from jobrunner.formatting import install_command
@@ -196,7 +196,7 @@ def work(
     if declaring := sys.modules.get("jobrunner.etl.pipeline"):  # most applications have no pipelines
         for pipeline in declaring.all_pipelines():
             pipeline.check()
-    own = import_module("jobrunner.etl.pipeline").find_pipeline(wanted.pipeline).client if wanted.pipeline else None
+    own = import_module("jobrunner.etl.pipeline").find_pipeline(wanted.pipeline).own_client if wanted.pipeline else None
     return work_here(shared, wanted, lifeline, chosen_client(shared, own), renewal, metrics)
 
 
@@ -247,10 +247,14 @@ def _words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
 
 
 def chosen_client(shared: CommonOptions, otherwise: Client | None = None) -> Client:
-    """The client of this process, by the command line if that names one; else `otherwise`, else as configured."""
-    if shared.url or shared.prefix:
+    """The client of this process: `otherwise`, else as a module configured it; at the address of the command line, if
+    that names one."""
+    if not (shared.url or shared.prefix):
+        return otherwise or current_client()
+    in_code = otherwise or configured_client()
+    if in_code is None:
         return configure(shared.url, shared.prefix)
-    return otherwise or current_client()
+    return use(Client.like(shared.at_address(in_code.settings)))
 
 
 def work_here(

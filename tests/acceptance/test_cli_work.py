@@ -288,6 +288,23 @@ def test_children_of_a_supervisor_get_its_url_by_no_argument(
     assert supervisor.wait(30) == 0
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_at_another_url_keeps_the_other_options_that_a_module_configured(
+    jobs: Any, client: Client, server: Any, processes: str
+) -> None:
+    """Without the keys, each task that a producer encrypted was dead."""
+    key, own = "c2l4dGVlbiBieXRlcyB0d2ljZSwgc2l4dGVlbiBieXQ=", f"{client.settings.prefix}.own"
+    configured = f"configure('redis://localhost:1', {own!r}, payload_keys=[{key!r}], require_encryption=True)"
+    jobs.write("elsewhere.py", f"import jobrunner\njobrunner.{configured}\n{JOBS}")
+    task = jobs.run("enqueue", "elsewhere.add", "x=1", "y=2", "--url", server.url).out.strip()
+
+    said = jobs.run("work", "elsewhere", "--drain", "--processes", processes, "--url", server.url)
+
+    assert said.code == 0, said.err
+    with Client(server.url, own, payload_keys=[key]) as there:
+        assert there.task(task).result(timeout=0) == 3
+
+
 def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_looked_after(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:

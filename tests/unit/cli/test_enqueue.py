@@ -259,3 +259,29 @@ def test_a_module_that_configures_the_client_has_its_jobs_enqueued_there(
     finally:
         current.forget()
         forget("note")
+
+
+@pytest.mark.parametrize("named", ["--url", "--prefix"])
+def test_an_option_replaces_the_address_of_a_configured_client_and_nothing_else(
+    named: str, cli: Any, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys, for example: a payload that its producers encrypt went out in the clear; with --prefix alone it went to
+    the server of the environment."""
+    key, own = "c2l4dGVlbiBieXRlcyB0d2ljZSwgc2l4dGVlbiBieXQ=", f"{client.settings.prefix}.own"
+    there = client.settings.url if named == "--prefix" else "unix:///nowhere.sock"
+    name = f"addressed_{named.strip('-')}_{abs(hash(own))}"
+    lines = (f"import jobrunner\njobrunner.configure({there!r}, {own!r}, payload_keys=[{key!r}])\n"
+             "@jobrunner.job(queue='mail')\ndef letter(x: str) -> None: ...\n")  # fmt: skip
+    (tmp_path / f"{name}.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    if named == "--prefix":
+        monkeypatch.setenv("JOBRUNNER_URL", "unix:///nowhere.sock")
+    option = (named, client.settings.url if named == "--url" else client.settings.prefix)
+    try:
+        result = cli("enqueue", f"{name}.letter", "x=secret", *option)
+    finally:
+        current.forget()
+        forget("letter")
+    assert result.code == 0, result.err
+    with Client(client.settings.url, own if named == "--url" else client.settings.prefix) as found:
+        assert b"secret" not in found.task(result.out.strip()).record().fields["payload"]
