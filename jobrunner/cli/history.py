@@ -1,12 +1,14 @@
 """`jobrunner history`: list, replay, purge, archive and report on finished tasks."""
 
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import click
 
 from jobrunner.broker.keys import check_id, check_name
-from jobrunner.cli.events import note, noted
+from jobrunner.cli.events import noted
 from jobrunner.cli.history_report import report
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, not_empty, seconds_of, with_shared_options, with_wide
@@ -184,9 +186,11 @@ def _replay_selected(
             return
         talk(f"replay {name}; after a crash run it again with --replay-id {name}")
         where_to = spark_replay.Replay(name=name, url=endpoint_of(client).shared_url(), prefix=client.settings.prefix)
-        done = spark_replay.replay(selected, where_to)
-        added = sum(one.added for one in done.values())
-        note(client, "task.replay", f"{queue or 'all queues'} where {where}", f"enqueued {added:,} again, {name}")
+        added = "some"  # for one that breaks off: Spark counts at the end
+        with noted(client, "task.replay", f"{queue or 'all queues'} where {where}",
+                   lambda: f"enqueued {added} again, {name}"):  # fmt: skip
+            done = spark_replay.replay(selected, where_to)
+            added = f"{sum(one.added for one in done.values()):,}"
     if shared.as_json:
         answer_json({"replay_id": name, "queues": done})
     elif done:
@@ -270,10 +274,10 @@ def archive(
 
     watch = partial(rising, label="Archiving", noun="rows")
     with connected(shared, starts=True) as client, job_names(spark, f"history archive --to {path}"):
-        done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch)
-        if trim:
-            trimmed = counted(done.trimmed, "task")
-            note(client, "history.trim", " ".join(likes) or "all queues", f"deleted {trimmed} that {path} has")
+        trimming = partial(_noted_trim, client, path, likes)
+        done = run(
+            spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch, trimming=trimming
+        )
     for warning in done.warnings:
         warn(warning)
     total, took_s = sum(done.rows.values()), perf_counter() - began
@@ -286,3 +290,17 @@ def archive(
         echo(table(("QUEUE", "ARCHIVED"), sorted(done.rows.items())))
     if trim:
         echo(f"deleted {counted(done.trimmed, 'task')} from Redis")
+
+
+@contextmanager
+def _noted_trim(client: Client, path: str, likes: tuple[str, ...]) -> Iterator[Callable[[int], None]]:
+    """Writes the number of deleted tasks into the audit log, also when the trimming breaks off."""
+    gone = 0
+
+    def deleted(total: int) -> None:
+        nonlocal gone
+        gone = total
+
+    what = " ".join(likes) or "all queues"
+    with noted(client, "history.trim", what, lambda: f"deleted {counted(gone, 'task')} that {path} has"):
+        yield deleted

@@ -1,13 +1,15 @@
 """`jobrunner payloads`: the objects of the payload store."""
 
+from contextlib import nullcontext
+
 import click
 
-from jobrunner.cli.events import note
+from jobrunner.cli.events import noted
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, echo
 from jobrunner.client.client import broker_of, encryption_of, keys_of
-from jobrunner.client.payload_sweep import GRACE_S, store_of, sweep
+from jobrunner.client.payload_sweep import GRACE_S, NOTHING_SWEPT, store_of, sweeping
 
 _EXAMPLES = """\b
 Examples:
@@ -33,9 +35,12 @@ def sweep_(shared: CommonOptions, older_than: float, dry_run: bool) -> None:
     does not have are deleted. Workers with a payload store sweep it once an hour by themselves."""
     with connected(shared) as client:
         store = store_of(encryption_of(client))
-        found = sweep(broker_of(client), keys_of(client), store, grace_s=older_than, deletes=not dry_run)
-        if found.unused and not dry_run:
-            note(client, "payloads.sweep", store.shown_url, f"{found.unused - found.left} deleted")
+        found = NOTHING_SWEPT
+        entry = noted(client, "payloads.sweep", store.shown_url, lambda: f"{found.unused - found.left} deleted")
+        with nullcontext() if dry_run else entry:
+            steps = sweeping(broker_of(client), keys_of(client), store, grace_s=older_than, deletes=not dry_run)
+            for so_far in steps:
+                found = so_far
     if shared.as_json:
         answer_json(found)
         return

@@ -38,6 +38,9 @@ class SweepResult:
     left: int = 0
 
 
+NOTHING_SWEPT = SweepResult(objects=0, young=0, used=0, unused=0)
+
+
 def store_of(encryption: PayloadEncryption | None) -> PayloadStore:
     """The payload store of a client. Raises InvalidOption where none is configured."""
     if isinstance(encryption, StoredPayloads):
@@ -45,21 +48,13 @@ def store_of(encryption: PayloadEncryption | None) -> PayloadStore:
     raise InvalidOption("no payload store is configured; set JOBRUNNER_PAYLOAD_STORE to the URL that producers use")
 
 
-def sweep(
-    broker: Broker, keys: Keys, store: PayloadStore, *, grace_s: float = GRACE_S, deletes: bool = True
-) -> SweepResult:
-    """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`. Raises
-    PayloadStoreUnavailable, ServerError."""
-    *_, found = sweeping(broker, keys, store, grace_s=grace_s, deletes=deletes)
-    return found
-
-
 def sweeping(
     broker: Broker, keys: Keys, store: PayloadStore, *, grace_s: float = GRACE_S, deletes: bool = True
 ) -> Iterator[SweepResult]:
-    """The same in steps of some seconds, however large the store: each yields the counts so far, the last one those of
-    the whole sweep."""
-    found = SweepResult(objects=0, young=0, used=0, unused=0)
+    """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`, in steps of some
+    seconds, however large the store: each yields the counts so far, the last one those of the whole sweep. Raises
+    PayloadStoreUnavailable, ServerError."""
+    found = NOTHING_SWEPT
     left: dict[str, str] = {}
     before_ms = unix_ms() - grace_s * 1000
     for folder in store.folders():

@@ -24,6 +24,7 @@ from jobrunner.client.client import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.clock import utc_now
 from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
+from jobrunner.inspector.audit import entries
 from jobrunner.spark.history import archive as module
 from jobrunner.spark.history import archive_files
 from jobrunner.spark.history.archive import archive, read_history
@@ -492,3 +493,37 @@ def test_archive_and_replay_from_the_shell(
     assert guarded(jobrunner, ["history", "replay", "mail", "--where", "nonsense +", "--from", path]) == 2
     assert guarded(jobrunner, ["history", "archive", "--to", "nosuch://host/history"]) == 2
     assert client.queue("mail").counts()["waiting"] == 3
+
+
+def test_a_replay_or_a_trim_that_ctrl_c_cuts_off_is_in_the_audit_log(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any, server: Any, keys: Any
+) -> None:
+    from jobrunner.cli.error_boundary import guarded
+    from jobrunner.cli.main import jobrunner
+
+    monkeypatch.setenv("JOBRUNNER_URL", server.url)
+    monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)
+    finish("mail", 2)
+    finish("mail", 1, dies=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jobrunner.spark.history.replay.Replayed", pressed)
+        words = ["history", "replay", "mail", "--where", "_state <> 'dead'", "--replay-id", "r1"]
+        assert guarded(jobrunner, words) == 130
+    with monkeypatch.context() as patched:
+        patched.setattr(module.queues, "delete_archived", cut_off_at_the_dead(module.queues.delete_archived))
+        assert guarded(jobrunner, ["history", "archive", "--to", path, "--lag", "0", "--trim"]) == 130
+
+    assert [(one.action, one.what, one.outcome) for one in entries(client)] == [
+        ("history.trim", "all queues", f"broke off: deleted 2 tasks that {path} has, or about that"),
+        ("task.replay", "mail where _state <> 'dead'", "broke off: enqueued some again, r1, or about that"),
+    ]
+    assert client.queue("mail").counts()["waiting"] == 2
+
+
+def pressed(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def cut_off_at_the_dead(before: Any) -> Any:
+    return lambda queue, state, **rest: pressed() if state == "dead" else before(queue, state, **rest)

@@ -24,7 +24,7 @@ from jobrunner.broker.call import command
 from jobrunner.client import payload_sweep
 from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.payload_sweep import SweepResult, store_of, sweep
+from jobrunner.client.payload_sweep import SweepResult, store_of, sweeping
 from jobrunner.clock import unix_ms
 from jobrunner.errors import (
     InvalidOption,
@@ -33,6 +33,7 @@ from jobrunner.errors import (
     PayloadObjectMissing,
     PayloadStoreUnavailable,
 )
+from jobrunner.inspector.audit import entries
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
 from jobrunner.jobs.running_task import JobRun
@@ -141,7 +142,8 @@ def stored(client: Client, raw: redis.Redis, task_id: str) -> dict[bytes, bytes]
 
 
 def sweep_now(client: Client) -> SweepResult:
-    return sweep(broker_of(client), keys_of(client), store_of(encryption_of(client)), grace_s=-1)
+    *_, found = sweeping(broker_of(client), keys_of(client), store_of(encryption_of(client)), grace_s=-1)
+    return found
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
@@ -631,6 +633,34 @@ def test_a_sweep_spares_what_is_young_what_is_used_and_what_is_not_ours(
     assert [path.name.partition("~")[0] for path in objects(folder)] == sorted([kept.id, "notes.txt"])
 
 
+def test_a_sweep_is_in_the_audit_log_also_one_that_ctrl_c_cuts_off(
+    connect: Connect, folder: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect()
+    for _ in range(3):
+        Note(text=LARGE).enqueue()
+    client.queue("stored").purge("waiting")
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE", folder.as_uri())
+    monkeypatch.setattr(payload_sweep, "_AT_ONCE", 1)
+    monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
+    deletes = PayloadStore.delete
+
+    def pressed(store: PayloadStore, keys: list[str]) -> dict[str, str]:
+        if len(objects(folder)) == 2:
+            raise KeyboardInterrupt
+        return deletes(store, keys)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PayloadStore, "delete", pressed)
+        assert cli("payloads", "sweep").code == 130
+    assert cli("payloads", "sweep", "--dry-run").code == cli("payloads", "sweep").code == 0
+
+    assert [(one.action, one.outcome) for one in entries(client)] == [
+        ("payloads.sweep", "2 deleted"),
+        ("payloads.sweep", "broke off: 1 deleted, or about that"),
+    ]
+
+
 def test_a_turn_of_the_leader_sweeps_a_part_of_the_store(
     connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -706,7 +736,7 @@ def test_objects_of_all_partitions_are_deleted_when_their_tasks_are_gone(
     finally:
         worker.stop(grace=0)
     monkeypatch.setattr(payload_sweep, "unix_ms", lambda: unix_ms() + 604_800_000)  # a week later
-    found = sweep(broker_of(client), keys_of(client), store_of(encryption_of(client)))
+    *_, found = sweeping(broker_of(client), keys_of(client), store_of(encryption_of(client)))
     assert found == SweepResult(objects=64, young=0, used=0, unused=64)
     assert objects(folder) == []
 

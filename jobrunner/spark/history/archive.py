@@ -57,6 +57,8 @@ SCHEMA = "payload binary, " + ", ".join(
 Tell = Callable[[str], None]
 Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
 """Takes the number of rows to write; gives a callback for the number written so far, or None to report nothing."""
+Trimming = Callable[[], AbstractContextManager[Callable[[int], None]]]
+"""Gives a callback for the number of tasks that were deleted so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +93,13 @@ def archive(
     lag_s: float = LAG_S,
     tell: Tell = lambda _: None,
     watch: Watch = lambda _: nullcontext(),
+    trimming: Trimming = lambda: nullcontext(lambda _: None),
 ) -> Archived:
     """Adds the tasks that ended since the last run to the archive at `path`; with `trim`, deletes them from Redis.
 
     `path`: a folder or URL, or a table: `delta:/lake/history`, `iceberg:catalog.db.history`. `likes`: patterns of
-    queues. `watch`: entered while rows are written. Raises UsageError when another process writes this archive,
-    TableError for a table that is away or does not fit.
+    queues. `watch`: entered while rows are written; `trimming`: while archived tasks are deleted. Raises UsageError
+    when another process writes this archive, TableError for a table that is away or does not fit.
     """
     prepare(spark)
     run = _ArchiveRun(spark, client, archive_at(spark, path), tell, watch)
@@ -109,7 +112,7 @@ def archive(
         run.close(window)
         if isinstance(run.place, FolderArchive):
             run.place.remove_left_overs()
-        trimmed = run.trim(likes) if trim else 0
+        trimmed = run.trim(likes, trimming) if trim else 0
     return Archived(
         path=run.place.where,
         until=datetime.fromtimestamp(window.until / 1000, UTC),
@@ -239,15 +242,17 @@ class _ArchiveRun:
         done |= dict.fromkeys(window.begins, window.until)
         self._broker.run_many(archive_calls.close_window(self._keys, self._digest, done))
 
-    def trim(self, likes: Sequence[str]) -> int:
+    def trim(self, likes: Sequence[str], trimming: Trimming) -> int:
         """Deletes archived tasks from Redis, in slices. Returns how many."""
         _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         chosen, total = self._chosen(likes), 0
-        for name, before_ms in done.items():
-            for state in ("done", "dead") if name in chosen else ():
-                call = queues.delete_archived(self._keys.queue(name), state, before_ms=before_ms)
-                while gone := sum(self._broker.run_many([call] * _SLICES_AT_ONCE)):
-                    total += gone
+        with trimming() as deleted:
+            for name, before_ms in done.items():
+                for state in ("done", "dead") if name in chosen else ():
+                    call = queues.delete_archived(self._keys.queue(name), state, before_ms=before_ms)
+                    while gone := sum(self._broker.run_many([call] * _SLICES_AT_ONCE)):
+                        total += gone
+                        deleted(total)
         return total
 
     def _chosen(self, likes: Sequence[str]) -> list[str]:
