@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -84,17 +85,26 @@ def _target(client: Client, declared: Pipeline | None, full: str, *, create: boo
 
 
 def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
-    pushed = at = 0
+    pushed = at = last = 0
+    sent = deque[int]()
+    """The lines of the items that the server has not answered for; blank lines are no items."""
 
     def note(count: int) -> None:
-        nonlocal pushed
+        nonlocal pushed, last
+        for _ in range(count - pushed):
+            last = sent.popleft()
         pushed = count
 
     def items(lines: Iterable[bytes]) -> Iterator[Item]:
         nonlocal at
         for at, line in enumerate(lines, 1):
             if line.strip():
-                yield Item(_read(line, f"line {at}"), **options)
+                item = Item(_read(line, f"line {at}"), **options)
+                sent.append(at)
+                yield item
+
+    def done() -> str:
+        return f"{counted(pushed, 'item')} were pushed into {queue.name}{f', up to line {last}' if last else ''}"
 
     try:
         with _bar() as advance:
@@ -102,10 +112,10 @@ def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) ->
     except JobrunnerError as error:
         # A wrong item is found before the next line is read, a refusal by the server later.
         where = f" line {at}" if isinstance(error, UsageError) else ""
-        talk(f"of the lines before{where}, {counted(pushed, 'item')} were pushed into {queue.name}")
+        talk(f"of the lines before{where}, {done()}")
         raise
-    except KeyboardInterrupt:  # the reply for the last ones may have been on its way
-        talk(f"interrupted: {counted(pushed, 'item')} were pushed into {queue.name}, and maybe the next ones")
+    except BaseException:  # Ctrl-C, SIGTERM, a read that fails: the reply for the last ones may have been on its way
+        talk(f"interrupted: {done()}, and maybe the next ones")
         raise
     if shared.as_json:
         answer_json({"queue": queue.name, "pushed": pushed})

@@ -229,21 +229,28 @@ def test_push_reads_lines_from_stdin(cli: Any, client: Client, monkeypatch: pyte
     assert client.queue("orders/raw").counts()["waiting"] == 2500
 
 
-def test_a_push_that_ctrl_c_ends_says_what_was_pushed(
-    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_push_that_a_signal_ends_says_what_was_pushed(
+    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], end: BaseException
 ) -> None:
-    class Pressed(io.BytesIO):
+    """It was silent at SIGTERM: the file was pushed again from its first line, and its items were there twice."""
+
+    class Signalled(io.BytesIO):
         def __next__(self) -> bytes:
-            if self.tell() >= 2400:
-                raise KeyboardInterrupt
+            if self.tell() >= 4405:
+                raise end
             return self.readline()
 
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Pressed(b"1\n" * 2500)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Signalled(b"\n" * 5 + b"1\n" * 2500)))
 
-    result = cli("pipeline", "push", "orders/raw", "-", "--create")
+    try:
+        result = cli("pipeline", "push", "orders/raw", "-", "--create")
+        code, said = result.code, result.err
+    except SystemExit as ended:
+        code, said = ended.code, capsys.readouterr().err
 
-    assert (result.code, result.out) == (130, "")
-    assert "interrupted: 1,000 items were pushed into orders/raw, and maybe the next ones" in result.err
+    assert code == (143 if isinstance(end, SystemExit) else 130)
+    assert "interrupted: 1,000 items were pushed into orders/raw, up to line 1005, and maybe the next ones\n" in said
     assert client.queue("orders/raw").counts()["waiting"] == 1000
 
 
@@ -327,7 +334,7 @@ def test_a_line_that_no_queue_takes_is_named_too(
     result = cli("pipeline", "push", "orders/raw", "-", "--create")
 
     assert (result.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
-    assert "of the lines before line 1202, 1,000 items were pushed" in result.err
+    assert "of the lines before line 1202, 1,000 items were pushed into orders/raw, up to line 1000" in result.err
     assert why in result.err
 
 
