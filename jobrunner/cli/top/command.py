@@ -10,7 +10,7 @@ import click
 
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, draws_over, plain_json, talk
-from jobrunner.cli.top.poller import ends_of, groups_of
+from jobrunner.cli.top.poller import ServerPoller, ends_of, groups_of
 from jobrunner.cli.top.state import Screen
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
@@ -95,7 +95,12 @@ def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups, ends: 
 def _show_live(client: Client, every_s: float) -> None:
     from jobrunner.cli.top.live import run_live  # needs rich
 
-    server = run_live(client, every_s=every_s)
-    if not server.stop(timeout_s=0.2):
-        talk("the last request is still running; Ctrl-C aborts it")
-        server.stop()
+    server = ServerPoller(client)
+    try:
+        run_live(server, every_s=every_s)
+        if not server.stop(timeout_s=0.2):
+            talk("the last request is still running; Ctrl-C aborts it")
+            server.stop()
+    except BaseException:  # Ctrl-C, a signal
+        server.break_off()
+        raise

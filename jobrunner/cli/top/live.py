@@ -12,7 +12,6 @@ from jobrunner.cli.top.draw import frame
 from jobrunner.cli.top.poller import ServerPoller
 from jobrunner.cli.top.state import Screen, ServerRequest, press
 from jobrunner.cli.top.terminal import Terminal, taken_over
-from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 
 _REST = "\x1b[K"
@@ -79,13 +78,11 @@ class LiveView:
         self._terminal.draw(ansi_lines(frame(self._screen, width, height), width, height))
 
 
-def run_live(client: Client, *, every_s: float) -> ServerPoller:
-    """Shows the live view in this terminal. Returns the poller, which may still run the last request."""
-    server = ServerPoller(client)
+def run_live(server: ServerPoller, *, every_s: float) -> None:
+    """Shows the live view in this terminal. Afterwards the poller, which it starts, may still run the last request."""
     server.start()
     with taken_over() as terminal:
         LiveView(terminal, server, every_s=every_s).run()
-    return server
 
 
 def ansi_lines(lines: Sequence[Text], width: int, height: int) -> list[str]:

@@ -17,7 +17,7 @@ from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups, settled
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.errors import JobrunnerError, ServerUnavailable, UsageError
 from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
@@ -70,6 +70,9 @@ class ServerPoller:
         self.bell, self._rope = os.pipe()
         """Readable when there is an answer."""
         self.reading = False
+        self._at_hand: tuple[str, str] | None = None
+        """The action that is being done and its target, until the audit log has them."""
+        self._noting = threading.Lock()
 
     def start(self) -> None:
         """Starts the threads."""
@@ -87,6 +90,10 @@ class ServerPoller:
     def act(self, wish: ServerRequest) -> None:
         """Does what was wished for, behind what is being done."""
         self._acts.put(lambda: self._act(wish))
+
+    def break_off(self) -> None:
+        """Writes an action whose answer has not come into the audit log: nothing waits for it any more."""
+        self._note("broke off: it may be done, or a part of it")
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """Waits for what is being done; False when it goes on after that time."""
@@ -160,35 +167,59 @@ class ServerPoller:
         return lambda now: replace(now, tasks=tuple(found.tasks), note=note) if _same_list(now, asked) else now
 
     def _act(self, wish: ServerRequest) -> Change:
-        action, what, outcome = self._carried_out(wish)
-        note(self._client, action, what, outcome)
+        self._at_hand = _audited(wish)
+        try:
+            outcome = self._carried_out(wish)
+        except UsageError:  # before anything was sent
+            self._at_hand = None
+            raise
+        except Exception:
+            self.break_off()
+            raise
+        self._note(outcome)
         self._groups_until_s = 0.0
         return _told(outcome)
 
-    def _carried_out(self, wish: ServerRequest) -> tuple[str, str, str]:
-        """Does it; returns action, target and outcome, as the audit log has them."""
+    def _note(self, outcome: str) -> None:
+        with self._noting:
+            if self._at_hand is not None:
+                note(self._client, *self._at_hand, outcome)
+                self._at_hand = None
+
+    def _carried_out(self, wish: ServerRequest) -> str:
+        """Does it; returns the outcome."""
         queue = self._client.queue(wish.queue)
         if wish.act == "pause":
             queue.pause()
-            return "queue.pause", wish.queue, f"queue {wish.queue} is paused"
+            return f"queue {wish.queue} is paused"
         if wish.act == "resume":
             queue.resume()
-            return "queue.resume", wish.queue, f"queue {wish.queue} is open"
+            return f"queue {wish.queue} is open"
         if wish.act == "requeue all":
-            return "dead.requeue", wish.queue, f"requeued {queue.requeue_dead():,} of queue {wish.queue}"
+            return f"requeued {queue.requeue_dead():,} of queue {wish.queue}"
         if wish.act == "requeue group":
             done = sum(
                 queue.requeue_dead([place.id for place in some])
                 for some in matching(self._client, Filter(queue=wish.queue, state="dead", group=wish.id))
                 if some
             )
-            return "dead.requeue", f"{wish.queue} group={wish.id}", f"requeued {done:,} of queue {wish.queue}"
-        what = f"{wish.queue} {wish.id}"
+            return f"requeued {done:,} of queue {wish.queue}"
         if wish.act == "requeue":
             done = queue.requeue_dead([wish.id])
-            return "task.requeue", what, "requeued" if done else f"task {wish.id} is not dead any more"
+            return "requeued" if done else f"task {wish.id} is not dead any more"
         cancelled = self._client.task(wish.id, queue=wish.queue).cancel()
-        return "task.cancel", what, "cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already"
+        return "cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already"
+
+
+def _audited(wish: ServerRequest) -> tuple[str, str]:
+    """The action and its target, as the audit log has them."""
+    if wish.act in ("pause", "resume"):
+        return f"queue.{wish.act}", wish.queue
+    if wish.act == "requeue all":
+        return "dead.requeue", wish.queue
+    if wish.act == "requeue group":
+        return "dead.requeue", f"{wish.queue} group={wish.id}"
+    return f"task.{wish.act}", f"{wish.queue} {wish.id}"
 
 
 def _same_list(now: Screen, asked: Screen) -> bool:

@@ -1,5 +1,6 @@
 """The polling of the live view, and the error that it displays when a poll fails."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from jobrunner.cli.top.command import _show_live
 from jobrunner.cli.top.poller import ServerPoller
 from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups
 from jobrunner.client.client import broker_of
+from jobrunner.client.queue import Queue
 from jobrunner.errors import ServerUnavailable
 from jobrunner.etl import Pipeline
 from jobrunner.inspector.audit import entries
@@ -184,16 +186,66 @@ def test_an_act_that_goes_on_after_q_is_awaited(
     waited = []
 
     class Acting:
+        def __init__(self, _client: Client) -> None: ...
+
         def stop(self, timeout_s: float | None = None) -> bool:
             waited.append(timeout_s)
             return timeout_s is None
 
-    monkeypatch.setattr("jobrunner.cli.top.live.run_live", lambda *_, **__: Acting())
+    monkeypatch.setattr("jobrunner.cli.top.command.ServerPoller", Acting)
+    monkeypatch.setattr("jobrunner.cli.top.live.run_live", lambda *_, **__: None)
 
     _show_live(client, 1.0)
 
     assert waited == [0.2, None]
     assert capsys.readouterr().err == "the last request is still running; Ctrl-C aborts it\n"
+
+
+def test_an_act_that_ctrl_c_leaves_without_its_answer_is_in_the_audit_log_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    polled = []
+
+    def requeue(_queue: Queue) -> int:
+        begun.set()
+        assert goes_on.wait(30)
+        return 3
+
+    def pressed(server: ServerPoller, **_: Any) -> None:
+        polled.append(server)
+        server.start()
+        server.act(ServerRequest(act="requeue all", queue="mail"))
+        assert begun.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jobrunner.client.queue.Queue.requeue_dead", requeue)
+    monkeypatch.setattr("jobrunner.cli.top.live.run_live", pressed)
+
+    with pytest.raises(KeyboardInterrupt):
+        _show_live(client, 1.0)
+    found = entries(client)
+    goes_on.set()
+    polled[0].stop()
+
+    entry = ("dead.requeue", "mail", "broke off: it may be done, or a part of it")
+    assert [(one.action, one.what, one.outcome) for one in found] == [entry]
+    assert entries(client) == found
+
+
+def test_an_act_that_the_server_cuts_off_is_in_the_audit_log(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_queue: Queue) -> int:
+        raise ServerUnavailable("no server; start it")
+
+    monkeypatch.setattr("jobrunner.client.queue.Queue.requeue_dead", away)
+    server = ServerPoller(client)
+    server.start()
+
+    server.act(ServerRequest(act="requeue all", queue="mail"))
+
+    assert server.answers.get(timeout=10)(Screen()).message == "failed: no server; start it"
+    server.stop()
+    assert [one.outcome for one in entries(client)] == ["broke off: it may be done, or a part of it"]
 
 
 @pytest.mark.parametrize("state", ["waiting", "dead"])
