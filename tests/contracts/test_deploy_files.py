@@ -143,8 +143,28 @@ def test_the_systemd_unit_is_valid_and_waits_longer_than_the_grace(tmp_path: Pat
 
 
 def test_the_images_of_all_pages_run_as_a_user_by_number() -> None:
-    for page in ("deploy/README.md", "deployment.md", "start/tutorial.md"):
+    for page in ("deploy/README.md", "deployment.md", "monitoring.md", "start/tutorial.md"):
         assert re.findall(r"^USER (.*)$", (DOCS / page).read_text("utf-8"), re.M) == ["65534"], page
+
+
+def test_no_container_has_more_rights_than_it_needs() -> None:
+    """As the restricted Pod Security Standard has it, and with a read-only root, in which a worker works
+    (tests/acceptance/test_read_only.py)."""
+    pods = [thing["spec"]["template"]["spec"] for thing in KUBERNETES if "template" in thing.get("spec", {})]
+    assert len(pods) == 4
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+            assert {*container["resources"]} == {"requests", "limits"}
+    for name, service in COMPOSE["services"].items():
+        if service["command"][0] == "jobrunner":
+            assert service["read_only"] is True, name
+            assert service["cap_drop"] == ["ALL"]
+            assert service["security_opt"] == ["no-new-privileges:true"]
 
 
 def test_probes_ask_the_port_that_the_command_opens() -> None:
