@@ -40,17 +40,20 @@ class Signal:
 class Complaints:
     """Logs the faults of loops: one line each ten seconds and one at the end, for all loops together.
 
-    A server that is away is one trouble for all loops that share this; any other error is that loop's own.
+    A server that is away is one trouble for all loops that share this, and over when it is for the last of them; any
+    other error is that loop's own.
     """
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
         self._open: set[str] = set()
+        self._troubled: dict[str, set[str]] = {}
         self._lock = threading.Lock()
 
-    def may_tell(self, trouble: str) -> bool:
-        """Whether ten seconds have passed since this trouble was last told."""
+    def may_tell(self, trouble: str, who: str = "") -> bool:
+        """Whether ten seconds have passed since this trouble, which `who` has now, was last told."""
         with self._lock:
+            self._troubled.setdefault(trouble, set()).add(who)
             now = monotonic()
             if now - self._told_at.get(trouble, -_LOG_EVERY_S) < _LOG_EVERY_S:
                 return False
@@ -58,12 +61,15 @@ class Complaints:
             self._open.add(trouble)
             return True
 
-    def may_tell_end(self, trouble: str) -> bool:
-        """Whether a fault was logged and its end was not."""
+    def may_tell_end(self, trouble: str, who: str = "") -> bool:
+        """Whether a fault was logged and its end was not, and `who` was the last to have it."""
         with self._lock:
-            known = trouble in self._open
-            self._open.discard(trouble)
-            return known
+            troubled = self._troubled.get(trouble, set())
+            troubled.discard(who)
+            if troubled or trouble not in self._open:
+                return False
+            self._open.remove(trouble)
+            return True
 
 
 class Loop:
@@ -81,14 +87,20 @@ class Loop:
         step: Callable[[], float],
         complaints: Complaints | None = None,
         progressed_at: Callable[[], float] = lambda: -math.inf,
+        is_well: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`progressed_at`: when a turn last got on (monotonic clock), of a loop whose turns may be long."""
+        """`progressed_at`: when a turn last got on (monotonic clock), of a loop whose turns may be long. `is_well`:
+        whether a turn without an error shows that the trouble is over; one that asked the server nothing does not."""
         self.name = name
         self._step = step
         self._progressed_at = progressed_at
+        self._is_well = is_well
         self._signal = Signal()
         self._stopping = False
         self._failures = 0
+        """In a row, for the pauses."""
+        self._faults = 0
+        """Since the trouble began."""
         self._trouble = ""
         self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
@@ -160,6 +172,7 @@ class Loop:
                 if pause > 0 and not self._stopping:
                     self._signal.wait(pause)
         finally:
+            self._complaints.may_tell_end(self._trouble, self.name)  # the others' end is not to wait for this one
             self._ended.set()
 
     def turn(self) -> float:
@@ -171,21 +184,25 @@ class Loop:
             return self._after_failure(error)
         finally:
             self._turn_began = None
-        if self._failures:
+        self._failures = 0
+        if self._faults and self._is_well():
             self._after_recovery()
         return pause
 
     def _after_recovery(self) -> None:
-        if self._complaints.may_tell_end(self._trouble):
-            self._log.info("recovered", loop=self.name, failures=self._failures)
-        self._failures = 0
+        if self._complaints.may_tell_end(self._trouble, self.name):
+            self._log.info("recovered", loop=self.name, failures=self._faults)
+        self._faults = 0
 
     def _after_failure(self, error: Exception) -> float:
         self._failures += 1
-        self._trouble = "server" if isinstance(error, ServerError) else self.name
-        if not self._stopping and self._complaints.may_tell(self._trouble):
+        self._faults += 1
+        before, self._trouble = self._trouble, "server" if isinstance(error, ServerError) else self.name
+        if self._trouble != before:
+            self._complaints.may_tell_end(before, self.name)
+        if self._complaints.may_tell(self._trouble, self.name) and not self._stopping:
             shown = f"{type(error).__name__}: {error}"
-            self._log.warning("loop failed", loop=self.name, error=shown, failures=self._failures)
+            self._log.warning("loop failed", loop=self.name, error=shown, failures=self._faults)
         return back_off(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 

@@ -38,6 +38,7 @@ _NOT_HERE = (AskError, ClusterDownError, ReadOnlyError, TryAgainError)
 """Replies of a server that does not serve these queues any more, or not at the moment."""
 _LISTEN_S = 60.0
 _AWAY_S = 1.0
+"""The wait after an error, or with a node of a cluster away: its end shows soon that the server is back."""
 _LONGEST_WAIT_S = 3600.0
 _FAREWELL_S = 0.5
 _CLOSE_TRIES = 20
@@ -70,6 +71,7 @@ class Notifier:
         self._armed = Signal()
         self.is_armed = False
         self._closing = False
+        self._listen_s = _LISTEN_S
         self._loop = Loop("wakeup", self.step, complaints)
         self._lock = threading.Lock()
 
@@ -119,11 +121,13 @@ class Notifier:
         plan, self._plan = self._plan, tuple  # once: without the replies, the effects of the calls are unknown
         try:
             calls = plan()
-            queue, replies = self._listener.wait_with(_LISTEN_S, calls)
+            queue, replies = self._listener.wait_with(self._listen_s, calls)
         except Exception:
+            self._listen_s = _AWAY_S
             self._armed.set()
             self.on_wake(None, [])
             raise
+        self._listen_s = _LISTEN_S
         with self._lock:
             self.is_armed = False
         self.on_wake(queue, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])

@@ -87,6 +87,37 @@ def test_a_server_that_is_away_is_one_trouble_of_all_loops(watch: FakeClock) -> 
     assert [entry["event"] for entry in said] == ["loop failed"] * 3 + ["recovered"]
 
 
+def test_a_server_is_back_when_it_is_for_the_last_of_the_loops_that_go_on(watch: FakeClock) -> None:
+    complaints = Complaints()
+    steps = [Step(ServerUnavailable("away")) for _ in range(3)]
+    loops = [Loop(str(n), step, complaints) for n, step in enumerate(steps)]
+    ended = Loop("ended", Step(ServerUnavailable("away")), complaints)
+    with capture_logs() as said:
+        for loop in (*loops, ended):
+            loop.turn()
+        ended.stop()
+        ended.run()
+        for loop, step in zip(loops, steps, strict=True):
+            assert [entry["event"] for entry in said] == ["loop failed"]
+            step.error = None
+            loop.turn()
+    assert [(entry["event"], entry["loop"]) for entry in said] == [("loop failed", "0"), ("recovered", "2")]
+
+
+def test_a_turn_that_shows_nothing_of_the_server_is_no_recovery(watch: FakeClock) -> None:
+    step, asked = Step(ServerUnavailable("away")), False
+    loop = Loop("l", step, is_well=lambda: asked)
+    with capture_logs() as said:
+        for _ in range(3):
+            step.error = ServerUnavailable("away")
+            assert loop.turn() <= 0.05, "its pauses begin anew"
+            step.error = None
+            loop.turn()
+        asked = True
+        loop.turn()
+    assert [(entry["event"], entry["failures"]) for entry in said] == [("loop failed", 1), ("recovered", 3)]
+
+
 def test_a_server_that_comes_and_goes_is_told_of_once_in_ten_seconds(watch: FakeClock) -> None:
     step = Step()
     loop = Loop("l", step)

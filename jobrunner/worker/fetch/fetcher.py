@@ -67,7 +67,7 @@ class Fetcher:
         """True while a `quiet` command is in force, or a gate is closed."""
         self.quiet = False
         """Whether the last turn began with either of them in the way of reserving."""
-        self.loop = Loop("fetch", self.step, complaints)
+        self.loop = Loop("fetch", self.step, complaints, is_well=self._is_well)
         """Repeats `step`; a finished task or a hint wakes it."""
         parts.finished.wake = self.loop.wake
         parts.notifier.on_wake = self._on_wake
@@ -264,6 +264,11 @@ class Fetcher:
     def _may_read_later(self, count: int) -> bool:
         is_plain = self._capped is None and not self._quarantine.is_on
         return is_plain and self._may_reserve and self._prefetch.runs_soon(count)
+
+    def _is_well(self) -> bool:
+        """Whether every queue answers that it asks for tasks. Those that do not, as on a node of a cluster that is
+        away, rest for some turns, which have no error then."""
+        return not (self._rotation.has_refused and self.reserves)
 
     @property
     def reserves(self) -> bool:

@@ -166,6 +166,11 @@ class QueueRotation:
         self.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
         self._refused.add(queue)
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether the last answer about any of the queues was an error."""
+        return bool(self._refused)
+
     def pause(self, queue: str, seconds: float = _REFUSED_PAUSE_S) -> None:
         """This worker cannot begin tasks of this queue now: for so long, a second at most, it has no turn, whatever
         wakes it. A task that is handed back comes with a hint, and would be fetched again at once."""

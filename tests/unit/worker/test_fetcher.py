@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import redis
+import structlog
+from structlog.testing import capture_logs
 
 from jobrunner import Client, RateLimit
 from jobrunner.attempt import SUSPECT, Attempt
@@ -628,6 +630,24 @@ def test_a_damaged_queue_holds_up_no_other(broker: Broker, keys: Keys, client: C
     with pytest.raises(ServerError):
         bench.step()
     assert len(bench.begun()) == 1
+
+
+def test_a_queue_that_rests_after_an_error_counts_as_recovered_when_it_answers(
+    broker: Broker, keys: Keys, client: Client, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turns in between ask nothing of it. With nodes of a cluster away they said `recovered`, again and again."""
+    structlog.reset_defaults()
+    bench = Bench(broker, keys, queues=("broken", "good"))
+    raw.set(keys.queue("broken").waiting, "not a sorted set")
+    with capture_logs() as said:
+        for _ in range(3):
+            bench.fetcher.loop.turn()
+        assert [entry["event"] for entry in said] == ["loop failed"]
+        raw.delete(keys.queue("broken").waiting)
+        watch = stopped(monkeypatch, reserve_plan)
+        watch.now = monotonic() + 60
+        bench.fetcher.loop.turn()
+    assert [entry["event"] for entry in said] == ["loop failed", "recovered"]
 
 
 def test_a_turn_after_the_stop_reserves_nothing_and_hands_the_backlog_back(bench: Bench, client: Client) -> None:

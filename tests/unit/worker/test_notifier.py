@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -9,15 +10,16 @@ from typing import Any
 import pytest
 import redis
 
+from jobrunner.broker import notifier
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.broker.notifier import Notifier
+from jobrunner.broker.notifier import Notifier, WakeListener
 from jobrunner.broker.redis_errors import RedisConnectionError
 from jobrunner.client.client import Client
-from jobrunner.errors import ServerRefused
+from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.soak.fault_proxy import FaultProxy
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -41,7 +43,10 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def wakeup(fault_proxy: FaultProxy, keys: Keys, heard: Heard) -> Iterator[Notifier]:
+def wakeup(
+    fault_proxy: FaultProxy, keys: Keys, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Notifier]:
+    monkeypatch.setattr(notifier, "_AWAY_S", 60.0)  # no fetcher here arms it again after a short wait
     broker = Broker(Endpoint(fault_proxy.url), retry_timeout_s=0)
     made = Notifier(broker, keys, ["a", "b"], heard.hear)
     made.start()
@@ -255,3 +260,23 @@ def test_by_a_clock_that_is_set_nothing_is_brought(server: Server, keys: Keys) -
 
     assert Notifier(Broker(Endpoint(server.url)), keys, ["a"], lambda *_: None).can_bring
     assert not Notifier(Broker(Endpoint(server.url), now_ms=set_clock), keys, ["a"], lambda *_: None).can_bring
+
+
+def test_the_first_wait_after_an_error_is_short_as_its_end_shows_that_the_server_is_back(
+    broker: Broker, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait_with(_listener: WakeListener, at_most_s: float, _calls: object) -> tuple[str, list[object]]:
+        waits.append(at_most_s)
+        if len(waits) == 2:
+            raise ServerUnavailable("away")
+        return "", []
+
+    monkeypatch.setattr(WakeListener, "wait_with", wait_with)
+    made = Notifier(broker, keys, ["a"])
+    for _ in range(4):
+        made.arm()
+        with suppress(ServerUnavailable):
+            made.step()
+    assert waits == [60.0, 60.0, 1.0, 60.0]
