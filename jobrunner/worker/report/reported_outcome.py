@@ -71,7 +71,10 @@ class UnknownJobs:
             return
         self._logged_at[named] = now
         what = {"job": attempt.type} if attempt.type else {}
-        message = "this worker does not know the job: its tasks are handed back, for another worker"
+        message = (
+            "this worker does not know the job: its tasks are handed back, for another worker; where no deploy rolls, "
+            "load its module here, or give the services queues of their own"
+        )
         if outcome.is_unreadable:
             message, what = "payloads cannot be read: tasks are handed back", {**what, "error": outcome.error}
         _log.warning(message, **what, queue=attempt.queue, tasks=self._counted.pop(named), task=attempt.id)

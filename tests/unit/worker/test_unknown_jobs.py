@@ -53,3 +53,4 @@ def test_one_line_is_logged_for_each_job_and_queue_a_minute(
     assert [("job=a" in line, "tasks=" + line.partition("tasks=")[2][:1]) for line in lines] == [
         (True, "tasks=1"), (False, "tasks=1"), (True, "tasks=3"),
     ]  # fmt: skip
+    assert all("load its module here, or give the services queues of their own" in line for line in lines)
