@@ -127,6 +127,14 @@ def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object
     on_signals(ask, renew)
 
 
+def report_to_service_manager(is_ready: Callable[[], bool], is_alive: Callable[[], bool]) -> None:
+    """Reports to systemd that this process is ready, and while it is alive, if it waits for that."""
+    if os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@")):
+        from jobrunner.cli.service_manager import ServiceReports  # other processes need none of it
+
+        ServiceReports(is_ready, is_alive).start()
+
+
 def folder_of_start() -> Path:
     """The working folder, under the name that a shell gave it. Behind a symbolic link, as to the current release, a
     restart then finds the release of that time. To be called as the process starts. Raises UsageError."""

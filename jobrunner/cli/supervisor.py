@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.cli.options import say_started
 from jobrunner.cli.output import DONE, MISUSE, NO
-from jobrunner.cli.signals import SERVES, STARTED, USES, folder_of_start, on_signals
+from jobrunner.cli.signals import SERVES, STARTED, USES, folder_of_start, on_signals, report_to_service_manager
 from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
@@ -128,6 +128,8 @@ class Supervisor:
         """Supervises in the calling thread, which must be the main one; returns the exit code."""
         atexit.register(ignore_signals)  # the last one, as it is the first: a supervisor loads no modules with jobs
         on_signals(stop=lambda: self._events.put(self._ask_to_stop), renew=lambda: self._events.put(self._roll))
+        # Alive also while a process does not run: a restart of the whole would end the tasks of the others.
+        report_to_service_manager(lambda: any(slot.works for slot in self._slots), lambda: True)
         if self._watched is not None:
             files = SourceFiles(self._watched)
             threading.Thread(target=self._watch, args=(files,), name="jobrunner-reload", daemon=True).start()

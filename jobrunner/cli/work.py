@@ -27,7 +27,7 @@ from jobrunner.cli.options import (
     with_shared_options,
 )
 from jobrunner.cli.output import echo
-from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals, exit_within
+from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals, exit_within, report_to_service_manager
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.client import Client
@@ -276,6 +276,7 @@ def work_here(
     claim_children()
     if supervisor is None:
         ask_at_signals(lambda: renewal.stop(worker.ask_to_stop), lambda: renewal.ask(worker.ask_to_stop))
+        report_to_service_manager(lambda: worker.health()[0], lambda: _is_alive(worker))
     else:
         ask_at_signals(worker.ask_to_stop, lambda: supervisor.report(DUE))
         supervisor.ask_at_end(worker.ask_to_stop)
@@ -309,6 +310,12 @@ def _worker(wanted: WorkOptions, client: Client, report: Callable[[str], None] |
         release=wanted.release,
         report=report,
     )
+
+
+def _is_alive(worker: Worker) -> bool:
+    """Whether it is not to be restarted: it works, or it stops, for which it has its grace."""
+    is_well, said = worker.health()
+    return is_well or said["problem"] == "stopped"
 
 
 @contextmanager
