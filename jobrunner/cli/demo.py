@@ -12,6 +12,7 @@ import click
 
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal
+from jobrunner.cli.signals import interrupted_once
 from jobrunner.formatting import install_command
 
 _EXAMPLES = """\b
@@ -52,7 +53,8 @@ def demo(shared: CommonOptions, name: str, seed: int, quick: bool, items: int | 
         raise click.UsageError(f"--items is of the demo lakehouse; {name} has a fixed size, a smaller one with --quick")
     run_demo = _loaded(name).run_demo
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-demo-")) if keep else None
-    code: int = run_demo(folder=folder, seed=seed, quick=quick, as_json=shared.as_json, **sizes)
+    with interrupted_once():
+        code: int = run_demo(folder=folder, seed=seed, quick=quick, as_json=shared.as_json, **sizes)
     return code
 
 

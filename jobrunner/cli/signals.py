@@ -66,6 +66,20 @@ def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Ignores each Ctrl-C behind the first one until the block ends: it would cut off what the first one has begun, to
+    end processes and delete their files. For the main thread."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with handling({signal.SIGINT: interrupt} if is_heard else {}):
+        yield
+
+
 def exit_within(seconds: float) -> None:
     """The end of this process, behind its command, is to take no longer, whatever threads are left."""
     _farewells.append(seconds)

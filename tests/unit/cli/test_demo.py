@@ -1,6 +1,7 @@
 """`jobrunner demo`: which demo it runs, and what it says when something is not installed."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,27 @@ def test_without_a_java_it_says_how_to_get_one(
 
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert result.err.startswith("Error: Spark needs Java 17")
+
+
+def test_a_second_ctrl_c_does_not_cut_off_what_the_first_one_tidies_up(
+    cli: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left the folder, and at times a server that went on."""
+    tidied: list[str] = []
+
+    def interrupted(**_: Any) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            tidied.append("all")
+        return 0
+
+    monkeypatch.setattr(demo, "_loaded", lambda _: SimpleNamespace(run_demo=interrupted))
+
+    assert cli("demo").code == 130
+    assert tidied == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("words", [("fares",), ("--url", "redis://localhost"), ("--prefix", "mine"), ("--seed", "x")])
