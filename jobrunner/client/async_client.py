@@ -22,7 +22,7 @@ from jobrunner.client.operations.enqueue import Placed, QueueRef, batches, enque
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.routing import NotedOutcome, Routes
 from jobrunner.client.operations.task import TaskRef, check_place
-from jobrunner.client.outgoing import sending
+from jobrunner.client.outgoing import BatchedCall, sending
 from jobrunner.client.periodic_state import switch
 from jobrunner.client.records import (
     PeriodicRecord,
@@ -156,20 +156,22 @@ class AsyncClient:
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
-        for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
-            left = await self._until_room(tasks_of_batch, wait) if wait else wait
-            registered = await self._placed(tasks_of_batch)
-            with sending(tasks_of_batch, self._middleware) as outgoing:
-                found, durability = await self._write(outgoing, left, registered)
-            handles += [
-                AsyncTaskHandle(
-                    self._broker,
-                    TaskRef(self._keys, self._encryption, task_id, task.queue),
-                    durability=durability,
-                    is_new=is_new,
-                )
-                for (task_id, is_new), task in zip(found, outgoing, strict=True)
-            ]
+        with BatchedCall() as call:
+            for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
+                left = await self._until_room(tasks_of_batch, wait) if wait else wait
+                registered = await self._placed(tasks_of_batch)
+                with sending(tasks_of_batch, self._middleware) as outgoing:
+                    found, durability = await self._write(outgoing, left, registered)
+                handles += [
+                    AsyncTaskHandle(
+                        self._broker,
+                        TaskRef(self._keys, self._encryption, task_id, task.queue),
+                        durability=durability,
+                        is_new=is_new,
+                    )
+                    for (task_id, is_new), task in zip(found, outgoing, strict=True)
+                ]
+                call.added(outgoing)
         return handles
 
     async def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:

@@ -17,7 +17,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.operations.routing import NotedOutcome
-from jobrunner.client.outgoing import sending
+from jobrunner.client.outgoing import BatchedCall, sending
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack
@@ -73,10 +73,12 @@ class AsyncQueue:
         """As Queue.push_all, but the next thousand are taken only after those before them are in."""
         queue_operations.waits_for_reply(on_clash)
         pushed = 0
-        for tasks in queue_operations.batches_of(self._ref, payloads):
-            pushed += len(await self._enqueue(tasks, wait, on_clash))
-            if progress is not None:
-                progress(pushed)
+        with BatchedCall() as call:
+            for tasks in queue_operations.batches_of(self._ref, payloads):
+                pushed += len(await self._enqueue(tasks, wait, on_clash))
+                call.added(tasks)
+                if progress is not None:
+                    progress(pushed)
         return pushed
 
     async def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:

@@ -24,7 +24,7 @@ from jobrunner.client.operations.enqueue import (
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.routing import NotedOutcome, Routes
 from jobrunner.client.operations.task import TaskRef, check_place
-from jobrunner.client.outgoing import sending
+from jobrunner.client.outgoing import BatchedCall, sending
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
@@ -196,23 +196,26 @@ class Client:
 
         Each batch is all or nothing, but for unique tasks, which are added one by one. Nothing is sent when a payload
         of the first 1 000 is too large. DuplicateTask is raised after the batch it is in was sent. With `wait` each
-        batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull.
+        batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull. The
+        error of a later batch says how many tasks were added before it.
         """
         handles: list[TaskHandle[Any]] = []
-        for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
-            left = self._until_room(tasks_of_batch, wait) if wait else wait
-            registered = self._placed(tasks_of_batch)
-            with sending(tasks_of_batch, self._middleware) as outgoing:
-                found, durability = self._write(outgoing, left, registered)
-            handles += [
-                TaskHandle(
-                    self._broker,
-                    TaskRef(self._keys, self._encryption, task_id, task.queue),
-                    durability=durability,
-                    is_new=is_new,
-                )
-                for (task_id, is_new), task in zip(found, outgoing, strict=True)
-            ]
+        with BatchedCall() as call:
+            for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
+                left = self._until_room(tasks_of_batch, wait) if wait else wait
+                registered = self._placed(tasks_of_batch)
+                with sending(tasks_of_batch, self._middleware) as outgoing:
+                    found, durability = self._write(outgoing, left, registered)
+                handles += [
+                    TaskHandle(
+                        self._broker,
+                        TaskRef(self._keys, self._encryption, task_id, task.queue),
+                        durability=durability,
+                        is_new=is_new,
+                    )
+                    for (task_id, is_new), task in zip(found, outgoing, strict=True)
+                ]
+                call.added(outgoing)
         return handles
 
     def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:

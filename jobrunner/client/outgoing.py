@@ -6,14 +6,17 @@ id of the user's own.
 
 import itertools
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item import read_headers, write_headers
+from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS
 from jobrunner.task import Task
@@ -131,9 +134,16 @@ def sending_of(queue: str, task_id: str) -> str:
 
 def remember_unknown(tasks: Iterable[Task]) -> None:
     """It is not known whether these were added."""
-    for task in tasks:
-        if task.sending:
-            _unknown[whole_queue(task.queue), task.id] = task.sending
+    _remember(_sendings(tasks))
+
+
+def _sendings(tasks: Iterable[Task]) -> Iterator[tuple[tuple[str, str], str]]:
+    """Queue and id of each task under an id of the user's own, with what distinguishes its sending."""
+    return (((whole_queue(task.queue), task.id), task.sending) for task in tasks if task.sending)
+
+
+def _remember(sendings: Iterable[tuple[tuple[str, str], str]]) -> None:
+    _unknown.update(sendings)
     while len(_unknown) > _REMEMBERED:
         _unknown.popitem(last=False)  # at once: while it looked for the oldest, another thread might add one
 
@@ -146,3 +156,41 @@ def forget_unknown(tasks: Iterable[Task]) -> None:
         name = whole_queue(task.queue), task.id
         if task.sending and _unknown.get(name) == task.sending:
             _unknown.pop(name, None)
+
+
+class BatchedCall:
+    """Around a call that sends its tasks in several batches: keeps its error true when batches before were added.
+
+    ServerUnavailable, which says that nothing was sent, becomes OutcomeUnknown; every other JobrunnerError gets words
+    about them. The same call again is taken for this one by the server: it adds none of those twice that are done and
+    gone by then.
+    """
+
+    __slots__ = ("_added", "_sendings")
+
+    def __init__(self) -> None:
+        self._added = 0
+        self._sendings: deque[tuple[tuple[str, str], str]] = deque(maxlen=_REMEMBERED)
+
+    def added(self, tasks: Sequence[Task]) -> None:
+        """A batch was added, or waits in the buffer."""
+        self._added += len(tasks)
+        self._sendings.extend(_sendings(tasks))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or not self._added:
+            return
+        _remember(self._sendings)
+        if not isinstance(error, JobrunnerError):
+            return
+        told = (
+            f"{error}. {self._added:,} other tasks of this call were added; with ids of your own you may send all again"
+        )
+        if isinstance(error, ServerUnavailable) and not isinstance(error, BufferFull):
+            raise OutcomeUnknown(told) from error
+        error.args = (told, *error.args[1:])

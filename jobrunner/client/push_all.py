@@ -10,7 +10,7 @@ from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.queue import OnClash, Progress, batches_of, push_call, tell_clashes
-from jobrunner.client.outgoing import forget_unknown, remember_unknown
+from jobrunner.client.outgoing import BatchedCall, forget_unknown, remember_unknown
 from jobrunner.task import Task
 
 
@@ -34,10 +34,11 @@ def push_all(
         for flags in replies:
             tell_clashes(tasks, flags, on_clash)
         pushed += len(tasks)
+        call.added(tasks)
         if progress is not None:
             progress(pushed)
 
-    with CallStream(broker) as stream:
+    with BatchedCall() as call, CallStream(broker) as stream:
         for tasks in batches_of(ref, payloads):
             if may_go_ahead(tasks):
                 calls = [push_call(ref, ref.keys, tasks)]

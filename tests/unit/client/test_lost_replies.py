@@ -24,15 +24,17 @@ from jobrunner.errors import (
     LeaseError,
     NotReserved,
     OutcomeUnknown,
+    QueueFull,
     ReportsRefused,
     ReportUnknown,
     ServerUnavailable,
 )
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
-from jobrunner.task import Task
+from jobrunner.task import Task, new_id
 from tests.reliability.proxy import Proxy
 from tests.support.server import topology_name
+from tests.support.waiting import wait_for
 from tests.unit.client.conftest import Awaited
 
 pytestmark = pytest.mark.skipif(topology_name() == "cluster", reason="a proxy leads to one server")
@@ -304,6 +306,53 @@ def test_of_thousands_whose_outcome_is_unknown_the_same_call_again_adds_none(
     consumer.take_all()
 
     assert consumer.taken == [f"{number}" for number in range(2000)]
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+@pytest.mark.parametrize("call", ["enqueue_many", "push_all"])
+def test_an_error_behind_the_first_thousand_says_so_and_the_same_call_again_adds_none_twice(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, on_loop: Any, face: str, call: str
+) -> None:
+    """ServerUnavailable said that nothing was sent; and those that were done and gone by then were added again."""
+
+    def own(sent: range, sink: Callable[[int], object] = lambda number: None) -> Iterator[Any]:
+        for number in sent:
+            sink(number)
+            if call == "push_all":
+                yield Item(number, id=f"{number}")
+            else:
+                sending = outgoing.sending_of("line/q", f"{number}")
+                yield Task(id=f"{number}", queue="line/q", payload=b"1", sending=sending)
+
+    def lose_server(number: int) -> None:
+        if number == 2500:
+            wait_for(lambda: client.queue("line/q").counts()["waiting"] == 2000)
+            consumer.take_all()
+            proxy.close()
+
+    def send(way: Any, sent: Iterator[Any]) -> None:
+        (way.enqueue_many if call == "enqueue_many" else way.queue("line/q").push_all)(sent)
+
+    real: Any = AsyncClient if face == "asyncio" else Client
+    made = real(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0)
+    with (
+        Awaited(made, on_loop) if face == "asyncio" else made as way,
+        pytest.raises(OutcomeUnknown, match=r"\. [12],000 other tasks of this call were added"),
+    ):
+        send(way, own(range(3000), lose_server))
+    send(client, own(range(3000)))
+    consumer.take_all()
+    assert consumer.taken == [f"{number}" for number in range(3000)]
+
+
+def test_a_refusal_behind_the_first_thousand_says_that_they_are_in(client: Client) -> None:
+    client.queue("line/q").configure(max_size=1600)
+    with pytest.raises(QueueFull, match=r"\. 1,000 other tasks of this call were added") as refused:
+        client.enqueue_many(Task(id=new_id("line"), queue="line/q", payload=b"1") for _ in range(2000))
+    assert (refused.value.queue, refused.value.max_size) == ("line/q", 1600)
+    with pytest.raises(QueueFull) as refused:
+        client.enqueue_many([Task(id=new_id("line"), queue="line/q", payload=b"1") for _ in range(900)])
+    assert "other tasks" not in str(refused.value)
 
 
 def test_the_slices_again_that_were_under_way_when_a_push_of_all_was_interrupted_add_none(
