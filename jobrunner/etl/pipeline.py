@@ -175,7 +175,10 @@ class Pipeline:
         )  # fmt: skip
         settings = settle_queue(self.name, own, of_queue, explicit=_OPTIONS["spark sink"])
         if sink is not None:
-            self._add_spark(link, name or queue, settings, batches, sink, f"{calling_module()}:{queue}")
+            module = calling_module()
+            if module == "__main__" and self._is_table_of_cell(own):
+                self.graph.forget(own)  # that cell is run again, where a function has given the sink another name
+            self._add_spark(link, name or queue, settings, batches, sink, f"{module}:{queue}")
         return self._declare_spark(link, name, settings, batches, sink)
 
     def chain(
@@ -322,6 +325,11 @@ class Pipeline:
             return function
 
         return declare
+
+    def _is_table_of_cell(self, queue: str) -> bool:
+        """Whether the station of a queue is a sink into a table that a notebook declared."""
+        known = self._spark.get(queue)
+        return known is not None and isinstance(known.function, TableSink) and known.origin.startswith("__main__:")
 
     def _add_spark(
         self, link: Link, name: str, settings: Mapping[str, Any], batches: Mapping[str, Any],

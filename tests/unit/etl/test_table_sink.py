@@ -36,6 +36,25 @@ def test_it_may_stand_above_a_function_that_shapes_the_rows(orders):
         orders.spark_sink("other", table="iceberg:lake.db.late")(lambda df, spark, batch: df)
 
 
+def test_a_cell_of_a_notebook_may_be_run_again_whatever_its_function_is_called(orders):
+    """It was "declared twice", unless the function had the name of the queue."""
+    cell = (
+        "@orders.spark_sink('late', table='delta:/lake/late', max_size={size})\n"
+        "def {name}(df, spark): return df"
+    )
+    for size, name in ((5, "shape"), (7, "shape"), (9, "late"), (11, "reshape")):
+        exec(cell.format(size=size, name=name), {"__name__": "__main__", "orders": orders})
+    declared = orders.spark_stations["orders/late"]
+    assert (declared.name, declared.origin) == ("reshape", "__main__:reshape")
+    assert [one.settings for one in published_by(["orders/late"])] == [{"max_size": 11}]
+    assert [node.queue for node in orders.graph.nodes] == ["orders/late"]
+    exec("orders.spark_sink('late', table='delta:/lake/other')", {"__name__": "__main__", "orders": orders})
+    assert orders.spark_stations["orders/late"].name == "late"
+    orders.spark_sink("other", table="delta:/lake/other")(shape)
+    with pytest.raises(PipelineError, match="'other' of pipeline 'orders' is declared twice"):
+        exec("orders.spark_sink('other', table='delta:/lake/other')", {"__name__": "__main__", "orders": orders})
+
+
 @pytest.mark.parametrize(
     ("options", "parallel"),
     [({}, 2), ({"merge_on": "n"}, 1), ({"merge_on": "n", "parallel": 3}, 3), ({"parallel": 1}, 1)],
