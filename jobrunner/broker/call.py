@@ -71,7 +71,10 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     may_fail: bool = False
     """Whether a refusal by the server is ignored: the reader gets None then."""
     everywhere: bool = False
-    """Whether a cluster sends it to every primary; the reader gets a list of their replies then."""
+    """Whether a cluster sends it to every primary; the reader gets a list of the replies of those that answer then."""
+    needs_all: bool = False
+    """Of a call that goes everywhere: whether it is sent again, and fails in the end, while a primary does not answer.
+    """
     divisible: bool = False
     """Whether its reply is a list with an item for each key, so that the keys may be divided among several calls."""
     head: PackedHead | None = None
@@ -148,9 +151,12 @@ def command(
     repeatable: bool = True,
     may_fail: bool = False,
     everywhere: bool = False,
+    needs_all: bool = False,
 ) -> Call[T]:
     """A plain command of the server."""
-    return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail, everywhere=everywhere)
+    return Call(
+        read=read, words=words, repeatable=repeatable, may_fail=may_fail, everywhere=everywhere, needs_all=needs_all
+    )
 
 
 def resp_args(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> tuple[Arg, ...]:

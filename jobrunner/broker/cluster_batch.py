@@ -103,7 +103,7 @@ class ClusterBatch:
         confirmed = replies.pop() if self._confirmation is not None else None
         done = 0
         for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):
-            if isinstance(reply, BusyLoadingError) and not part.call.everywhere:
+            if isinstance(reply, BusyLoadingError) and _is_needed(part.call):
                 self._open_again(part, reply)
             elif not (isinstance(reply, ResponseError) and self._goes_again(part, reply, group.address)):
                 self._settle(part, reply)
@@ -119,10 +119,10 @@ class ClusterBatch:
         if isinstance(error, ServerRefused):  # until it knows the user, it is away: others wait for it as for such one
             error = ServerUnavailable(str(error))
         for part in group.parts:
-            if may_go_again and not part.call.everywhere:
+            if may_go_again and _is_needed(part.call):
                 self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
                 sent_at = self._sent_at if was_sent and part.sent_at is None else part.sent_at
-                self._open.append(replace(part, address=None, asking=False, sent_at=sent_at))
+                self._goes_anew(replace(part, sent_at=sent_at))
             else:
                 self._settle(part, _given_up(part, error))
 
@@ -193,6 +193,11 @@ class ClusterBatch:
 
     def _open_again(self, part: _CallPart, trouble: Exception) -> None:
         self.trouble = trouble
+        self._goes_anew(part)
+
+    def _goes_anew(self, part: _CallPart) -> None:
+        if part.call.everywhere and any(one.index == part.index for one in self._open):
+            return  # it goes to all primaries again
         self._open.append(replace(part, address=None, asking=False))
 
     def _settle(self, part: _CallPart, reply: Any) -> None:
@@ -204,7 +209,7 @@ class ClusterBatch:
             for place, answer in zip(part.places, told, strict=True):
                 self._replies[index][place] = answer
         elif part.call.everywhere:
-            self._replies[index] = _more(self._replies[index], reply)
+            self._replies[index] = _more(self._replies[index], reply, part.call)
         elif isinstance(reply, ResponseError) and _AWAY in str(reply):
             told_by = f"slot {part.slot} was being moved: {reply}"
             self._replies[index] = OutcomeUnknown(f"{told_by}; it was applied, in part, or not")
@@ -218,10 +223,17 @@ def _given_up(part: _CallPart, error: JobrunnerError) -> JobrunnerError:
     return OutcomeUnknown(f"the connection broke; the call was applied or it was not; since then: {error}")
 
 
-def _more(before: Any, reply: Any) -> Any:
-    """The replies of primaries with one more; an error only while none has answered."""
+def _is_needed(call: Call[Any]) -> bool:
+    """Whether a call needs the answer of the node that it was sent to."""
+    return call.needs_all or not call.everywhere
+
+
+def _more(before: Any, reply: Any, call: Call[Any]) -> Any:
+    """The replies of primaries with one more; an error while none has answered, or where all have to."""
     if isinstance(reply, Exception):
-        return before or reply
+        return reply if call.needs_all else before or reply
+    if call.needs_all and isinstance(before, Exception):
+        return before
     return [*before, reply] if isinstance(before, list) else [reply]
 
 

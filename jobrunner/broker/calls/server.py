@@ -106,9 +106,9 @@ def server_time() -> Call[float]:
 
 
 def earliest_time() -> Call[float]:
-    """The same; of a cluster the clock of the primary that is furthest behind. All that any of them does later has that
-    instant or a later one."""
-    return command("TIME", read=_earliest_time, everywhere=True)
+    """The same; of a cluster the clock of the primary that is furthest behind, which may be one that is hard to reach.
+    All that any of them does later has that instant or a later one."""
+    return command("TIME", read=_earliest_time, everywhere=True, needs_all=True)
 
 
 def _time(reply: list[bytes]) -> float:

@@ -8,12 +8,13 @@ from msgspec import structs
 from jobrunner.broker import cluster_batch
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases, queues
-from jobrunner.broker.calls.server import confirmation, ping
+from jobrunner.broker.calls.server import confirmation, earliest_time, ping
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch
 from jobrunner.broker.redis_errors import (
     AskError,
+    BusyLoadingError,
     BusyScriptError,
     ClusterDownError,
     MovedError,
@@ -278,6 +279,33 @@ def test_every_primary_is_asked_about_itself_and_those_that_answer_count(cluster
 
     assert not parts.open
     assert parts.replies() == [[b"one"]]
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.parametrize("loads", [True, False])
+def test_the_earliest_clock_is_that_of_all_primaries(cluster: Cluster, loads: bool, comes_back: bool) -> None:
+    """That of a primary whose connection broke was left out. What finished there, by a clock behind the others, was
+    passed over by a stream of history."""
+    call = earliest_time()
+    parts = ClusterBatch([call], cluster, None)
+    for group in parts.groups():
+        if group.address == LEFT:
+            parts.take(group, [[b"1015", b"0"]])
+        elif loads:
+            parts.take(group, [BusyLoadingError("LOADING")])
+        else:
+            parts.failed(group, ServerUnavailable("gone"))
+    assert parts.trouble is not None
+    if comes_back:
+        answers(parts, lambda address, _: [b"1015", b"0"] if address == LEFT else [b"1010", b"0"])
+        assert not parts.open
+        assert call.read(parts.replies()[0]) == 1_010_000
+    else:
+        for group in parts.groups():
+            parts.failed(group, ServerUnavailable("gone"))
+        assert [part.address for part in parts._open] == [None]
+        parts.give_up(ServerUnavailable("away"))
+        assert isinstance(parts.replies()[0], ServerUnavailable)
 
 
 def test_what_is_written_is_confirmed_by_every_node_and_the_least_counts(cluster: Cluster) -> None:
