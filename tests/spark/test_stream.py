@@ -1,6 +1,7 @@
 """History as a stream: every finished task once, over restarts, and no silent gap."""
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
@@ -108,6 +109,45 @@ def test_a_gap_ends_the_query(orders, run, raw, keys):
     finish(orders, "c")
     with pytest.raises(StreamingQueryException, match=gap):
         run(history="orders")
+
+
+def test_the_instant_in_the_message_of_a_gap_goes_on_with_what_is_left(orders, stream):
+    """Also for a micro-batch that was planned, and is read again after a crash: its rows are gone."""
+    made = stream(history="orders")
+    finish(orders, "read")
+    _, at = drained(made, made.initialOffset(), ALL)
+    finish(orders, "gone")
+    planned = made.latestOffset(at, ALL)
+    orders.configure(history_max=1)
+    finish(orders, "left")
+    assert orders.reserve() == [], "which trims history"
+    with pytest.raises(HistoryTrimmed) as gap:
+        made.partitions(at, planned)
+    (instant,) = re.findall(r"startingOffset=(\S+) goes on behind", str(gap.value))
+
+    anew = stream(history="orders", startingOffset=instant)
+    assert drained(anew, anew.initialOffset(), ALL)[0] == [["left"]]
+
+
+@pytest.mark.parametrize(
+    ("history", "told"),
+    [
+        ("ordres", "there is no queue 'ordres'; did you mean 'orders'"),
+        ("order/*", r"no queue matches 'order/\*'"),
+        ("orders,mail", r"queue 'mail' keeps no history, so no row would come: set configure\(history="),
+    ],
+)
+def test_a_query_that_would_wait_in_vain_is_refused(orders, client, stream, run, history, told):
+    """It waited for ever, and said nothing."""
+    client.queue("mail").push(1)
+    with pytest.raises(InvalidOption, match=told):
+        stream(history=history).initialOffset()
+    assert stream(history=history, missingQueues="ignore").initialOffset() == stream(history="orders").initialOffset()
+    assert stream(history="mail,*", missingQueues="ignore").initialOffset()
+    client.queue("mail").configure(history_max=5)
+    assert stream(history="mail,*").initialOffset()
+    with pytest.raises(StreamingQueryException, match="there is no queue 'ordres'"):
+        run(history="ordres")
 
 
 def test_a_queue_that_was_deleted_is_read_as_one_that_begins_later(orders, stream):

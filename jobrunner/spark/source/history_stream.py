@@ -9,7 +9,7 @@ were read are an error, not a gap.
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -48,8 +48,10 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  its name in Spark
-        """Where a query without a checkpoint begins."""
-        return _offset(self._now() if self._first is None else self._first)
+        """Where a query without a checkpoint begins. Raises InvalidOption for a queue of which no row would come."""
+        with broker_at(self._options.url, self._options.prefix) as broker:
+            self._check_there(broker)
+            return _offset(broker.run(earliest_time()) if self._first is None else self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """`maxRowsPerTrigger`, when it is given."""
@@ -105,6 +107,23 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _keys(self, broker: Broker) -> list[QueueKeys]:
         keys = Keys(self._options.prefix)
         return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
+
+    def _check_there(self, broker: Broker) -> None:
+        """Raises InvalidOption for a queue that is not there, or that is named and keeps no history."""
+        if not self._options.needs_queues:
+            return
+        keys = Keys(self._options.prefix)
+        registered = run_operation(broker, queue_names(keys))
+        self._options.check_there(registered)
+        named = [keys.queue(name) for name in self._options.queues if name in registered]
+        settings = [command("HMGET", one.settings, "history_ms", "history_max", read=_numbers) for one in named]
+        kept = broker.run_many([*settings, *(command("EXISTS", one.done, read=int) for one in named)])
+        for one, limits, has_entries in zip(named, kept, kept[len(named) :], strict=False):
+            if not (has_entries or any(limits)):
+                raise InvalidOption(
+                    f"queue {one.name!r} keeps no history, so no row would come: set configure(history=…) of it, or "
+                    "history= where it is declared (missingQueues=ignore waits for that)"
+                )
 
     def _now(self) -> float:
         with broker_at(self._options.url, self._options.prefix) as broker:
@@ -185,10 +204,12 @@ def check_untrimmed(broker: Broker, queues: Sequence[QueueKeys], begins: float) 
     for keys, (last, trimmed), has_entries in zip(queues, found, found[len(queues) :], strict=False):
         gone = trimmed if has_entries else last
         if gone is not None and gone >= begins:
-            until = datetime.fromtimestamp(gone / 1000).astimezone().isoformat()
+            until = datetime.fromtimestamp(gone / 1000).astimezone()
+            behind = until + timedelta(microseconds=1)
             raise HistoryTrimmed(
-                f"history of queue {keys.name!r} was trimmed up to {until}, beyond what this stream has read; keep it "
-                "longer (configure(history=...)) and begin anew with another checkpoint"
+                f"history of queue {keys.name!r} was trimmed up to {until.isoformat()}, beyond what this stream has "
+                "read; keep it longer (configure(history=...)) and begin anew with another checkpoint "
+                f"(startingOffset={behind.isoformat()} goes on behind that)"
             )
 
 

@@ -28,7 +28,7 @@ _MISSING = ("fail", "ignore")
 _FILTERS = ("spark", "server")
 EXACT = "exactQueues"
 """An option of this package's own reads: the queues are full names, shards among them, and no others are read."""
-_STREAM = (*_BOTH, "maxRowsPerTrigger", "startingOffset")
+_STREAM = ("missingQueues", *_BOTH, "maxRowsPerTrigger", "startingOffset")
 PAYLOAD = "payload"
 MISFIT = "_misfit"
 """The column with the reason why a payload does not fit the schema; null when it fits."""
@@ -64,6 +64,8 @@ class ReadOptions:
     """Whether the server answers filters, as far as it can."""
     needs_queues: bool = False
     """Whether a queue that is not there is an error."""
+    is_stream: bool = False
+    """Whether it is a stream: a queue that is not there may begin later."""
     is_exact: bool = False
     """Whether `queues` are all that are read, each without its other shards."""
 
@@ -90,7 +92,8 @@ class ReadOptions:
             near = difflib.get_close_matches(name, there, n=1, cutoff=0.4)
             others = f"the server has {counted(len(there), 'queue')}, none like it"
             remedy = f"did you mean {near[0]!r}?" if near else others
-            raise InvalidOption(f"{what}; {remedy} (missingQueues=ignore reads nothing instead)")
+            instead = "waits for it" if self.is_stream else "reads nothing instead"
+            raise InvalidOption(f"{what}; {remedy} (missingQueues=ignore {instead})")
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
@@ -121,7 +124,7 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
     options = settle_names(given, _STREAM, "a streaming read from jobrunner")
     if "history" not in options:
         raise InvalidOption("the option history is missing: give the queue whose finished tasks to read")
-    return replace(_settled(options, options["history"], ("done",)), needs_queues=False)  # others may begin later
+    return replace(_settled(options, options["history"], ("done",)), is_stream=True)
 
 
 def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:

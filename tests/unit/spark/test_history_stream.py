@@ -35,7 +35,8 @@ class Primaries:
 
 
 def make() -> HistoryStream:
-    given = {"history": "mail", "startingOffset": "latest", "url": "redis://nowhere", "prefix": "t"}
+    given = {"history": "mail", "startingOffset": "latest", "missingQueues": "ignore"}
+    given |= {"url": "redis://nowhere", "prefix": "t"}
     return HistoryStream(stream_options(given), ReadSchema(schema=StructType(), item=(), fields=StructType()))
 
 

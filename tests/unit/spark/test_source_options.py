@@ -86,9 +86,11 @@ def test_a_type_that_spark_does_not_have_is_named_with_the_option(ddl, wanted):
         batch_options({"queue": "q", "payloadSchema": ddl})
 
 
-def test_an_empty_server_and_streams_need_no_queue():
+def test_an_empty_server_and_streams_that_may_wait_need_no_queue():
     batch_options({"queue": "*"}).check_there([])
-    stream_options({"history": "later"}).check_there([])
+    stream_options({"history": "later", "missingQueues": "ignore"}).check_there([])
+    with pytest.raises(InvalidOption, match=r"no queue 'later'; .* \(missingQueues=ignore waits for it\)"):
+        stream_options({"history": "later"}).check_there([])
     with pytest.raises(InvalidOption, match="the server has 0 queues, none like it"):
         batch_options({"history": "orders"}).check_there([])
     with pytest.raises(InvalidOption, match="missingQueues='maybe': choose one of fail, ignore"):
