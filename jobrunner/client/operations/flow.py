@@ -180,10 +180,14 @@ def _send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: i
 
 
 def _take_back(flow: Flow, keys: Keys) -> Operation[None]:
-    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires."""
+    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires. One that
+    ran and died meanwhile keeps its error."""
     calls = [
         *(flows.abandon(keys.queue(join.queue), join.id) for join in flow.joins),
-        *(tasks.cancel(keys.queue(head.queue), head.id, keep_ms=KEEP_CANCELLED_MS) for head in flow.heads),
+        *(
+            tasks.cancel(keys.queue(head.queue), head.id, keep_ms=KEEP_CANCELLED_MS, leave="dead")
+            for head in flow.heads
+        ),
     ]
     yield from _sliced(calls)
     yield from relaying(keys, tags={keys.queue(join.queue).tag for join in flow.joins})

@@ -254,6 +254,26 @@ def test_no_callback_of_a_flow_that_was_refused_is_ever_enqueued(current: Client
     assert current.queue("maths").totals().get("succeeded", 0) == 0
 
 
+def test_a_step_that_died_before_the_rest_was_refused_keeps_its_error(current: Client) -> None:
+    """It was cancelled, and gone a minute later."""
+    maths, broker = current.queue("maths"), broker_of(current)
+    maths.configure(max_attempts=1)
+    steps: Any = send(laid(group(add.bind(1), add.bind(2))), keys_of(current), None, 1000)
+    step, held = steps.send(None), list[Any]()
+    while not held:
+        replies = broker.run_many(getattr(step, "calls", step))
+        if not (held := maths.reserve()):
+            step = steps.send(replies)
+    held[0].rollback(error="no such number")
+    back = steps.throw(QueueFull("full"))
+    with suppress(QueueFull):  # it is raised again when the steps are taken back
+        while True:
+            back = steps.send(broker.run_many(getattr(back, "calls", back)))
+
+    assert [record.error for record in maths.tasks("dead")] == ["no such number"]
+    assert maths.counts()["waiting"] == 0
+
+
 def test_every_join_expires(current: Client, raw: redis.Redis) -> None:
     chain(add.bind(1), group(group(add.bind(2)), add.bind(3), on_dead=Thing()), add.bind(4)).enqueue(ttl=60)
     joins = list(raw.scan_iter(match="*:join:*"))
