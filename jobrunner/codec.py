@@ -1,7 +1,9 @@
 """Values to bytes and back: JSON by msgspec. Never pickle: a payload is data and names no code."""
 
 import math
+import re
 from collections.abc import Coroutine, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -9,6 +11,8 @@ import msgspec
 from jobrunner.errors import ResultTooLarge, UsageError
 
 NULL = b"null"
+_NOT_UTC = re.compile(rb"T[0-9:.]+[+-][0-9]{2}:[0-9]{2}\"")
+"""The end of an instant in another zone, in JSON; also of a text that looks like one."""
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _refuse(value))
 _decoder = msgspec.json.Decoder()
 to_json = _encoder.encode
@@ -34,6 +38,26 @@ def encode(value: Any, *, what: str) -> bytes:
         found = not_finite(plain[0], "$")
         raise UsageError(f"{what} cannot be stored as JSON: {found}, which JSON does not have; give None or a text")
     return raw
+
+
+def to_equal_json(value: Any) -> bytes:
+    """JSON of a value with a JSON form, the same for equal values: sets and names in order, and instants in UTC."""
+    raw = msgspec.json.encode(value, order="deterministic")
+    if _NOT_UTC.search(raw) is None:
+        return raw
+    plain = _in_utc(msgspec.to_builtins(value, builtin_types=(datetime,), order="deterministic"))
+    return msgspec.json.encode(plain, order="deterministic")
+
+
+def _in_utc(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:  # the last day of the year 9999, say
+            return value
+    if isinstance(value, dict):
+        return {_in_utc(name): _in_utc(one) for name, one in value.items()}
+    return [*map(_in_utc, value)] if isinstance(value, (list, tuple)) else value
 
 
 def _all_finite(values: Iterable[Any]) -> bool:

@@ -15,6 +15,7 @@ from jobrunner.client.item import LONGEST_KEY
 from jobrunner.client.loop_clients import current_async_client
 from jobrunner.client.outgoing import sending_of
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
+from jobrunner.codec import to_equal_json
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import InvalidOption, ParameterError, UsageError
 from jobrunner.formatting import describe
@@ -267,7 +268,7 @@ def key_of(value: Any) -> str | None:
     """The value of a parameter as the key of its task: text, or JSON, or the digest of what is long. None is no key."""
     if value is None:
         return None
-    text = value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
+    text = value if isinstance(value, str) else to_equal_json(value).decode()
     return text if 1 <= len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 

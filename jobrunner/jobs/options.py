@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from jobrunner.broker.keys import check_name, split_queue
+from jobrunner.codec import to_equal_json
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options, checks_options
@@ -64,7 +65,7 @@ class Unique:
         """The lock of a task of that job with these parameters, one of which may be its partition key."""
         chosen = values.__struct_fields__ if self.by is None else self.by
         told = [job, {name: getattr(values, name) for name in chosen}]
-        digest = hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:32]
+        digest = hashlib.sha256(to_equal_json(told)).hexdigest()[:32]
         ttl_ms = max(round(seconds(self.ttl, option="ttl") * 1000), 1)
         return Lock(
             digest=digest, lasts=self.until, ttl_ms=ttl_ms, on_clash=self.on_clash, covers_key=partition_by in chosen

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -45,6 +47,37 @@ def test_tasks_whose_jobs_read_the_same_are_alike(current: Client, same: Any) ->
     assert first.lock == second.lock
     assert first.key == second.key == f"{same[0][0]}.0"
     assert amount.enqueue(*same[0]).id == amount.enqueue(*same[1]).id
+
+
+@job(name="unique.at", queue="u", unique=True, partition_by="at")
+def at_instant(at: datetime, days: dict[str, set[datetime]] | None = None, note: Any = None) -> None: ...
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata", "Atlantic/Reykjavik"])
+def test_an_instant_is_alike_in_every_time_zone(current: Client, zone: str) -> None:
+    """A web process and a worker in two zones had a task each, and two partitions."""
+    noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    there = noon.astimezone(ZoneInfo(zone))
+    first, second = (at_instant.bind(one, {"free": {one}}).task(NOW) for one in (noon, there))
+    assert first.lock == second.lock
+    assert first.key == second.key == '"2026-07-01T12:00:00Z"'
+    assert at_instant.enqueue(noon).id == at_instant.enqueue(there).id
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        datetime(2026, 7, 1, 12),
+        datetime(2026, 7, 1, 14, tzinfo=UTC),
+        datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
+    ],
+)
+def test_other_instants_are_not_alike(current: Client, other: datetime) -> None:
+    noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert at_instant.bind(noon).task(NOW).lock != at_instant.bind(other).task(NOW).lock
+    assert at_instant.bind(noon, note="2026-07-01T12:00:00Z").task(NOW).lock != (
+        at_instant.bind(noon, note="2026-07-01T14:00:00+02:00").task(NOW).lock
+    )
 
 
 @pytest.mark.parametrize("wrong", [object(), "\ud800", float("nan")])
