@@ -140,8 +140,8 @@ class Router:
             self._place_bound(task)
 
     def place(self, tasks: Sequence[Task]) -> None:
-        """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task
-        with a key whose lock does not cover that."""
+        """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task with a key whose
+        lock does not cover that, and for an id that names a shard which is not there."""
         free = [task for task in tasks if may_go_anywhere(task)]
         if len(free) < len(tasks):
             for task in tasks:
@@ -184,7 +184,13 @@ class Router:
         elif task.sending:
             own = tag_of_id(task.id)
             is_own = own is not None and whole_queue(own) == self._keys[0].tag
-            self._put(task, in_partition_of(own or "", self._queue) if is_own else shard_of_key(task.id, self._keyed))
+            name = in_partition_of(own or "", self._queue) if is_own else shard_of_key(task.id, self._keyed)
+            if name != self._queue and name not in self.shards:
+                raise InvalidOption(
+                    f"id={task.id!r} is that of a task in a partition that queue {self._queue!r} does not have (it has "
+                    f"{self.counts.served}), as of another server: no worker would take it; give another id, or none"
+                )
+            self._put(task, name)
 
     def _put(self, task: Task, name: str) -> None:
         _put(task, name)

@@ -183,6 +183,17 @@ def test_ids_of_the_users_own_are_found_in_whatever_shard(client: Client, mail: 
     assert not mail.delete("nowhere")
 
 
+def test_an_id_of_a_partition_that_is_not_there_is_refused(client: Client, mail: Queue, raw: redis.Redis) -> None:
+    """As when tasks are copied from a server where the queue has more. No count had them, and no worker took them."""
+    there, elsewhere = new_id("mail@1"), new_id("mail@40")
+    assert mail.push(1, id=there) == there
+    for push in (lambda: mail.push(2, id=elsewhere), lambda: mail.push_many([1, Item(2, id=elsewhere)])):
+        with pytest.raises(InvalidOption, match="in a partition that queue 'mail' does not have"):
+            push()
+    assert [lease.id for lease in mail.reserve(9)] == [there]
+    assert not raw.keys("*@40*")
+
+
 def test_unique_tasks_meet_in_one_shard_and_a_key_beside_the_lock_is_refused(client: Client, mail: Queue) -> None:
     def unique(digest: str, key: str | None = None) -> Task:
         lock = Lock(digest=digest, lasts="finished", ttl_ms=60_000, on_clash="existing")
