@@ -176,9 +176,9 @@ class AsyncClient:
 
     async def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:
         """As Client._until_room."""
-        if self._buffer is not None:
-            return wait
-        return await run_operation_async(self._broker, awaiting_room(self._routes, tasks, wait))
+        routes, buffer = self._routes, self._buffer
+        steps = awaiting_room(routes, tasks, wait) if buffer is None else buffer.awaiting_room(tasks, routes, wait)
+        return await run_operation_async(self._broker, steps)
 
     async def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
         """As Client._placed."""

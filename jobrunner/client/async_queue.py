@@ -83,8 +83,9 @@ class AsyncQueue:
 
     async def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
-        if wait and buffer is None and self._ref.routes is not None:
-            wait = await self._run(awaiting_room(self._ref.routes, made, wait))
+        if wait and (routes := self._ref.routes) is not None:
+            steps = awaiting_room(routes, made, wait) if buffer is None else buffer.awaiting_room(made, routes, wait)
+            wait = await self._run(steps)
         registered = await self._placed(made, buffer)
         with sending(made, self._middleware) as tasks, NotedOutcome(tasks, self._ref.routes):
             send = queue_operations.push_many(

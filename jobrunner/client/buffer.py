@@ -16,7 +16,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.operations.capacity import registering_again
+from jobrunner.client.operations.capacity import awaiting_room, registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.routing import Routes
@@ -24,7 +24,8 @@ from jobrunner.clock import monotonic, since_boot
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
-from jobrunner.settings import ClientSettings
+from jobrunner.retry import seconds
+from jobrunner.settings import ClientSettings, Duration
 from jobrunner.task import Task
 
 T = TypeVar("T")
@@ -68,6 +69,17 @@ class Buffer:
 
     def __len__(self) -> int:
         return self._count
+
+    def awaiting_room(self, tasks: Sequence[Task], routes: Routes, wait: Duration) -> Operation[Duration]:
+        """Waits until the tasks may find room, as the function of that name; not when the server is away, or when they
+        have to wait in this process. Returns what is left of that time."""
+        if self._have_to_wait(tasks):
+            return wait
+        ends = monotonic() + seconds(wait, option="wait")
+        try:
+            return (yield from awaiting_room(routes, tasks, wait))
+        except _AWAY:
+            return max(ends - monotonic(), 0.0)
 
     def placing(self, tasks: Sequence[Task], routes: Routes) -> Operation[bool | JobrunnerError]:
         """Has the tasks given their shards, as `Routes.placing`; by what is known when the server is away, or when they

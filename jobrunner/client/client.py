@@ -220,9 +220,9 @@ class Client:
 
     def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:
         """Waits until the tasks may find room, before they are placed; returns what is left of that time."""
-        if self._buffer is not None:
-            return wait
-        return run_operation(self._broker, awaiting_room(self._routes, tasks, wait))
+        routes, buffer = self._routes, self._buffer
+        steps = awaiting_room(routes, tasks, wait) if buffer is None else buffer.awaiting_room(tasks, routes, wait)
+        return run_operation(self._broker, steps)
 
     def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
         """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new, or

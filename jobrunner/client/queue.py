@@ -258,8 +258,9 @@ class Queue:
 
     def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
-        if wait and buffer is None and self._ref.routes is not None:
-            wait = self._run(awaiting_room(self._ref.routes, made, wait))
+        if wait and (routes := self._ref.routes) is not None:
+            steps = awaiting_room(routes, made, wait) if buffer is None else buffer.awaiting_room(made, routes, wait)
+            wait = self._run(steps)
         registered = self._placed(made, buffer)
         if self._middleware is None and not OBSERVERS:
             return self._push(made, wait, on_clash, buffer, registered)

@@ -98,6 +98,21 @@ def test_what_was_enqueued_while_the_server_was_away_comes_in_order_behind_what_
     assert queue.push("straight") not in ids
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_an_enqueue_that_may_wait_for_room_is_buffered_as_any_other(
+    connect: Callable[..., Client], own: Server, partitions: int
+) -> None:
+    client = connect()
+    client.queue("mail").configure(partitions=partitions, max_size=9)
+    client.queue("mail").push(0)
+    own.kill()
+    client.queue("mail").push(1, wait=60)
+    assert noop.using(wait=60).enqueue(2).durability == "buffered"
+    own.start()
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+    assert sum(client.stats()[name].waiting for name in client.queues()) == 3
+
+
 def test_jobs_tell_by_their_handle_that_they_wait_here(connect: Callable[..., Client], own: Server) -> None:
     connect()
     assert noop.enqueue(0).durability == "none"

@@ -49,6 +49,7 @@ from jobrunner.errors import (
 from jobrunner.task import Lock, Task, new_id
 from tests.support.examples import examples
 from tests.support.waiting import wait_for
+from tests.unit.client.conftest import Awaited
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -854,7 +855,11 @@ def test_a_producer_that_finds_a_shard_full_learns_of_other_partitions(
     ],
     ids=["push", "enqueue"],
 )
-def test_a_task_that_waits_for_room_goes_where_there_is_some(client: Client, mail: Queue, way: Any, send: Any) -> None:
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("buffer_tasks", [0, 10])
+def test_a_task_that_waits_for_room_goes_where_there_is_some(
+    client: Client, mail: Queue, clock: Any, on_loop: Any, kind: Any, buffer_tasks: int, send: Any
+) -> None:
     """It waited for one shard, which tasks of a busy key or later ones may fill for long, while others had room."""
     mail.configure(max_size=8)
     for shard in range(4):
@@ -868,7 +873,8 @@ def test_a_task_that_waits_for_room_goes_where_there_is_some(client: Client, mai
         awaited[:] = broker_of(client).run_many(asked)
         return any(awaited)
 
-    with ThreadPoolExecutor(1) as pool:
+    made = kind(client.settings.url, client.settings.prefix, now_ms=clock, buffer_tasks=buffer_tasks)
+    with made if kind is Client else Awaited(made, on_loop) as way, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send, way)
         wait_for(is_awaited)
         other = names[awaited.index(False, 1)]
