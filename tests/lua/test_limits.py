@@ -146,6 +146,52 @@ def test_a_task_that_cannot_be_handed_out_costs_no_token(mail):
     assert [attempt.id for attempt in mail.reserve(9)] == ["t0001", "t0002"]
 
 
+@pytest.mark.parametrize("delay_ms", ["", "~0"], ids=["to its place", "of an unknown job"])
+@pytest.mark.parametrize("fields", [{"max_tokens": 4}, {"max_tokens": 9, "slice_tokens": 4}], ids=["queue", "shard"])
+def test_a_task_that_is_handed_back_unbegun_costs_no_token(mail, delay_ms, fields):
+    """As by a worker that stops: with few tokens an hour, a deployment held the queue up for long."""
+    limit(mail, interval_us=HOUR_US, **fields)
+    fill(mail, 9)
+    held = mail.reserve(9)
+    assert len(held) == 4
+    mail.release(held[0], held[1], delay_ms=delay_ms)
+    mail.release(held[0], held[1], delay_ms=delay_ms)  # again, as its reply was lost
+    assert len(mail.reserve(9)) == 2
+
+
+@pytest.mark.parametrize("delay_ms", ["!", 0], ids=["to its place", "to the end"])
+def test_a_task_that_had_begun_keeps_its_token(mail, delay_ms):
+    limit(mail, max_tokens=4, interval_us=HOUR_US)
+    fill(mail, 9)
+    mail.release(*mail.reserve(9), delay_ms=delay_ms)
+    assert mail.reserve(9) == []
+
+
+def test_a_bucket_that_takes_tokens_back_is_never_fuller_than_full(mail, clock):
+    limit(mail, max_tokens=4, interval_us=HOUR_US)
+    fill(mail, 9)
+    held = mail.reserve(4)
+    clock.advance(3_600_000)
+    mail.release(*held)
+    assert len(mail.reserve(9)) == 4
+
+
+def test_a_partition_gets_its_tokens_back_too(mail, clock):
+    limit(mail, key_tokens=2, key_interval_us=HOUR_US)
+    for key in ("a", "b"):
+        sent = [Task(id=f"{key}{n}", queue="mail", payload=b"", key=key) for n in range(4)]
+        mail.run(tasks.enqueue(mail.keys, sent))
+    mail.enqueue("free")
+    held = {attempt.id: attempt for attempt in mail.reserve(9)}
+    assert sorted(held) == ["a0", "a1", "b0", "b1", "free"]
+    assert mail.reserve(9) == []
+
+    mail.release(held["a0"], held["a1"], held["free"])
+    mail.release(held["b0"], delay_ms="!")
+    assert sorted(attempt.id for attempt in mail.reserve(9)) == ["a0", "a1", "free"]
+    assert 0 < mail.raw.pttl(mail.keys.bucket + b":a") <= 2 * 3_600_000
+
+
 @pytest.mark.parametrize("step_ms", [-5000, -3_600_000])
 def test_a_clock_that_steps_back_neither_fills_nor_drains(mail, clock, step_ms):
     """MDQ-29"""

@@ -14,8 +14,8 @@ from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 _HINT_PAUSE_S = 0.25
 """A hint of a full queue is for another worker. Where there is none it comes back at once, again and again."""
 _AHEAD = 2
-"""The most that the notifier reserves from a queue or shard. What comes above a cap goes back, without the token of a
-rate that it cost, so a queue that has no room for as many from each shard is not among those: a hint alone comes."""
+"""The most that the notifier reserves from a queue or shard. What comes above a cap goes back, which costs a call, so a
+queue that has no room for as many from each shard is not among those: a hint alone comes."""
 
 
 class CappedRotation(QueueRotation):

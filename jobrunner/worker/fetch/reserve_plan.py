@@ -293,7 +293,7 @@ class Prefetch:
 
     def is_stuck(self, backlog: int) -> bool:
         """Whether tasks wait behind long ones that took all slots, so that another worker should have them. Tasks that
-        have a slot are given longer: each that is handed back costs its queue a token of its rate."""
+        have a slot are given longer: mostly they begin before another worker could have them."""
         limit_s = _STUCK_S if self.in_hand > self._concurrency else _UNBEGUN_S
         return backlog > 0 and monotonic() - self._moved_at > limit_s
 

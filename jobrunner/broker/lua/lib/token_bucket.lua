@@ -33,6 +33,26 @@ local function pay(read, count)
   save(read)
 end
 
+local function put_back(read, count)
+  if not read then return end
+  read.level = math.min(read.tokens * read.interval, read.level + count * read.interval)
+  save(read)
+end
+
+-- Puts back the tokens that were paid for tasks which did not begin; `partitions` has how many there were of each
+-- partition. One that waits for a token is checked by the next reserve.
+local function refund(prefix, count, partitions, now)
+  local set = redis.call('HMGET', settings, 'slice_tokens', 'max_tokens', 'interval_us', 'key_tokens',
+    'key_interval_us')
+  put_back(read_bucket(bucket, number(set[1] or set[2]), number(set[3]), now), count)
+  for partition, paid in pairs(set[4] and partitions or {}) do
+    local read = read_bucket(prefix .. 'bucket:' .. partition, number(set[4]), number(set[5]), now)
+    put_back(read, paid)
+    redis.call('PEXPIRE', read.name, exact(math.ceil(read.interval / 500)))
+    redis.call('ZADD', prefix .. 'blocked', 'XX', 0, partition)
+  end
+end
+
 -- When there is a token again, Unix ms, but at least SHORTEST_WAIT_US from now; never when there is one.
 local function refills_at(read, now)
   if not read or read.level >= read.interval then return math.huge end
