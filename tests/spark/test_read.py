@@ -290,6 +290,29 @@ def test_an_item_that_moved_meanwhile_is_not_shown_in_its_old_queue(client, read
     assert [batch for piece in planned for batch in read.read(piece)] == []
 
 
+def test_a_task_with_the_id_of_one_in_history_is_not_taken_for_it(client, keys, clock, raw, reader):
+    """It waited, and a report had it as succeeded: the hash of the one before had expired, its entry had not yet."""
+    clock.set(NOW_MS)
+    queue = client.queue("orders")
+    queue.configure(history=3600)
+    for one in ("again", "kept", "early"):
+        queue.push({"of": "the first"}, id=one)
+    clock.advance(1000)
+    queue.commit_many(queue.reserve(2))
+    clock.advance(-5000)  # the primary changed
+    queue.commit_many(queue.reserve(1))
+    clock.advance(9000)
+    raw.delete(keys.queue("orders").task("again"))
+    queue.push({"of": "the second"}, id="again")
+
+    for columns in ("_id", "_id,_state,_enqueue_time,payload"):
+        assert sorted(row["_id"] for row in rows(reader(history="orders", columns=columns))) == ["early", "kept"]
+    assert [row["_id"] for row in rows(reader(queue="orders"))] == ["again"]
+    queue.commit_many(queue.reserve(1))
+    found = {row["_id"]: row["payload"] for row in rows(reader(history="orders"))}
+    assert (len(found), found["again"]) == (3, '{"of":"the second"}')
+
+
 def test_history_has_how_tasks_ended(client, clock, load):
     clock.set(NOW_MS)
     queue = client.queue("orders")

@@ -111,6 +111,19 @@ def test_a_gap_ends_the_query(orders, run, raw, keys):
         run(history="orders")
 
 
+def test_a_later_task_with_the_id_of_one_that_is_gone_is_no_row(orders, stream, raw, keys, clock):
+    clock.set(NOW_MS)
+    finish(orders, "again")
+    clock.advance(1000)
+    raw.delete(keys.queue("orders").task("again"))
+    orders.push({"n": "later"}, id="again")
+    made = stream(history="orders", startingOffset=datetime.fromtimestamp(NOW_MS / 1000, UTC).isoformat())
+    at = made.initialOffset()
+    clock.advance(1)
+    with pytest.raises(HistoryTrimmed, match="1 tasks in the history of 'orders' were deleted"):
+        ids_between(made, at, made.latestOffset(at, ALL))
+
+
 def test_the_instant_in_the_message_of_a_gap_goes_on_with_what_is_left(orders, stream):
     """Also for a micro-batch that was planned, and is read again after a crash: its rows are gone."""
     made = stream(history="orders")

@@ -30,6 +30,7 @@ _FIRST_PAGE = 500
 _PAGE = 1_000
 _PAGE_BYTES = 4 << 20
 _ALWAYS = ("queue",)
+_ENQUEUED = "enqueue_time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,8 @@ class _SliceReader:
             wanted.append("payload")
         if self._read.types is not None:
             wanted.append("type")
+        if self._piece.state == "done":
+            wanted.append(_ENQUEUED)
         return tuple(dict.fromkeys(wanted))
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -113,6 +116,8 @@ class _SliceReader:
         return pa.RecordBatch.from_arrays([made[name] for name in self._schema.names], schema=self._schema)
 
     def _chunk(self, page: ScanPage, replies: list[Any]) -> ItemChunk | None:
+        if self._piece.state == "done":
+            replies = self._without_later_tasks(page, replies)
         ids, scores, rows = page.ids, page.scores, replies
         if self._read.whole:
             self._refuse_gap(page, rows)
@@ -125,6 +130,25 @@ class _SliceReader:
             return None
         values = dict(zip(self._fields, columns, strict=True))
         return ItemChunk(queue=self._piece.queue, state=self._piece.state, ids=ids, scores=scores, values=values)
+
+    def _without_later_tasks(self, page: ScanPage, rows: list[Any]) -> list[Any]:
+        """The rows without those of a later task with the id of one whose hash expired before its entry of history, as
+        it does when history is kept longer since. A task enqueued after it finished is one, unless a clock was set
+        back: then its hash has an expiry, as those of finished tasks alone have. The times are texts of one length."""
+        at = self._fields.index(_ENQUEUED)
+        later = [
+            place
+            for place, (row, score) in enumerate(zip(rows, page.scores, strict=True))
+            if type(row) is list and row[at] is not None and row[at] > score
+        ]
+        if not later:
+            return rows
+        asked = [command("PTTL", self._tasks + page.ids[place], read=int) for place in later]
+        found = list(rows)
+        for place, left_ms in zip(later, self._broker.run_many(asked), strict=True):
+            if left_ms < 0:
+                found[place] = [None] * len(self._fields)
+        return found
 
     def _columns_of(self, rows: list[Any]) -> Sequence[Sequence[bytes | None]] | None:
         """The fields one by one, when every row is wanted."""
