@@ -20,6 +20,8 @@ from jobrunner.logs import SafeLogger
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 _MOST_STAGES = 100
 """Stages of one batch that are added up: each costs a few calls into the JVM."""
+_LATE_MS = 1000
+"""How far Spark's figures may be behind its jobs. Other jobs of a busy session may keep the events coming for ever."""
 _logged: set[str] = set()
 _log = SafeLogger("jobrunner.spark")
 
@@ -71,11 +73,18 @@ def job_names(spark: SparkSession, title: str, group: str = "") -> Iterator[None
 
 
 def usage_of(spark: SparkSession, group: str) -> SparkUsage:
-    """What the jobs of a group cost. Reads the status store of the driver, so no executor and no web UI is needed."""
+    """What the jobs of a group cost. Reads the status store of the driver, so no executor and no web UI is needed.
+
+    A thread of Spark records the events of jobs there, and may be behind a job that has returned: it is waited for, as
+    rows would be missing.
+    """
     spilled = shuffled = written = 0
     with suppress(Exception):  # Spark Connect, an engine that is gone, another version of Spark
         context = spark.sparkContext
-        store = context._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no public way to it
+        inner = context._jsc.sc()  # noqa: SLF001 - PySpark has no public way to it
+        with suppress(Exception):  # it takes longer
+            inner.listenerBus().waitUntilEmpty(_LATE_MS)
+        store = inner.statusStore()
         for stage in _stages(store, context.statusTracker().getJobIdsForGroup(group)):
             spilled += stage.diskBytesSpilled()
             shuffled += stage.shuffleWriteBytes()
