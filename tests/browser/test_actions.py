@@ -106,7 +106,7 @@ def test_a_dead_task_is_requeued_with_and_without_javascript(shop: Any, look: An
     press(tab, "Requeue", asked=False)
 
     wait_for(lambda: queue.counts()["waiting"] == 1)
-    assert tab.locator("#state").inner_text() == "waiting"
+    tab.locator("#state:has-text('waiting')").wait_for()
 
 
 def test_a_task_is_cancelled_run_now_and_deleted(shop: Any, look: Any) -> None:
@@ -169,6 +169,7 @@ def test_all_that_match_are_requeued_in_the_background(shop: Any, tab: Any) -> N
     wait_for(
         lambda: queue.counts() | {"done": 0} == {"waiting": 150, "scheduled": 0, "pending": 0, "dead": 150, "done": 0}
     )
+    tab.locator("#state:has-text('done')").wait_for()  # it is noted behind the last slice
     tab.reload()
     assert "300 of 300" in tab.locator("#progress h2").inner_text()
     assert "150" in tab.locator("#facts").inner_text()
