@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
+from redis.exceptions import ResponseError
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
@@ -92,11 +94,18 @@ def test_a_demoted_server_is_left_although_it_keeps_its_connections(behind: Behi
     broker.run(leader_calls.metadata_increment(KEYS, "Job", "k", 1))
     behind.wait_replicated()
     old = behind.primary()
-    behind.sentinels[0].ask("SENTINEL", "FAILOVER", "m")
+    wait_for(lambda: _begins_failover(behind))
     behind.fail_over(old)
 
     assert broker.run(leader_calls.metadata_increment(KEYS, "Job", "k", 1)) == 2
     behind.wait_replicated()
+
+
+def _begins_failover(behind: Behind) -> bool:
+    """A sentinel refuses while it has not heard from the replica again, which was away in the test before."""
+    with suppress(ResponseError):
+        return bool(behind.sentinels[0].ask("SENTINEL", "FAILOVER", "m"))
+    return False
 
 
 def test_what_is_not_on_a_replica_in_time_is_told(behind: Behind) -> None:
