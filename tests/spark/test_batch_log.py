@@ -79,16 +79,13 @@ def test_every_job_of_a_batch_that_fails_and_is_split_has_its_name(spark, flight
 
     flights.declare("late")
     flights.push_many("clean", [{"n": n} for n in range(20)])
-    store = spark.sparkContext._jsc.sc().statusStore()
+    context = spark.sparkContext._jsc.sc()
 
-    def jobs():
-        found = store.jobsList(None)
-        return {found.apply(place).jobId(): found.apply(place) for place in range(found.size())}
-
-    before = jobs()
+    before = context.dagScheduler().numTotalJobs()
     records = handle("clean")
 
-    made = [job for number, job in jobs().items() if number not in before]
+    context.listenerBus().waitUntilEmpty()
+    made = [context.statusStore().job(number) for number in range(before, context.dagScheduler().numTotalJobs())]
     named = {(str(one.jobGroup().getOrElse(None)), str(one.description().getOrElse(None))) for one in made}
     names = [(f"jobrunner-{one.id}-{one.attempt}", f"flights/clean: batch {one.id}, ", f", attempt {one.attempt}")
              for one in records]  # fmt: skip

@@ -15,6 +15,7 @@ from jobrunner.outcome import Fail, Retry
 from jobrunner.retry import Backoff
 from jobrunner.spark import guarded, write_batch, write_table
 from jobrunner.spark.lake.commit import open_table
+from jobrunner.spark.station import members
 from jobrunner.spark.station.batch_run import plan_of
 
 CHAINED = {"max_wait": 0, "batch": 100}
@@ -85,9 +86,18 @@ def test_a_schema_within_a_chain_is_told_when_it_starts(flights, spark, client):
         plan_of(flights.spark_stations["flights/raw"], client)
 
 
-@pytest.mark.parametrize("size", [100, 20_000])
-def test_each_item_ends_in_its_sink_or_is_dead_with_the_reason(flights, drive, spark, client, audit, tmp_path, size):
+@pytest.mark.parametrize(
+    ("size", "through_driver"),
+    [(100, True), (100, False), pytest.param(20_000, False, marks=pytest.mark.slow)],
+    ids=["through the driver", "on the executors", "large"],
+)
+def test_each_item_ends_in_its_sink_or_is_dead_with_the_reason(
+    flights, drive, spark, client, audit, tmp_path, monkeypatch, size, through_driver
+):
     """Also when Spark's tasks read the batch, and not the driver."""
+    if not through_driver and size < members.THROUGH_DRIVER:
+        monkeypatch.setattr(members, "THROUGH_DRIVER", 0)
+        monkeypatch.setattr(members, "CHUNK", 30)
     declare(flights, tmp_path)
     flights.chain("raw", batch=size, max_wait=0)
     ids = flights.push_many("raw", [Item({"n": n}, headers={"carrier": f"c{n % 7}"}) for n in range(size)])

@@ -238,7 +238,9 @@ def test_a_second_write_of_a_micro_batch_to_one_place_is_refused_before_its_rows
         assert there.execute("select id from late order by id").fetchall() == [(one,) for one in range(5)]
 
 
-@pytest.mark.parametrize("place", ["table", "folder"])
+@pytest.mark.parametrize(
+    ("table", "place"), [("delta", "table"), ("iceberg", "table"), ("delta", "folder")], indirect=["table"]
+)
 def test_a_stream_with_a_new_checkpoint_under_the_name_of_an_old_one_is_refused(spark, table, tmp_path, place):
     """Its first rows passed for repeated ones, and were left out of a table, or replaced the old ones in a folder."""
     path = f"{tmp_path}/folder"

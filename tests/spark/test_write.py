@@ -53,20 +53,20 @@ def test_each_row_is_a_task_once_though_spark_tasks_are_killed(
 
         for part, batch in enumerate(rows):
             yield batch
-            mark = Path(marks, str(batch.column(0)[0].as_py() // 5000))
+            mark = Path(marks, str(batch.column(0)[0].as_py() // 1000))
             if part == 1 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 200)
     try:
-        frame = spark.range(0, 10_000, 1, 2).mapInArrow(dies_once, "id long")
+        frame = spark.range(0, 2_000, 1, 2).mapInArrow(dies_once, "id long")
         frame.write.format("jobrunner").options(**options).mode("append").save()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
     assert len(list(tmp_path.iterdir())) == 2, "a worker of each partition was killed"
-    assert numbers() == list(range(10_000))
+    assert numbers() == list(range(2_000))
     assert leftovers(raw, keys) == set()
 
 
