@@ -229,40 +229,39 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
     assert "keep history longer" in warning
 
 
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [
-        ("{folder}/file", "Could not read footer"),
-        ("{folder}/file/below", "not a directory"),
-        ("file:{folder}/file", "Could not read footer"),
-        ("nosuch:/lake/history", 'No FileSystem for scheme "nosuch"'),
-        ("nosuch://host/history", 'No FileSystem for scheme "nosuch"'),
-        ("/proc/archive", "/proc/archive"),
-        ("{folder}/other", "it has no column _id"),
-        ("{folder}/batches", "it has no column _id"),
-        ("{folder}/a[1]", "Spark takes for a pattern"),
-        (" ", "an archive needs a place"),
-    ],
-)
+TARGETS = [
+    ("{folder}/file", "Could not read footer"),
+    ("{folder}/file/below", "not a directory"),
+    ("file:{folder}/file", "Could not read footer"),
+    ("nosuch:/lake/history", 'No FileSystem for scheme "nosuch"'),
+    ("nosuch://host/history", 'No FileSystem for scheme "nosuch"'),
+    ("/proc/archive", "/proc/archive"),
+    ("{folder}/other", "it has no column _id"),
+    ("{folder}/batches", "it has no column _id"),
+    ("{folder}/a[1]", "Spark takes for a pattern"),
+    (" ", "an archive needs a place"),
+]
+
+
 def test_a_target_that_takes_no_archive_is_an_error_also_when_there_is_nothing_to_write(
-    spark: Any, client: Any, tmp_path: Path, finish: Any, raw: Any, keys: Any, target: str, reason: str
+    spark: Any, client: Any, tmp_path: Path, finish: Any, raw: Any
 ) -> None:
     (tmp_path / "file").write_text("no archive")
     for folder in ("other", "batches/batch=1"):
         (tmp_path / folder).mkdir(parents=True)
         pq.write_table(pa.table({"n": [1]}), tmp_path / folder / "part-1.parquet")
-    path = target.format(folder=tmp_path)
 
-    def refused() -> str:
+    def check_all_are_refused() -> None:
         before = set(raw.scan_iter())
-        with pytest.raises(InvalidOption) as caught:
-            archive(spark, client, path, trim=True, lag_s=0)
-        assert set(raw.scan_iter()) == before, "no window is open for a place that nobody can write to"
-        return str(caught.value)
+        for target, reason in TARGETS:
+            with pytest.raises(InvalidOption) as caught:
+                archive(spark, client, target.format(folder=tmp_path), trim=True, lag_s=0)
+            assert reason in str(caught.value), target
+            assert set(raw.scan_iter()) == before, "no window is open for a place that nobody can write to"
 
-    assert reason in refused()
+    check_all_are_refused()
     every = finish("mail", 3)
-    assert reason in refused()
+    check_all_are_refused()
 
     good = str(tmp_path / "good")
     assert archive(spark, client, good, trim=True, lag_s=0).trimmed == 3
@@ -321,7 +320,7 @@ def test_a_run_that_loses_its_claim_in_its_write_is_ended(
         real(self, rows.mapInArrow(never_ends, rows.schema), *given, **options)
 
     finish("mail", 3)
-    monkeypatch.setattr(module, "_HOLD_MS", 1200)
+    monkeypatch.setattr(module, "_HOLD_MS", 3000)  # the claim itself must not run out on a busy machine
     monkeypatch.setattr(archive_files.FolderArchive, "write", goes_on)
     with pytest.raises(UsageError, match="this process lost its claim on the archive"):
         archive(spark, client, path, lag_s=0)
@@ -394,8 +393,6 @@ def test_the_shards_of_a_queue_are_archived_trimmed_and_read_with_it(
     assert ids(spark, path) == sorted(first + second + third)
     assert there.select("_queue").distinct().count() == 4
     assert [row["queue"] for row in there.select("queue").distinct().collect()] == ["mail"]
-    (queues,) = build_report(there, source=path).table("queues").records()
-    assert (queues["queue"], queues["tasks"]) == ("mail", 51)
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
@@ -431,7 +428,7 @@ def test_tasks_go_back_into_a_queue_that_has_fewer_partitions_elsewhere(
                 assert tag_of_id(lease.id) == shard_name("mail", number)
 
 
-def test_an_archive_and_its_report_are_the_same_in_every_time_zone(
+def test_an_archive_is_the_same_in_every_time_zone(
     spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any
 ) -> None:
     finish("mail", 5)
@@ -449,9 +446,6 @@ def test_an_archive_and_its_report_are_the_same_in_every_time_zone(
             assert found.count() == 5
         there = read_archive(spark, path)
         assert there.where("unix_date(date) = floor(unix_seconds(_finished_at) / 86400)").count() == 5
-        seconds = [row[0] for row in there.selectExpr("unix_seconds(_finished_at)").collect()]
-        hours = build_report(there, source=path).table("hours").records()
-        assert {row["hour"] for row in hours} == {f"{at // 3600 % 24:02}" for at in seconds}
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
 

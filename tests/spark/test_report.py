@@ -29,7 +29,8 @@ SCHEMA = (
 
 
 def task(number: int) -> dict[str, Any]:
-    """Three jobs on two queues, one each second; `Slow` runs ten times as long on host 3, and twice after the split."""
+    """Three jobs on two queues, one with two shards, a task each second; `Slow` runs ten times as long on host 3, and
+    twice after the split."""
     job = ("Welcome", "Slow", "")[number % 3]
     due = START + timedelta(seconds=number)
     is_dead = number % 20 == 0
@@ -38,7 +39,7 @@ def task(number: int) -> dict[str, Any]:
     started = due + timedelta(seconds=0.01 * (number % 11))
     return {
         "_id": f"t{number}",
-        "_queue": "mail" if job else "orders/raw",
+        "_queue": ("mail", "mail@1")[number % 2] if job else "orders/raw",
         "_type": job,
         "_state": "dead" if is_dead else "succeeded",
         "_attempts": 2 if number % 10 == 0 else 1,
@@ -69,7 +70,20 @@ def archive(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def made(spark: Any, archive: str) -> Report:
-    return build_report(read_archive(spark, archive), source=archive, split_at=SPLIT)
+    """It is the same in every time zone of the session."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")  # where it is always the next day
+    try:
+        return build_report(read_archive(spark, archive), source=archive, split_at=SPLIT)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.fixture(scope="module")
+def instant(spark: Any, archive: str) -> Report:
+    """On one job, whose runs took no time."""
+    history = read_archive(spark, archive, jobs=["Slow"]).withColumn("_run_ms", F.lit(0))
+    return build_report(history, source=archive, split_at=SPLIT)
 
 
 def rank(values: list[float], share: float) -> float:
@@ -82,7 +96,7 @@ def run_s(one: dict[str, Any]) -> float:
 
 
 def test_each_group_has_the_figures_that_a_plain_count_has(made: Report) -> None:
-    for name, column, group in (("jobs", "_type", "job"), ("queues", "_queue", "queue")):
+    for name, column, group in (("jobs", "_type", "job"), ("queues", "queue", "queue")):
         found = {row[group]: row for row in made.table(name).records()}
         for value in {one[column] for one in TASKS}:
             alike = [one for one in TASKS if one[column] == value]
@@ -96,19 +110,16 @@ def test_each_group_has_the_figures_that_a_plain_count_has(made: Report) -> None
                 assert row[f"wait_{told}"] == pytest.approx(rank(waits, share), abs=0.011)
 
 
-def test_queues_are_told_apart_from_jobs_only_where_they_differ(spark: Any, archive: str, made: Report) -> None:
+def test_queues_are_told_apart_from_jobs_only_where_they_differ(made: Report, instant: Report) -> None:
     assert made.queue_of_job == {}  # two jobs share a queue
-    paired = build_report(read_archive(spark, archive, jobs=["Slow"]), source=archive)
-    assert paired.queue_of_job == {"Slow": "mail"}
-    assert "queues" not in [one.name for one in presented(paired)]
+    assert instant.queue_of_job == {"Slow": "mail"}
+    assert "queues" not in [one.name for one in presented(instant)]
 
 
-def test_jobs_that_are_too_short_to_measure_have_runs_of_no_length(spark: Any, archive: str) -> None:
-    history = read_archive(spark, archive, jobs=["Slow"]).withColumn("_run_ms", F.lit(0))
-    found = build_report(history, source=archive, split_at=SPLIT)
-    assert found.table("jobs").records()[0]["run_p99"] == 0
-    assert found.table("parameters").rows == ()
-    assert {row["change"] for row in found.table("change").records() if row["figure"].startswith("run")} == {None}
+def test_jobs_that_are_too_short_to_measure_have_runs_of_no_length(instant: Report) -> None:
+    assert instant.table("jobs").records()[0]["run_p99"] == 0
+    assert instant.table("parameters").rows == ()
+    assert {row["change"] for row in instant.table("change").records() if row["figure"].startswith("run")} == {None}
 
 
 def test_a_run_is_what_the_worker_measured_and_the_wait_is_the_time_before(spark: Any, archive: str) -> None:
