@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on this machine, and the processes below a process."""
+"""A standalone cluster of Spark on this machine, the processes below a process, and a machine without Java."""
 
 import contextlib
 import os
@@ -80,3 +80,13 @@ def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
     return ""
+
+
+def path_without_java(folder: Path) -> str:
+    """A PATH, made in that folder, of the tools that Spark's own scripts call, and of no Java."""
+    folder.mkdir()
+    for name in ("sh", "bash", "env", "dirname", "ps", "cat", "uname", "chmod"):
+        found = next((place / name for place in (Path("/bin"), Path("/usr/bin")) if (place / name).exists()), None)
+        if found is not None:
+            (folder / name).symlink_to(found)
+    return str(folder)

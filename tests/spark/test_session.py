@@ -13,6 +13,7 @@ import pytest
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
 from jobrunner.spark.java import Java, find_java, home_of
 from jobrunner.spark.session import _daemon, _refused, spark_session
+from tests.spark.cluster import path_without_java
 
 
 def executable(path: Path, text: str) -> Path:
@@ -174,14 +175,11 @@ WITHOUT_JAVA = """
 """
 
 
+@pytest.mark.slow  # test_own_session.py runs a session of the user on such a machine
 def test_a_session_works_on_a_machine_without_java(tmp_path):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in ("sh", "bash", "env", "dirname", "ps", "cat", "uname", "chmod"):
-        found = next((folder / name for folder in (Path("/bin"), Path("/usr/bin")) if (folder / name).exists()), None)
-        if found is not None:
-            (tools / name).symlink_to(found)
-    environment = {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
+    environment = {
+        "PATH": path_without_java(tmp_path / "bin"), "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path),
+    }  # fmt: skip
     environment["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_SUBMIT_OPTS"]
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(WITHOUT_JAVA), str(tmp_path / "twice")],
