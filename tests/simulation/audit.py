@@ -44,7 +44,7 @@ def _of_tasks(tasks: Mapping[bytes, Seen], dead: set[bytes], added: int, moved: 
         yield f"{moved} more tasks left by a move than came by one"
     succeeded = 0
     for task_id, seen in tasks.items():
-        is_done = seen.outcome in ("succeeded", "dropped")
+        is_done = seen.outcome in ("succeeded", "dropped", "cancelled")
         succeeded += seen.outcome == "succeeded"
         if is_done == (task_id in dead):
             yield f"task {task_id.decode()} {'ended and is dead' if is_done else 'has neither ended nor is it dead'}"

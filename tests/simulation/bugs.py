@@ -69,6 +69,12 @@ BUGS = {
     "GIFT_STAYS_WITH_ITS_GIVER": Bug("    slices.inflight = slices.inflight - leases\n", "", 2000, "leases of mail"),
     "CHILDREN_OF_A_LOST_LEASE": Bug("if refused[1] then return refused[1] end\n", "", 2000, "a fan-out of"),
     "PARENT_STAYS_LEASED": Bug("end_leases({id}, {1})\n", "", 500, ""),
+    "ABANDONED_JOIN_FIRES": Bug(
+        "redis.call('HSET', joining, 'fired', outcome)\nredis.call('UNLINK', collected)\n", "", 20000, "was taken back"
+    ),
+    "CANCELLED_AND_STILL_THERE": Bug(
+        "do removed = removed + redis.call('ZREM', set, id) end", "do removed = removed + 1 end", 20000, "cancelled"
+    ),
     "SLICE_AND_POSITION_APART": Bug("    redis.call('HSET', joining, 'gathered', at)\n", "", 20000, ""),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jobrunner.broker
 from jobrunner.broker.scripts import load
-from tests.simulation.flows import SeenFlows, join_arrive, join_collect, join_prepare
+from tests.simulation.flows import SeenFlows, join_abandon, join_arrive, join_collect, join_prepare
 from tests.simulation.locks import enqueue_unique
 from tests.simulation.seen import Seen, Violation
 from tests.simulation.workers import KEYS
@@ -81,8 +81,9 @@ class Observer:
             seen = self._seen(task_id)
             if seen.ends > now:
                 raise Violation(f"{task_id.decode()} was handed out while the lease {seen.lease:.0f} holds")
-            if seen.outcome:
-                raise Violation(f"{task_id.decode()} was handed out, but it has ended as {seen.outcome}")
+            if seen.outcome or seen.is_to_stop:
+                why = f"it has ended as {seen.outcome}" if seen.outcome else "it is cancelled"
+                raise Violation(f"{task_id.decode()} was handed out, but {why}")
             self._arrives(seen, task_id, queue)
             self._check_order(task_id, seen, ids)
         for task_id in ids:
@@ -154,6 +155,24 @@ class Observer:
     def extend(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         for seen, word in self._reports(args, reply, 2, 3, "extend"):
             seen.ends = float(word.lstrip(b"!"))
+
+    def cancel(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
+        if reply == b"gone":
+            return
+        task_id, seen = args[2], self._seen(args[2])
+        if (reply == b"reserved") != (seen.ends > self.now()):
+            raise Violation(f"a cancel of {task_id.decode()} got {reply.decode()}; its lease ends at {seen.ends:.0f}")
+        if reply == b"reserved":
+            seen.is_to_stop = True
+        else:
+            seen.outcome, seen.is_plain = "cancelled", False
+
+    def settle(self, task_id: bytes, seen: Seen) -> None:
+        """Notes that a task has ended which was cancelled while a worker had it. No reply says when: the next reserve
+        drops it."""
+        if seen.is_to_stop and not seen.outcome:
+            prefix = KEYS.queue(seen.queue.decode()).tasks
+            seen.outcome = (self.ask("HGET", prefix + task_id, "outcome") or b"").decode()
 
     def move(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         at = 5
@@ -278,5 +297,6 @@ JUDGES: dict[str, Callable[..., None]] = {
     "release": Observer.release, "extend": Observer.extend, "move": Observer.move, "batch_fill": Observer.fill,
     "batch_claim": Observer.claim, "batch_fail": Observer.fail_batch, "batch_renew": Observer.renew,
     "batch_stage": Observer.stage, "batch_decide": Observer.decide, "fan_out": Observer.fan_out,
-    "join_prepare": join_prepare, "join_arrive": join_arrive, "join_collect": join_collect,
+    "cancel": Observer.cancel, "join_prepare": join_prepare, "join_abandon": join_abandon,
+    "join_arrive": join_arrive, "join_collect": join_collect,
 }  # fmt: skip

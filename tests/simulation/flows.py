@@ -26,6 +26,8 @@ class SeenJoin:
     has_fired: bool = False
     is_known: bool = False
     """Whether the server has it."""
+    is_abandoned: bool = False
+    """Whether its flow was taken back before it fired, so that it never will."""
 
 
 class SeenFlows:
@@ -51,25 +53,38 @@ class SeenFlows:
         """How a task or a join has ended; None when it has not."""
         seen = observer.tasks.get(source.encode())
         if seen is not None:
-            if seen.outcome == "succeeded":
-                return "succeeded", seen.result
-            is_dead = seen.outcome == "dead" or self._is_in_dead(observer, source, seen)
-            return ("dead", b"") if is_dead else None
+            return self._end_of_task(observer, source, seen)
         found = self.joins.get(source) or self.waiting.get(source)
-        if found is None or found.join.rule == "dead":
+        if found is None:
+            return None
+        if found.is_abandoned:
+            return "cancelled", b""
+        if found.join.rule == "dead":
             return None
         ends = [self.end_of(observer, member) for _, member in sorted(found.members.items())]
         if None in ends:
             return None
-        if any(outcome == "dead" for outcome, _ in filter(None, ends)):
-            return "dead", b""
+        outcomes = {outcome for outcome, _ in filter(None, ends)}
+        if outcomes != {"succeeded"}:
+            return "dead" if "dead" in outcomes else "cancelled", b""
         return ("succeeded", results_of(found.join, ends)) if found.join.rule == "pass" else None
+
+    def _end_of_task(self, observer: "_Observer", task_id: str, seen: Seen) -> _Ended | None:
+        observer.settle(task_id.encode(), seen)
+        if seen.outcome == "succeeded":
+            return "succeeded", seen.result
+        if seen.outcome == "cancelled":
+            return "cancelled", b""
+        is_dead = seen.outcome == "dead" or self._is_in_dead(observer, task_id, seen)
+        return ("dead", b"") if is_dead else None
 
     def _is_in_dead(self, observer: "_Observer", task_id: str, seen: Seen) -> bool:
         return observer.ask("ZSCORE", self._keys.queue(seen.queue.decode()).dead, task_id) is not None
 
     def is_met(self, observer: "_Observer", found: SeenJoin) -> bool:
         """Whether the callback of a join has to be enqueued."""
+        if found.is_abandoned:
+            return False
         ends = [self.end_of(observer, found.members[number]) for number in sorted(found.members)]
         outcomes = [ended and ended[0] for ended in ends]
         match found.join.rule:
@@ -87,7 +102,7 @@ class SeenFlows:
             if task is not None and not found.has_fired and self.is_met(observer, found):
                 yield f"{task.id} was never enqueued, though its rule, {found.join.rule}, is met"
         for found in self.joins.values():
-            if found.join.rule == "tally" and found.is_known:
+            if found.join.rule == "tally" and found.is_known and not found.is_abandoned:
                 yield from self._of_tally(observer, found)
 
     def _of_tally(self, observer: "_Observer", found: SeenJoin) -> Iterator[str]:
@@ -105,6 +120,7 @@ class _Observer(Protocol):
     ask: Callable[..., Any]
     tasks: dict[bytes, Seen]
     flows: SeenFlows
+    settle: Callable[[bytes, Seen], None]
 
 
 def results_of(join: Join, ends: list[_Ended | None]) -> bytes:
@@ -118,6 +134,12 @@ def results_of(join: Join, ends: list[_Ended | None]) -> bytes:
 def join_prepare(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply."""
     observer.flows.joins[_id(keys)].is_known = True
+
+
+def join_abandon(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
+    """Takes in a call and its reply."""
+    if reply in (b"posted", b"noted"):
+        observer.flows.joins[_id(keys)].is_abandoned = True
 
 
 def join_arrive(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
@@ -144,6 +166,8 @@ def _fired(observer: _Observer, found: SeenJoin, tasks: bytes) -> None:
     task = found.join.task
     if task is None or found.has_fired:
         raise Violation(f"join {found.join.id} enqueued its task {'twice' if task else 'and has none'}")
+    if found.is_abandoned:
+        raise Violation(f"{task.id} was enqueued, though its flow was taken back")
     if not observer.flows.is_met(observer, found):
         raise Violation(f"{task.id} was enqueued too early: its rule, {found.join.rule}, is not met")
     found.has_fired, task_id = True, task.id.encode()

@@ -46,6 +46,8 @@ def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bo
         if not world.run(until=world.now + _CHAOS_MS, most_events=_MOST_EVENTS):
             raise Violation(f"the run did not end within {_MOST_EVENTS} events")
         drain(world)
+        for task_id, seen in observer.tasks.items():
+            observer.settle(task_id, seen)
         queues = (*QUEUES, *SHARDS) if seed % 32 == 9 else QUEUES
         found = problems(server.contents(world.now, is_brief=True), queues, observer.tasks, acknowledged)
         outcome.problem = next(itertools.chain(found, observer.flows.problems(observer)), "")

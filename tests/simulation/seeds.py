@@ -1,4 +1,4 @@
-"""Seeds that found a bug in the product: each is played by every run of CI and of the command.
+"""Seeds that found a bug, in the product or in what judges it: every run of CI and of the command plays each of them.
 
 A change of the scenario or the scheduler changes what a seed means. So a bug that a seed found also gets a test of its
 own, and is seeded again in bugs.py: a test plays the seed with its bug, and fails when the seed does not find it any
@@ -22,6 +22,12 @@ KEPT: dict[int, Kept] = {
         "a fill that came late, for the second time, gave a batch a member that its driver did not know",
     ),
     46033: Kept("LATE_FILL_ADDS_MEMBERS", "the same"),
+    1301: Kept(
+        "CANCELLED_AND_STILL_THERE",
+        "a full queue refused a flow, which was taken back, and the judge knew no end of a task but success and death",
+    ),
+    4853: Kept("CANCELLED_AND_STILL_THERE", "the same"),
+    9397: Kept("ABANDONED_JOIN_FIRES", "the same, where a join would fire that was taken back"),
 }
 
 

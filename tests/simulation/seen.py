@@ -27,6 +27,8 @@ class Seen:
     """The batch that it is a member of, by the batch that was filled with it."""
     decided: int = 0
     """By how many batches."""
+    is_to_stop: bool = False
+    """Whether it was cancelled while a worker had it: without a report it is not handed out again, and so has ended."""
 
     def is_of(self, queue: bytes) -> bool:
         """Whether it is in a queue, or in one of its shards."""
