@@ -150,6 +150,7 @@ class MemoryClient(Client):
         if holder is not None and ends_ms > unix_ms():
             lives = holder.state in (TaskState.WAITING, TaskState.SCHEDULED, TaskState.PENDING)
             begun = holder.state is TaskState.PENDING or holder.retry_count > 0
+            lives = lives and (begun or holder.start_by_ms is None or holder.start_by_ms > unix_ms())
             if lives and not begun and task.lock.on_clash in ("replace", "reschedule"):
                 self.put_instead(holder, task)
                 self._locks[place] = (holder_key, _lock_ends_ms(task))
@@ -170,7 +171,14 @@ class MemoryClient(Client):
         if task.lock is not None and task.lock.on_clash == "reschedule":
             same |= {"payload": holder.task.payload, "headers": holder.task.headers}
         holder.task = msgspec.structs.replace(task, **same)
-        holder.state = _first_state(task)
+        holder.state, holder.start_by_ms = _first_state(task), self._start_by_ms(task)
+
+    def _start_by_ms(self, task: Task) -> float | None:
+        """When a task expires that is enqueued now, by its own option or that of its queue."""
+        if task.expires_in_ms is not None:
+            return unix_ms() + task.expires_in_ms
+        of_queue = self.kept_of(task.queue).read().expires_in
+        return None if of_queue is None else unix_ms() + 1000 * of_queue
 
     def take_flow(self, flow: Flow) -> FlowHandle:
         """Takes a flow in: its first steps, and the steps that their ends start."""
@@ -238,7 +246,8 @@ class MemoryClient(Client):
         """Takes a new task in. Raises PayloadTooLarge, QueueFull."""
         check_size(task.payload, self.settings.payload_limit)
         self.check_capacity([task])
-        entry = self.entries[self._key(task)] = MemoryTask(task=task, state=_first_state(task))
+        entry = MemoryTask(task=task, state=_first_state(task), start_by_ms=self._start_by_ms(task))
+        self.entries[self._key(task)] = entry
         return entry
 
     async def take_async(self, task: Task) -> MemoryTask:

@@ -36,6 +36,8 @@ class MemoryTask:
     """Of its record: `progress`, and `failures` as a server keeps them."""
     is_kept: bool = True
     enqueue_time: datetime = field(default_factory=utc_now)
+    start_by_ms: float | None = None
+    """When it expires unless it has begun, Unix ms; None: never."""
 
     @property
     def waits(self) -> bool:

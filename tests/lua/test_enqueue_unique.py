@@ -146,6 +146,18 @@ def test_a_task_that_expired_holds_no_lock_though_no_worker_has_looked_at_it(mai
     assert mail.ids("dead") == ["a"]
 
 
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_a_task_that_expired_is_not_taken_up_again(mail, add, clock, on_clash):
+    """It died, though no worker has met it: what is sent later has parameters and an end of its own."""
+    add("a", expires_in_ms=1000)
+    clock.advance(999)
+    assert add("b", on_clash=on_clash, expires_in_ms=1000)[1] == "a"
+    clock.advance(1000)
+    assert add("c", on_clash=on_clash) == ("new", "c")
+    assert [attempt.payload for attempt in mail.reserve(9)] == [b"c"]
+    assert mail.ids("dead") == ["a"]
+
+
 def test_a_task_that_expired_is_still_that_of_a_throttle(mail, add, clock):
     add("a", lasts="expired", ttl_ms=5000, expires_in_ms=1000)
     clock.advance(2000)

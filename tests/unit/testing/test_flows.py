@@ -202,6 +202,18 @@ def test_the_latest_of_a_unique_job_takes_its_place() -> None:
     assert (enqueued.one(latest).params["y"], enqueued.one(latest).priority, enqueued.one(latest).in_) == (2, 2, None)
 
 
+def test_a_recorded_task_that_expired_is_not_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 1e12
+    monkeypatch.setattr("jobrunner.testing.memory.unix_ms", lambda: now_ms)
+    with Enqueued().recording() as enqueued:
+        first = latest.using(expires_in=5).enqueue(1, 1)
+        now_ms += 4000
+        assert latest.using(expires_in=5).enqueue(1, 2).id == first.id
+        now_ms += 5000
+        assert latest.enqueue(1, 3).is_new
+    assert [task.params["y"] for task in enqueued] == [2, 3]
+
+
 def test_a_unique_job_runs_again_when_it_has_ended() -> None:
     with inline():
         assert [single.enqueue(1).is_new for _ in range(2)] == [True, True]
