@@ -20,7 +20,8 @@ key                                  type   content
                                               until when a producer waits for capacity, Unix ms;
                                               `recheck`, `parked`: what a change of limits per key left to do;
                                               `shards`, `key_shards`, `shard`, `slice_…`: of a queue with partitions
-                                              (lua/lib/slices.lua)
+                                              (lua/lib/slices.lua); `partitions_at`: when their number last
+                                              changed, Unix ms
 ``P:{tag}:shards``                   hash   of a pipeline: `partitions`, `shards`, `key_shards` of all its queues
 ``P:{tag}:Q:declared``               hash   the settings that programs declare, and who changed which by hand (see
                                             lua/queue_declare.lua)

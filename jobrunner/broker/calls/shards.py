@@ -47,6 +47,8 @@ SIZE_FIELD = "slice_size"
 _SLICES = (SIZE_FIELD, "max_size", "slice_inflight", "slice_tokens")
 SHARD_FIELD = "shard"
 """The field of the settings of each shard, the first one among them, that has its number."""
+CHANGED_FIELD = "partitions_at"
+"""The field of the settings of the queue itself that says when its number of partitions last changed, Unix ms."""
 WITHOUT = ShardCounts()
 UNKNOWN = ShardCounts()
 """The server did not say: its node is away, or this user may not read settings."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, set_pipeline_counts, shard_counts
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.shards import CHANGED_FIELD, SHARD_FIELD, ShardCounts, set_pipeline_counts, shard_counts
 from jobrunner.broker.shards import in_partition_of, tag_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
@@ -83,7 +84,10 @@ def partition_pipeline(ref: QueueRef, wanted: int, settings: QueueSettings) -> O
             yield from lower_sizes(one, after, sizes[one])
         for one in refs if after.served > before.served else ():
             yield from _make_shards(one, before.served, after.served)
-        now: ShardCounts = yield from ask(set_pipeline_counts(ref.keys, before, after))
+        (now_ms,) = yield [server_time()]
+        changed = {CHANGED_FIELD: round(now_ms)} if after.partitions != before.partitions else {}
+        noting = [queues.configure(one.keys, changed) for one in refs if changed]
+        now: ShardCounts = (yield [*noting, set_pipeline_counts(ref.keys, before, after)])[-1]
         if (now.partitions, now.served, now.keyed) == (after.partitions, after.served, after.keyed):
             for one in refs:
                 yield from settle_sizes(one)

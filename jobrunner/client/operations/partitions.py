@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from jobrunner.broker.calls import events, queues, slices
-from jobrunner.broker.calls.shards import SHARD_FIELD, ShardCounts, making_shards, shard_counts, written_counts
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.shards import (
+    CHANGED_FIELD,
+    SHARD_FIELD,
+    ShardCounts,
+    making_shards,
+    shard_counts,
+    written_counts,
+)
 from jobrunner.broker.calls.slices import ShardSlices
 from jobrunner.broker.shards import shard_name
 from jobrunner.client.operations import queue as one
@@ -83,7 +91,7 @@ def _configured(
     ref: QueueRef, written: Mapping[str, Any], generation: int, *, is_count_given: bool
 ) -> Operation[bool]:  # fmt: skip
     """Returns False when another division of the limits was begun meanwhile. Raises InvalidOption."""
-    stored, before = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
+    stored, before, now_ms = yield [queues.settings(ref.keys), shard_counts(ref.keys), server_time()]
     old, settings = read_settings(stored), read_settings(_merged(stored, written))
     after = before
     is_pipeline = "/" in ref.name
@@ -93,9 +101,13 @@ def _configured(
     own: dict[str, Any] = {name: value for name, value in written.items() if name != "partitions"}
     new: dict[str, Any] = {**stored_settings(stored), "paused": stored.get("paused", b""), **own, "partitions": ""}
 
+    counted = {} if is_pipeline else written_counts(after)
+    if after.partitions != before.partitions:
+        counted[CHANGED_FIELD] = round(now_ms)
+
     def fields_of(number: int) -> dict[str, Any]:
         if number == 0:
-            return {**own, **({} if is_pipeline else written_counts(after)), SHARD_FIELD: 0}
+            return {**own, **counted, SHARD_FIELD: 0}
         written_here = {**new, SHARD_FIELD: number} if number >= before.served or is_pipeline else own
         return of_shard(written_here, shard_name(ref.name, number))
 

@@ -5,15 +5,17 @@ shards there are (`with_shards`). A queue without partitions gets the operation 
 more and no round trip more.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from jobrunner.broker.call import Call, in_slices
+from jobrunner.broker.call import Call, in_slices, whole
 from jobrunner.broker.calls import queues, tasks
-from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.shards import CHANGED_FIELD, shard_counts
 from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.broker.shards import in_partition_of, whole_queue
 from jobrunner.client.item_record import ItemRecord
@@ -21,12 +23,15 @@ from jobrunner.client.operations import dead_and_history, delete_queue
 from jobrunner.client.operations import queue as one
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.routing import KNOWN_FOR_S
 from jobrunner.errors import InvalidOption, QueueNotEmpty, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration
 
 T = TypeVar("T")
+PRODUCERS_LEARN_S = KNOWN_FOR_S + 5
+"""After so long, each producer knows a change of the number of partitions, and what it sent before has arrived."""
 _LOOKED_FOR_AT_ONCE = 4000
 """Pairs of an id and a shard in one round trip, a microsecond or two each for the server."""
 
@@ -262,6 +267,12 @@ def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
         raise UsageError(
             f"queue {ref.name!r} has {found.partitions} partitions, and its producers may send to each for another "
             "minute: set it back with configure(partitions=1), and delete it a minute later; nothing was deleted"
+        )
+    stored, now_ms = yield [queues.settings(ref.keys), server_time()]
+    if (left_s := whole(stored.get(CHANGED_FIELD)) / 1000 + PRODUCERS_LEARN_S - now_ms / 1000) > 0:
+        raise UsageError(
+            f"queue {ref.name!r} had other partitions a minute ago, and its producers may still send to them: "
+            f"delete it {math.ceil(left_s)} s later; nothing was deleted"
         )
     if not force:
         held = {state: count for state, count in (yield from counts(ref)).items() if count}

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobrunner import Client, Item, RateLimit, queue
+from jobrunner.broker.calls.queues import configure
+from jobrunner.broker.calls.shards import CHANGED_FIELD
 from jobrunner.broker.keys import tag_of_id
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, QueueFull, UsageError
 from jobrunner.task import Lock, Task, new_id
@@ -29,6 +32,11 @@ def mail(client: Client) -> Queue:
 
 def spread_over(ids: list[str]) -> int:
     return len({tag_of_id(one) for one in ids})
+
+
+def let_producers_learn(client: Client, queue: str) -> None:
+    """The number of partitions changed long ago."""
+    broker_of(client).run(configure(keys_of(client).queue(queue), {CHANGED_FIELD: 1}))
 
 
 def _push(_: Client, mail: Queue) -> None:
@@ -102,6 +110,9 @@ def _whole(client: Client, mail: Queue) -> None:
     with pytest.raises(UsageError, match="has 4 partitions"):
         mail.delete()
     mail.configure(partitions=1)
+    with pytest.raises(UsageError, match="had other partitions a minute ago"):
+        mail.delete()
+    let_producers_learn(client, "mail")
     assert mail.delete()
 
 

@@ -258,6 +258,9 @@ def test_fewer_partitions_are_refused_while_any_queue_has_items_there(client: Cl
     assert tags(raw_queue.push_many(range(40))) == {"orders"}
     counts = broker_of(client).run(shard_counts(keys_of(client).queue("orders/raw")))
     assert (counts.partitions, counts.served) == (1, N)
+    for queue in ("orders/raw", "orders/clean"):
+        with pytest.raises(UsageError, match="had other partitions a minute ago, and its producers may still send to"):
+            client.queue(queue).delete(force=True)
 
 
 @pytest.mark.parametrize(

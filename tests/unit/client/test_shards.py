@@ -388,7 +388,9 @@ def test_a_pop_takes_from_the_shards_that_answer(client: Client, mail: Queue, da
         mail.pop(8)
 
 
-def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(client: Client, mail: Queue) -> None:
+def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(
+    client: Client, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = set(mail.push_many(range(100)))
     seen: list[str] = []
     page = mail.tasks("waiting", limit=7)
@@ -427,10 +429,27 @@ def test_pages_counts_pause_purge_and_delete_are_of_the_whole_queue(client: Clie
         mail.delete(force=True)
     mail.configure(partitions=1)
     mail.push(1)
+    monkeypatch.setattr(whole_queue_operations, "PRODUCERS_LEARN_S", 0)
     with pytest.raises(QueueNotEmpty, match="queue 'mail' holds 1 waiting"):
         mail.delete()
     assert mail.delete(force=True)
     assert client.queues() == []
+
+
+def test_a_queue_is_not_deleted_while_a_producer_may_send_to_its_other_shards(client: Client, mail: Queue) -> None:
+    """Items in these would be in no count and reach no worker, as the queue no longer says that they are there."""
+    with Client(client.settings.url, client.settings.prefix) as other:
+        other.queue("mail").push(0)
+        mail.configure(partitions=4)  # no change of the number
+        mail.commit_many(mail.reserve(1))
+        mail.configure(partitions=1)
+        with pytest.raises(UsageError, match=r"had other partitions a minute ago, .*: delete it 6\d s later; nothing"):
+            mail.delete(force=True)
+        other.queue("mail").push_many([Item(n, partition=f"k{n}") for n in range(12)])
+    assert mail.counts()["waiting"] == 12
+    taken = [lease for _ in range(4) for lease in mail.reserve(12)]
+    assert len({lease.queue for lease in taken}) > 1, "a producer that had not heard of it sent to them"
+    assert len(taken) == 12
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["all", "chosen"])
