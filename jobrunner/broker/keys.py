@@ -119,7 +119,9 @@ _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PLAIN_QUEUE = r"(?!task(?::|@|\Z))[A-Za-z0-9_.:-]{1,128}"
 _QUEUE = re.compile(rf"[A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?/{_PLAIN_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
-_MADE_ID = re.compile(rf"[0-9a-f]{{28}}-([A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?)")
+_DIGITS = 28
+"""Of a made id, before its tag; no other made id has the same."""
+_MADE_ID = re.compile(rf"[0-9a-f]{{{_DIGITS}}}-([A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?)")
 
 
 def check_name(value: object, what: str) -> str:
@@ -135,6 +137,19 @@ def check_id(value: object) -> str:
     if isinstance(value, str) and _MADE_ID.fullmatch(value):
         return value
     return check_name(value, "task id")
+
+
+def check_own_id(value: object, tag: str) -> str:
+    """Returns the id that a user chose for a new task of this tag. Raises InvalidName, also for one that jobrunner made
+    for a task of another tag: what knows the id alone would find that task, and cancel that one."""
+    task_id = check_id(value)
+    other = tag_of_id(task_id)
+    if other is not None and whole_queue(other) != whole_queue(tag):
+        raise InvalidName(
+            f"task id {task_id!r} is that of a task of {whole_queue(other)!r}, where commands look for it by its id; "
+            f"for {whole_queue(tag)!r} make one from it: f'{whole_queue(tag)}-{{id[:{_DIGITS}]}}'"
+        )
+    return task_id
 
 
 def is_id(value: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 import msgspec
 from msgspec.structs import replace
 
-from jobrunner.broker.keys import check_id, split_queue
+from jobrunner.broker.keys import check_own_id, split_queue
 from jobrunner.client.current import current_client
 from jobrunner.client.item import LONGEST_KEY
 from jobrunner.client.loop_clients import current_async_client
@@ -248,7 +248,7 @@ def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -
     own_ttl = own_result_ttl(headers)
     return replace(
         template,
-        id=new_id(_tag_of(queue)) if chosen.id is None else check_id(chosen.id),
+        id=new_id(_tag_of(queue)) if chosen.id is None else check_own_id(chosen.id, _tag_of(queue)),
         queue=queue,
         payload=payload,
         priority=template.priority if priority is None else priority,

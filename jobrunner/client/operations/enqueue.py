@@ -9,7 +9,7 @@ from typing import Any
 from jobrunner.broker.call import SLICE_BYTES, Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.calls.plain_enqueue import enqueue_plain, is_plain
-from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
+from jobrunner.broker.keys import Keys, QueueKeys, check_is_text, check_own_id
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_names, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
@@ -97,7 +97,7 @@ class QueueRef:
         if item.max_stalled is not None:
             check_whole(item.max_stalled, "max_stalled", minimum=0)
         return Task(
-            id=new_id(self.keys.tag) if item.id is None else check_id(item.id),
+            id=new_id(self.keys.tag) if item.id is None else check_own_id(item.id, self.keys.tag),
             queue=self.name,
             payload=raw,
             encoding=encoding,

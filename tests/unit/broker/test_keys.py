@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_name, split_queue, tag_of_id
+from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_name, check_own_id, split_queue, tag_of_id
 from jobrunner.errors import InvalidName
 from jobrunner.task import new_id
 
@@ -110,3 +110,12 @@ def test_the_tag_of_an_id_is_found_in_ids_that_jobrunner_made():
 def test_a_prefix_has_the_same_rules():
     with pytest.raises(InvalidName, match="prefix"):
         Keys("a{b}")
+
+
+@pytest.mark.parametrize("made_for", ["mail", "mail@3"])
+def test_an_id_that_was_made_for_another_queue_is_refused_for_a_new_task(made_for: str) -> None:
+    made = new_id(made_for)
+    assert check_own_id(made, "mail") == check_own_id(made, "mail@2") == made
+    with pytest.raises(InvalidName, match=rf"'{made}' is that of a task of 'mail', .* f'next-\{{id\[:28\]\}}'$"):
+        check_own_id(made, "next")
+    assert tag_of_id(check_own_id(f"next-{made[:28]}", "next")) is None

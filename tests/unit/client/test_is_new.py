@@ -9,7 +9,7 @@ from jobrunner import Job, chain, job
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.client.loop_clients import current_async_client
-from jobrunner.errors import DuplicateTask, InvalidOption
+from jobrunner.errors import DuplicateTask, InvalidName, InvalidOption
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
 
@@ -29,6 +29,18 @@ def greet(current: Client) -> Iterator[Any]:
 
     yield Greet
     forget("Greet")
+
+
+def test_the_id_of_a_task_of_another_queue_is_no_id_for_a_new_one(queue: Any, way: Any, greet: Any) -> None:
+    """What knows the id alone would find the other task, and cancel that one."""
+    upstream = way.queue("upstream").push(1)
+    with pytest.raises(InvalidName, match="is that of a task of 'upstream'"):
+        queue.push("a", id=upstream)
+    with pytest.raises(InvalidName, match="is that of a task of 'upstream'"):
+        greet.using(id=upstream).enqueue()
+    assert queue.counts()["waiting"] == 0
+    assert queue.push("a", id=f"mail-{upstream[:28]}") == queue.ids("waiting")[0]
+    assert way.queue("upstream").push(2, id=upstream) == upstream
 
 
 def test_a_push_onto_a_dead_item_can_be_seen(queue: Any) -> None:
