@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.errors import ResultTooLarge, UsageError
+from jobrunner.formatting import describe
 
 NULL = b"null"
 _NOT_UTC = re.compile(rb"T[0-9:.]+[+-][0-9]{2}:[0-9]{2}\"")
@@ -21,11 +22,12 @@ value has no JSON form; `encode` says what is wrong with it."""
 
 
 def _refuse(value: object) -> Any:
+    shown = describe(value)  # a repr may raise, as that of an object whose database session is closed
     if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have one
-        raise TypeError(f"{value!r} of type {type(value).__name__} cannot be the key of a JSON object")
+        raise TypeError(f"{shown} of type {type(value).__name__} cannot be the key of a JSON object")
     if isinstance(value, Coroutine):  # of a plain decorator above `async def`, say: not a line of it has run
-        raise TypeError(f"{value!r} is a coroutine, which nothing awaited: what returns it has to be async def, too")
-    raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form")
+        raise TypeError(f"{shown} is a coroutine, which nothing awaited: what returns it has to be async def, too")
+    raise TypeError(f"{shown} of type {type(value).__name__} has no JSON form")
 
 
 def encode(value: Any, *, what: str) -> bytes:

@@ -214,7 +214,14 @@ def test_sys_exit_ends_the_attempt_only(runner: Runner) -> None:
     assert outcome.error.startswith("SystemExit: bye")
 
 
-@pytest.mark.parametrize("returned", [(n for n in range(3)), object(), {1: object()}, lambda: None])
+class Detached:
+    """As a row of an ORM whose session is closed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not bound to a session")
+
+
+@pytest.mark.parametrize("returned", [(n for n in range(3)), object(), {1: object()}, lambda: None, [Detached()]])
 def test_a_result_that_cannot_be_stored_is_a_failure_for_good(runner: Runner, returned: Any) -> None:
     """MOAB-32: a job that returns a generator did nothing; its task is kept, with the reason."""
     outcome = outcome_of(runner, lambda _: returned)
