@@ -304,8 +304,8 @@ class DuplicateTask(JobrunnerError):
     `task_id` is the id of the one that is there; `task_ids` are all of them, where many were sent.
     """
 
-    def __init__(self, message: str, task_id: str, task_ids: list[str] | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, task_id: str = "", task_ids: list[str] | None = None) -> None:
+        super().__init__(message)  # pickle makes it of the message alone, and sets the rest
         self.task_id = task_id
         self.task_ids = list(task_ids or [task_id])
 
