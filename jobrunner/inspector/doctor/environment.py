@@ -113,14 +113,16 @@ def is_nearly_full(facts: ServerFacts) -> bool:
 
 def durability_checks(facts: ServerFacts, fsync: str, asked: str) -> Iterator[Check]:
     """Whether the server can keep what the durability of a client promises. `fsync`: its policy, empty when unknown."""
+    can_wait = "valkey" in facts.name or _version(facts.version) >= _WAITS_FOR_DISK
     if facts.aof and fsync == "no":
         told = "appendfsync is no: a crash of the machine loses what the system did not write yet, often 30 s"
         yield warn("fsync", told, "set appendfsync everysec")
     elif facts.aof and fsync == "everysec" and asked == "none":
-        yield ok("fsync", 'each second; durability="fsync" of a client waits for it')
+        waits = 'durability="fsync" of a client waits for it'
+        yield ok("fsync", f"each second; {waits if can_wait else 'no client can wait for it on this server'}")
     if asked == "fsync" and not facts.aof:
         yield fail("promise", 'durability="fsync" without an append-only file', "set appendonly yes")
-    elif asked == "fsync" and "valkey" not in facts.name and _version(facts.version) < _WAITS_FOR_DISK:
+    elif asked == "fsync" and not can_wait:
         told = f'durability="fsync" on {facts.name} {facts.version}'
         yield fail("promise", told, "use Redis 7.2 or later, or Valkey")
     elif asked == "replicated" and not facts.replicas:

@@ -76,6 +76,14 @@ def test_what_a_durability_promises_is_held_against_what_the_server_can_keep() -
     assert promised("replicated", replicas=1) == [("promise", "ok")]
 
 
+@pytest.mark.parametrize(("name", "version"), [("redis", "7.2.0"), ("valkey", "7.2.4"), ("redis", "7.0.15")])
+def test_a_server_whose_clients_cannot_wait_for_the_disk_is_not_said_to_have_them_wait(name: str, version: str) -> None:
+    facts = ServerFacts(**{**SOUND, "name": name, "version": version})  # type: ignore[arg-type]
+    (check,) = durability_checks(facts, "everysec", "none")
+    waits = 'durability="fsync" of a client waits for it'
+    assert check.found == f"each second; {'no client can wait for it on this server' if version < '7.2' else waits}"
+
+
 def test_the_servers_policy_and_limits_are_read_from_the_server_itself(client: Client) -> None:
     seen = server_facts(client)
 
