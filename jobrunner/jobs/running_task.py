@@ -19,11 +19,14 @@ from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import ClientClosed, ServerError, UsageError
+from jobrunner.errors import ClientClosed, ServerError, ServerRefused, UsageError
 from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
+from jobrunner.settings import check_whole
 
+_LARGEST = 2**62
+"""Of what is added at once; the server's numbers have 64 bits."""
 _PROGRESS_PAUSE_S = 0.1
 _AWAY_PAUSE_S = 10.0
 """A server that is silent keeps a note for the five seconds of its time limit."""
@@ -157,8 +160,15 @@ class Metadata:
         self._broker.run(leader_calls.metadata_set(self._keys, self._job, field, encode(value, what=field)))
 
     def increment(self, field: str, by: int = 1) -> int:
-        """Adds to a whole number and returns the sum."""
-        return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, field, by))
+        """Adds to a whole number and returns the sum. Raises UsageError when `by` is none, or the field has another
+        value."""
+        check_whole(by, f"increment({field!r}): by", minimum=-_LARGEST, maximum=_LARGEST)
+        try:
+            return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, field, by))
+        except ServerRefused as error:
+            if "not an integer" not in str(error):
+                raise
+            raise UsageError(f"increment({field!r}): the field has a value that is no whole number; set it") from error
 
 
 class ProgressNotes:

@@ -12,7 +12,7 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, Job, Retry, Snooze, Worker, job
 from jobrunner.client.current import forget, use
-from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout
+from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.task import Task, new_id
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -305,6 +305,22 @@ def test_metadata_is_shared_by_all_runs_of_a_job() -> None:
     assert sorted(runs for runs, _, _ in found) == [1, 2, 3]
     assert {last for _, last, _ in found} <= {task.id for task in tasks}
     assert found[0][2] == ["last", "runs"]
+
+
+def test_an_increment_that_cannot_be_is_an_error_that_names_the_field() -> None:
+    def act(own: Job) -> Any:
+        own.metadata.set("last", "text")
+        said = []
+        for field, by in (("runs", 2.5), ("runs", 2**63), ("last", 1)):
+            with pytest.raises(UsageError) as caught:
+                own.metadata.increment(field, by)  # type: ignore[arg-type]
+            said.append(str(caught.value))
+        return said
+
+    fraction, large, text = enqueue("metadata-errors", act).result(timeout=10)
+    assert fraction.startswith("increment('runs'): by=2.5: give a whole number from")
+    assert large.startswith("increment('runs'): by=9223372036854775808: give a whole number from")
+    assert text == "increment('last'): the field has a value that is no whole number; set it"
 
 
 def test_the_task_as_its_job_sees_it(client: Client) -> None:
