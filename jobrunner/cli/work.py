@@ -130,7 +130,7 @@ class WorkOptions:
               help="Worker processes; a crashed one is restarted.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
               show_default=True, help="How tasks run.")  # fmt: skip
-@click.option("--burst", is_flag=True, help="Exits when no task is waiting or pending.")
+@click.option("--burst", is_flag=True, help="Exits when no task is waiting or pending, paused queues aside.")
 @click.option("--drain", is_flag=True, help="Exits when no task is scheduled either.")
 @click.option("--max-tasks", type=click.IntRange(min=0), default=0, metavar="N",
               help="Exits after N tasks; with --processes another process replaces it; 0: never.")  # fmt: skip

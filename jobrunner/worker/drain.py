@@ -29,6 +29,8 @@ class EmptyQueues:
         self._parts = parts
         self._until = until
         self._finished = 0
+        self._paused: dict[str, int] = {}
+        """How many tasks wait in each paused queue, which are not waited for."""
         self.pause_s = _FIRST_PAUSE_S
         """How long to wait before the next call of `are_reached`."""
 
@@ -42,6 +44,8 @@ class EmptyQueues:
         self.pause_s = min(self.pause_s * 1.5, _LONGEST_PAUSE_S)
         try:
             if not self._count_left() and parts.fetcher.finished_total == finished and not parts.in_hand:
+                for name, waiting in self._paused.items():
+                    _log.warning("the worker ends while tasks wait in a paused queue", queue=name, waiting=waiting)
                 return True  # else a task came and ended meanwhile, and its flow may go on
         except ServerError:
             return False
@@ -51,6 +55,10 @@ class EmptyQueues:
     def _count_left(self) -> int:
         parts, run_many, keys = self._parts, self._parts.tasks.broker.run_many, self._parts.tasks.keys
         counted = run_many([queue_calls.counts(keys.queue(name)) for name in parts.all_queues])
+        self._paused = {
+            name: found.waiting
+            for name, found in zip(parts.all_queues, counted, strict=True) if found.paused and found.waiting
+        }  # fmt: skip
         left: int = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if self._until is RunUntil.DRAINED:
             left += sum(found.scheduled for found in counted)

@@ -113,10 +113,11 @@ class Worker:
         """None until `start` has built them."""
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
-        """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
-        with `drain`, until nothing is scheduled either. Raises UsageError when it ran before, DriverFailed when a
-        driver cannot go on, WorkerBroken when a job took away what it works with, NewerFormat when a newer version took
-        the prefix over, InvalidOption when `max_memory` is too little to begin."""
+        """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues,
+        but for what waits in a paused one; with `drain`, until nothing is scheduled either. Raises UsageError when it
+        ran before, DriverFailed when a driver cannot go on, WorkerBroken when a job took away what it works with,
+        NewerFormat when a newer version took the prefix over, InvalidOption when `max_memory` is too little to
+        begin."""
         began = monotonic()
         self._check_new()
         self._recycling.check()

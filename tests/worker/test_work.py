@@ -256,7 +256,10 @@ def test_drain_waits_for_what_is_scheduled(run: Run, current: Client) -> None:
 def test_burst_does_not_wait_for_a_paused_queue(run: Run, current: Client) -> None:
     step.enqueue("x")
     current.queue("w").pause()
-    assert run(queues=["w"]).finished == 0
+    with structlog.testing.capture_logs() as logged:
+        assert run(queues=["w"]).finished == 0
+    said = [(line["queue"], line["waiting"]) for line in logged if "wait in a paused queue" in line["event"]]
+    assert said == [("w", 1)]
 
 
 def test_burst_waits_for_what_another_worker_runs(start: Start, run: Run, current: Client) -> None:
