@@ -178,9 +178,9 @@ def test_a_wake_begins_the_next_turn() -> None:
 
     loop = Loop("l", step)
     loop.start()
-    assert turned.acquire(timeout=5)
+    assert turned.acquire(timeout=30)
     loop.wake()
-    assert turned.acquire(timeout=5)
+    assert turned.acquire(timeout=30)
     assert loop.stop()
 
 
@@ -200,9 +200,15 @@ def test_a_wake_during_a_turn_is_not_lost() -> None:
 
 
 def test_stopping_tells_whether_the_turn_has_ended() -> None:
-    release = threading.Event()
-    loop = Loop("l", lambda: float(release.wait(20)))
+    begun, release = threading.Event(), threading.Event()
+
+    def step() -> float:
+        begun.set()
+        return float(release.wait(20))
+
+    loop = Loop("l", step)
     loop.start()
+    assert begun.wait(30)
     assert not loop.stop(0.05)
     release.set()
     assert loop.stop()
@@ -265,17 +271,17 @@ def test_a_turn_here_beside_one_at_hand_is_the_next() -> None:
         inside += 1
         at_once.append(inside)
         begun.release()
-        assert go_on.acquire(timeout=10)
+        assert go_on.acquire(timeout=30)
         inside -= 1
         return 60.0
 
     loop = Loop("l", step)
     loop.start()
-    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=30)
 
     loop.turn_here()  # comes back at once
     go_on.release()
-    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=30)
     go_on.release()
 
     assert loop.stop()
@@ -290,7 +296,7 @@ def test_stopping_waits_for_a_turn_that_another_thread_has() -> None:
         turns.append(1)
         if len(turns) == 2:
             begun.release()
-            assert go_on.acquire(timeout=10)
+            assert go_on.acquire(timeout=30)
         return 60.0
 
     loop = Loop("l", step)
@@ -298,7 +304,7 @@ def test_stopping_waits_for_a_turn_that_another_thread_has() -> None:
     wait_for(lambda: turns and not loop._turning.locked())
     other = threading.Thread(target=loop.turn_here)
     other.start()
-    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=30)
 
     assert not loop.stop(0.05)
     go_on.release()
