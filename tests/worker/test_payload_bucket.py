@@ -13,7 +13,7 @@ from jobrunner import Client, Worker, job
 from jobrunner.broker.call import command
 from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.payload_sweep import store_of, sweep
+from jobrunner.client.payload_sweep import store_of, sweeping
 from jobrunner.errors import PayloadStoreUnavailable
 from tests.support.object_store import Bucket
 from tests.support.server import Server
@@ -68,7 +68,7 @@ def test_threads_coroutines_and_children_write_and_read_it(client: Client, place
     assert sum(found) == 22 * len(LARGE) + 10 + 20
 
     broker_of(client).run(command("UNLINK", *(keys_of(client).queue("bucket").task(one) for one in ids), read=int))
-    swept = sweep(broker_of(client), keys_of(client), store_of(encryption_of(client)), grace_s=-1)
+    *_, swept = sweeping(broker_of(client), keys_of(client), store_of(encryption_of(client)), grace_s=-1)
     assert (swept.unused, swept.left, objects(place)) == (22, 0, [])
 
 
