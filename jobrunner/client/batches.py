@@ -22,12 +22,14 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import batch_reads, tasks
 from jobrunner.broker.calls import batches as calls
 from jobrunner.broker.calls.batches import Advance, Claimed
-from jobrunner.broker.calls.queues import register
+from jobrunner.broker.calls.queues import register, settings
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.adaptive_slices import AdaptiveSlice
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, ServerError
 from jobrunner.formatting import describe
+from jobrunner.retry import is_spent
 from jobrunner.task import new_id
 
 __all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
@@ -243,6 +245,15 @@ class BatchLease:
         if not self._size_is_sure:
             self.size, self._ends_ms = self._broker.run(self._filled(0))
             self._size_is_sure = True
+
+    def is_at_last_attempt(self) -> bool:
+        """Whether its only item dies of one more failure that counts; False for a batch of several."""
+        if self.size != 1:
+            return False
+        limit_of_member = batch_reads.max_attempts(self._keys, self.members(0, 1)[0])
+        limit = self._broker.run_each([limit_of_member])[0]  # its hash may be damaged
+        failures, stored = self._broker.run_many([batch_reads.failures(self._keys, self.id), settings(self._keys)])
+        return is_spent(failures + 1, limit if isinstance(limit, int) else read_settings(stored).max_attempts)
 
     def renew(self) -> None:
         """The lease ends as long from now as it was asked for."""

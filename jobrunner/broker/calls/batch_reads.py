@@ -45,6 +45,24 @@ def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
     return command("HMGET", keys.tasks + task_id.encode(), "enqueue_time", "place", "priority", read=read)
 
 
+def failures(keys: QueueKeys, batch_id: str) -> Call[int]:
+    """How many attempts at a batch, or at one of which it is a part, failed or ended without a report."""
+
+    def read(reply: list[bytes | None]) -> int:
+        return sum(int(count or 0) for count in reply)
+
+    return command("HMGET", part_key(keys, batch_id, ""), "failures", "expiries", read=read)
+
+
+def max_attempts(keys: QueueKeys, task_id: str) -> Call[int | None]:
+    """The limit that a member has of its own; None for that of its queue, or when it is gone or damaged."""
+
+    def read(reply: bytes | None) -> int | None:
+        return int(reply) if reply is not None and reply.isdigit() else None
+
+    return command("HGET", keys.tasks + task_id.encode(), "max_attempts", read=read)
+
+
 def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
     """Whether each of one or more ids still is a member of the batch, or of a part of it: not once it was deleted, or
     ended by another part."""

@@ -198,8 +198,7 @@ class BatchFailures:
         may_pass = is_never or cause is Cause.ITEMS  # what works elsewhere, or at another time, proves nothing
         failed = FailedBatch(
             cause=cause, size=lease.size,
-            is_lone_part=cause is Cause.ROWS and lease.size == 1 and lease.root != lease.id
-            and not self.report(self._few_are_left),
+            is_final=cause is not Cause.CODE and self.report(partial(self._is_final, lease, cause)),
             is_divisible=not is_never or getattr(error, "may_be_of_rows", False),
         )  # fmt: skip
         with self._lock:
@@ -220,6 +219,10 @@ class BatchFailures:
         if verdict.fate is Fate.DIVIDED:
             return self._divide(lease, told), told
         return self._release(lease, _behind(pause_s)), told
+
+    def _is_final(self, lease: BatchLease, cause: Cause) -> bool:
+        is_last = lease.size == 1 and (self._fate(cause) == "poison" or lease.is_at_last_attempt())
+        return is_last and not self._few_are_left()
 
     def _few_are_left(self) -> bool:
         """Whether there is no other item that will show that the function works: then these are to blame."""
@@ -243,13 +246,15 @@ class BatchFailures:
         return pause_s
 
     def _failed(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> BatchOutcome:
-        how = "failed" if cause is Cause.ITEMS else "poison" if self._station.quarantine else "blamed"
         delay_s = self.report(partial(self._delay_s, lease.failures + 1))
-        fate = self.report(partial(lease.fail, line, delay_s=delay_s, fate=how))
+        fate = self.report(partial(lease.fail, line, delay_s=delay_s, fate=self._fate(cause)))
         _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=line)
         counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
         self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
         return _OUTCOMES[fate]
+
+    def _fate(self, cause: Cause) -> str:
+        return "failed" if cause is Cause.ITEMS else "poison" if self._station.quarantine else "blamed"
 
     def _divide(self, lease: BatchLease, line: str) -> BatchOutcome:
         """Splits a batch with no failure counted."""

@@ -1,11 +1,12 @@
 """Whether the items of a failed batch are to blame, by what other batches did, and what the failure costs. No I/O.
 
-Invariant: an item dies only of an error that others do not have. While everything fails with the same error, no batch
-counts as failed.
+Invariant: an item dies only of an error that others do not have. While everything fails with the same error, no failure
+is the last one of an item, and after the first few none counts at all.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from jobrunner.spark.failures import Cause
 
@@ -18,6 +19,7 @@ _PROVEN_IN_A_ROW = 64
 """Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be neighbours, but
 many failures without a success may have another cause by now."""
 _REMEMBERED = 10_000
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class Evidence:
     """Batches that failed since the last success, each counted once."""
     is_one_error: bool
     """Whether those failed with the same error."""
+    failed_alone: bool
+    """Whether this batch has failed before in this process, and since then another one succeeded, or none ran: its
+    limits may hold up all others."""
 
 
 class FailureHistory:
@@ -43,10 +48,14 @@ class FailureHistory:
         self._failed_at: dict[tuple[str, str], int] = {}
         self._in_a_row: dict[str, str] = {}
         self._since_success = 0
+        self._runs = self._last_success = 0
+        self._last_failure: dict[str, int] = {}
 
     def succeeded(self) -> None:
         """Counts a batch whose function made its rows."""
         self._successes += 1
+        self._runs += 1
+        self._last_success = self._runs
         self._in_a_row.clear()
         self._since_success = 0
 
@@ -58,15 +67,24 @@ class FailureHistory:
         kind = line.partition(":")[0]
         first = min(self._failed_at.get((one, kind), self._successes) for one in _with_larger(batch_id, root))
         self._failed_at.setdefault((batch_id, kind), self._successes)
-        if len(self._failed_at) > _REMEMBERED:
-            del self._failed_at[next(iter(self._failed_at))]
+        last = self._last_failure.pop(batch_id, None)
+        failed_alone = last is not None and (self._last_success > last or self._runs == last)
+        self._runs += 1
+        self._last_failure[batch_id] = self._runs
+        _forget(self._failed_at)
+        _forget(self._last_failure)
         self._since_success += 1
         others_worked = self._successes > first and self._since_success <= _PROVEN_IN_A_ROW and not may_pass
         if not others_worked:
             self._in_a_row[batch_id] = line
             others_worked = worked_elsewhere and len(self._in_a_row) <= _PROVEN_IN_A_ROW and not may_pass
         is_one_error = len(set(self._in_a_row.values())) <= 1
-        return Evidence(self._successes > 0, others_worked, len(self._in_a_row), is_one_error)
+        return Evidence(self._successes > 0, others_worked, len(self._in_a_row), is_one_error, failed_alone)
+
+
+def _forget(remembered: dict[_K, int]) -> None:
+    if len(remembered) > _REMEMBERED:
+        del remembered[next(iter(remembered))]
 
 
 def _with_larger(batch_id: str, root: str) -> list[str]:
@@ -83,9 +101,9 @@ class FailedBatch:
     cause: Cause
     """ROWS, ITEMS or CODE: other causes say nothing about the batch, and need no verdict."""
     size: int
-    is_lone_part: bool = False
-    """Whether it is one item of a larger batch that failed for an error of a row, while more items come: those will
-    show whether the function works."""
+    is_final: bool = False
+    """Whether its one item dies when the failure counts, while more items come: those will show whether the function
+    works."""
     is_divisible: bool = True
     """Whether parts may succeed where the whole failed: not when a table or folder takes no rows at all."""
 
@@ -129,7 +147,8 @@ def verdict_on(batch: FailedBatch, evidence: Evidence) -> Verdict:
     if is_code and not evidence.has_worked:
         return Verdict(Fate.RELEASED, Pause.STATION_AT_ONCE)  # a function that never worked is mended first
     pause = Pause.STATION if evidence.in_a_row > 1 else Pause.BATCH if is_code else Pause.NONE
-    all_fail = evidence.is_one_error and (evidence.in_a_row > PATIENT_WITH or batch.is_lone_part)
+    is_spared = batch.is_final and not evidence.failed_alone
+    all_fail = evidence.is_one_error and (evidence.in_a_row > PATIENT_WITH or is_spared)
     if not (is_code or all_fail):
         return Verdict(Fate.COUNTED, pause)
     divides = batch.size > 1 and batch.is_divisible and evidence.in_a_row <= _SEARCHED

@@ -454,3 +454,29 @@ def test_how_long_members_waited_is_read_of_some_that_stand_for_all(raw_orders, 
     assert sum(items for _, items in all_) == len(all_) == 100
     assert {round(ms / 1000) for ms, _ in all_} == {6, 4, 1}
     assert [round(ms / 1000) for ms, _ in some] == [6] * 6 + [4] * 2 + [1] * 2
+
+
+@pytest.mark.parametrize(
+    ("of_queue", "own", "expired", "is_last"),
+    [
+        (2, None, 0, True), (3, None, 0, False), (3, None, 1, True), (3, 2, 0, True), (2, 3, 0, False),
+        (0, None, 9, False),
+    ],
+)  # fmt: skip
+def test_an_item_knows_its_last_attempt(raw_orders, client, clock, of_queue, own, expired, is_last):
+    client.queue(RAW).configure(max_attempts=of_queue)
+    client.queue(RAW).push("a", max_attempts=own)
+    raw_orders.take(1, lease_s=60).fail("no", delay_s=0)
+    for _ in range(expired):
+        raw_orders.take(1, lease_s=60)
+        clock.advance(60_000)
+    assert raw_orders.take(1, lease_s=60).is_at_last_attempt() is is_last
+
+
+def test_a_batch_of_several_or_of_a_damaged_item_knows_it_too(raw_orders, client, raw, keys):
+    client.queue(RAW).configure(max_attempts=1)
+    ids = push(client, 3)
+    assert not raw_orders.take(2, lease_s=60).is_at_last_attempt()
+    lease = raw_orders.take(2, lease_s=60)
+    raw.set(keys.queue(RAW).tasks + ids[2].encode(), b"damaged")
+    assert lease.is_at_last_attempt()

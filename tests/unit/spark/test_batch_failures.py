@@ -166,6 +166,41 @@ def test_an_error_that_begins_in_the_middle_kills_no_item_and_stops_the_station(
     assert client.queue(QUEUE).counts()["dead"] == 0
 
 
+@pytest.mark.parametrize("error", [of_python("KeyError: 'price'"), ConnectionRefusedError("down")])
+@pytest.mark.parametrize(("batch", "max_attempts"), [(1, 2), (1, 5), (4, 1), (8, 2)])
+def test_small_batches_outlive_an_error_that_all_items_have_and_restarts_of_their_worker(
+    station, client, batch, max_attempts, error
+):
+    """Each process counted five failures anew, also where one more was the death of an item."""
+    client.queue(QUEUE).configure(max_attempts=max_attempts)
+    client.queue(QUEUE).push_many(range(40))
+    for _ in range(7):
+        served = station(max_attempts=max_attempts)
+        for _ in range(25):
+            if not served.step(lambda members: error, n=batch):
+                served.clock.advance(5_000)
+    counts = client.queue(QUEUE).counts()
+    assert (counts["dead"], counts["waiting"] + counts["pending"]) == (0, 40)
+
+    station(max_attempts=max_attempts).run(raises_for([]), n=batch)
+
+    assert client.queue("flights/late").counts()["waiting"] == 40
+
+
+@pytest.mark.parametrize("others", [40, 1])
+def test_an_item_that_ends_its_python_dies_when_others_succeed_in_between_or_cannot_run(station, client, others):
+    """Others cannot run while it fills the limit of the queue."""
+    served = station(max_attempts=2)
+    client.queue(QUEUE).configure(max_attempts=2, max_inflight=1 if others == 1 else None)
+    (killer,) = client.queue(QUEUE).push_many([0])
+    client.queue(QUEUE).push_many(range(others))
+    served.run(raises_for([killer], SparkTaskError("the Python worker crashed")), n=1)
+    assert client.queue(QUEUE).ids("dead") == [killer]
+    assert client.task(killer).record().retry_count == 2
+    assert served.runs == [1] * (2 + others)
+    assert served.stopping.paused == []
+
+
 @pytest.mark.parametrize("has_worked", [True, False])
 def test_the_last_items_of_a_queue_die_of_one_error_though_no_other_item_shows_that_the_function_works(
     station, client, has_worked

@@ -17,10 +17,11 @@ from jobrunner.spark.station.failure_verdict import (
 
 COUNTED, DIVIDED, RELEASED = Fate.COUNTED, Fate.DIVIDED, Fate.RELEASED
 ROWS, ITEMS, CODE = Cause.ROWS, Cause.ITEMS, Cause.CODE
-LONE_PART = {"size": 1, "is_lone_part": True}
+LAST_OF_ONE = {"size": 1, "is_final": True}
 OTHERS_WORKED = {"others_worked": True}
 NEVER_WORKED = {"has_worked": False}
 INDIVISIBLE = {"is_divisible": False}
+FAILED_ALONE = {"failed_alone": True}
 
 
 def many(in_a_row: int, *, is_one_error: bool = True) -> dict[str, Any]:
@@ -43,10 +44,13 @@ CASES: list[tuple[str, Cause, dict[str, Any], Fate, Pause]] = [
     ("a row's, too many alike, one item", ROWS, many(6) | {"size": 1}, RELEASED, Pause.STATION),
     ("a row's, the last that is searched", ROWS, many(32), DIVIDED, Pause.STATION),
     ("a row's, searched in vain", ROWS, many(33), RELEASED, Pause.STATION),
-    ("a row's, one part, others come", ROWS, LONE_PART, RELEASED, Pause.NONE),
-    ("a row's, one part, others failed alike", ROWS, LONE_PART | many(2), RELEASED, Pause.STATION),
-    ("a row's, one part, others failed otherwise", ROWS, LONE_PART | many(2, is_one_error=False), COUNTED,
+    ("a row's, the last of one item, others come", ROWS, LAST_OF_ONE, RELEASED, Pause.NONE),
+    ("of items, the last of one, others come", ITEMS, LAST_OF_ONE, RELEASED, Pause.NONE),
+    ("of items, the last of one, others failed alike", ITEMS, LAST_OF_ONE | many(2), RELEASED, Pause.STATION),
+    ("of items, the last of one, others failed otherwise", ITEMS, LAST_OF_ONE | many(2, is_one_error=False), COUNTED,
      Pause.STATION),
+    ("of items, the last of one that failed alone", ITEMS, LAST_OF_ONE | FAILED_ALONE, COUNTED, Pause.NONE),
+    ("of items, the last of one, too many alike", ITEMS, LAST_OF_ONE | FAILED_ALONE | many(6), RELEASED, Pause.STATION),
     # An error before any row was read.
     ("of planning, never worked", CODE, NEVER_WORKED, RELEASED, Pause.STATION_AT_ONCE),
     ("of planning, never worked, many", CODE, NEVER_WORKED | many(9), RELEASED, Pause.STATION_AT_ONCE),
@@ -64,8 +68,10 @@ CASES: list[tuple[str, Cause, dict[str, Any], Fate, Pause]] = [
 def test_a_failure_costs_by_its_cause_and_by_what_other_batches_did(
     cause: Cause, known: dict[str, Any], fate: Fate, pause: Pause
 ) -> None:
-    batch: dict[str, Any] = {"cause": cause, "size": 100, "is_lone_part": False, "is_divisible": True}
-    others: dict[str, Any] = {"has_worked": True, "others_worked": False, "in_a_row": 1, "is_one_error": True}
+    batch: dict[str, Any] = {"cause": cause, "size": 100, "is_final": False, "is_divisible": True}
+    others: dict[str, Any] = {
+        "has_worked": True, "others_worked": False, "in_a_row": 1, "is_one_error": True, "failed_alone": False,
+    }  # fmt: skip
     failed = FailedBatch(**batch | {name: value for name, value in known.items() if name in batch})
     evidence = Evidence(**others | {name: value for name, value in known.items() if name in others})
     assert verdict_on(failed, evidence) == Verdict(fate, pause)
@@ -74,9 +80,9 @@ def test_a_failure_costs_by_its_cause_and_by_what_other_batches_did(
 class TestHistory:
     def test_a_success_after_the_first_failure_of_a_batch_proves_that_others_work(self) -> None:
         history = FailureHistory()
-        assert history.failed("a", "a", "KeyError: x") == Evidence(False, False, 1, True)
+        assert history.failed("a", "a", "KeyError: x") == Evidence(False, False, 1, True, False)
         history.succeeded()
-        assert history.failed("b", "b", "KeyError: x") == Evidence(True, False, 1, True)
+        assert history.failed("b", "b", "KeyError: x") == Evidence(True, False, 1, True, False)
         assert history.failed("a", "a", "KeyError: x").others_worked
         assert history.failed("a.1.2", "a", "KeyError: y").others_worked, "it is a part of that batch"
         assert not history.failed("a", "a", "TypeError: x").others_worked, "of another class"
@@ -92,6 +98,15 @@ class TestHistory:
         history.failed("a", "a", "OSError: x", may_pass=True)
         history.succeeded()
         assert not history.failed("a", "a", "OSError: x", may_pass=True, worked_elsewhere=True).others_worked
+
+    def test_a_batch_failed_alone_when_another_one_succeeded_or_none_ran_since_it_last_failed(self) -> None:
+        history = FailureHistory()
+        failed_alone = lambda batch: history.failed(batch, batch, "K: 1", may_pass=True).failed_alone  # noqa: E731
+        assert [failed_alone(batch) for batch in ("a", "b", "a", "b")] == [False] * 4
+        assert failed_alone("b"), "none ran in between"
+        history.succeeded()
+        assert failed_alone("a")
+        assert [failed_alone(batch) for batch in ("c", "a")] == [False] * 2, "that success is before its last failure"
 
     def test_a_part_that_worked_elsewhere_proves_it_until_many_have_failed_in_a_row(self) -> None:
         history = FailureHistory()
