@@ -9,6 +9,7 @@ Invariant: an outage, a lost lease or a dead engine never counts against the ite
 import re
 from enum import StrEnum
 
+from pyspark import SparkContext
 from pyspark.errors import (
     AnalysisException,
     ArithmeticException,
@@ -57,6 +58,12 @@ _FILE = re.compile(r"(?:\w+:)?/\S*/attempt_\w+/|/?part-\d+-[0-9a-f]{8}-\S*")
 _RPC = re.compile(r'of RPC that terminated with:\s.*?^\s*details = "(?P<why>.*?)"$', re.DOTALL | re.MULTILINE)
 """An error of gRPC, whose first line names no reason."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
+_NO_PYTHON = re.compile(
+    r'Cannot run program "(?P<program>[^"\n]+)"[^:\n]*: (?P<why>[^\n]+)'
+    r"|EOFException occurred while reading the port number from \S+ stdout"
+    r"|Bad data in \S+ standard output\. Invalid port number"
+)
+"""Java's words for a Python that it cannot run, one that ends before it is ready for items, and one that prints."""
 _BEFORE_ANY_ROW = (
     AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
     PySparkTypeError, StationError,
@@ -153,11 +160,11 @@ def is_of_spark(error: BaseException | None) -> bool:
 
 
 def is_never_of_items(error: BaseException) -> bool:
-    """Whether Spark found no session or no data source, an executor lacks a module, or a table or folder takes no rows.
-    """
+    """Whether Spark found no session or no data source, an executor lacks a module or a Python that starts, or a table
+    or folder takes no rows."""
     if isinstance(error, (TableError, FolderError)) or error_line(error).startswith(_NEVER_OF_ITEMS):
         return True
-    if is_of_spark(error) and _NO_SOURCE in text_of(error):
+    if is_of_spark(error) and (_NO_SOURCE in text_of(error) or _without_python(text_of(error))):
         return True
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 
@@ -214,6 +221,8 @@ def error_line(error: BaseException) -> str:
         return "SparkError: its jobs were cancelled"
     if rpc := _RPC.search(text):
         return _shortened(f"{type(error).__name__}: {rpc['why']}")
+    if is_of_spark(error) and (no_python := _without_python(text)):
+        return _shortened(no_python)
     lost = _LOST_TASK.search(text)
     if lost:
         return _shortened(f"SparkError: {lost['why']}")
@@ -222,6 +231,20 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, AnalysisException):
         first = _EXPRESSION_ID.sub("", first)
     return _shortened(f"{type(error).__name__}: {first}")
+
+
+def _without_python(text: str) -> str:
+    """The line about a Python of the executors that does not start, the same for each batch; '' for another error."""
+    found = None if _TRACEBACK in text else _NO_PYTHON.search(text)
+    if found is None:
+        return ""
+    context = SparkContext._active_spark_context  # noqa: SLF001  PySpark has no other name for it
+    named = found["program"] or getattr(context, "pythonExec", None)
+    why = found["why"] or "it ended or printed something as it started, see the log of the executors"
+    return (
+        f"SparkError: executors cannot start Python{f' {named!r}' if named else ''}: {why}; name one that starts there "
+        "by spark.pyspark.python, or PYSPARK_PYTHON"
+    )
 
 
 def _last_of_traceback(text: str) -> str:

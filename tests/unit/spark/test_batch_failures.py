@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 from structlog.testing import capture_logs
 
@@ -425,6 +426,7 @@ def test_a_spark_connect_server_that_does_not_know_the_session_is_no_stop_of_the
     assert "or its server was restarted" in str(failures.engine_gone(SimpleNamespace(is_stopped=True), error))
 
 
+ENDED = " '/bin/false': it ended or printed something as it started, see the log of the executors; "
 FULL = "/data/late cannot be written: No space left on device"
 
 
@@ -513,6 +515,48 @@ def test_a_format_that_is_misspelt_is_no_item_s_fault_and_reads_as_one_error(mon
         "Py4JError: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data "
         "source: parquett."
     )
+
+
+LOST = "An error occurred while calling o71.collectToPython.\n: org.apache.spark.SparkException: "
+PORT = "reading the port number from"
+INVALID = "preloaded_daemon's standard output. Invalid port number/socket path:\n  1751477356 (0x68656c6c)"
+LOST_TASK = f"{LOST}Job aborted due to stage failure: Lost task 0.0 in stage 0.0 (TID 0) (vm executor driver): "
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (f'{LOST_TASK}java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory\n\tat x',
+         " '/no/python': error=2, No such file or directory; "),
+        (f"{LOST}EOFException occurred while {PORT} pyspark.daemon's stdout.\n\tat x", ENDED),
+        (f"{LOST}EOFException occurred while {PORT} pyspark.daemon's stdout and terminated with code: 1..", ENDED),
+        (f"{LOST_TASK}org.apache.spark.SparkException: \nBad data in jobrunner.spark.{INVALID}", ENDED),
+    ],
+)  # fmt: skip
+def test_a_python_of_executors_that_does_not_start_is_no_item_s_fault(station, client, monkeypatch, text, named):
+    """All items died of it, one by one, as it has several texts."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(pythonExec="/bin/false"))
+    served = station(max_attempts=1)
+    client.queue(QUEUE).configure(max_attempts=1)
+    client.queue(QUEUE).push_many(range(3))
+    with capture_logs() as logs:
+        for _ in range(5):
+            served.step(lambda members: Py4JError(text))
+            served.clock.advance(60_000)
+    assert client.queue(QUEUE).counts()["dead"] == 0
+    assert set(served.runs) == {3}
+    (told,) = [one for one in logs if one["log_level"] == "error"]
+    assert told["event"] == "station stops: the error is no item's"
+    assert told["error"] == (
+        f"SparkError: executors cannot start Python{named}name one that starts there by spark.pyspark.python, or "
+        "PYSPARK_PYTHON"
+    )
+
+
+def test_an_error_of_python_that_says_the_same_is_that_of_a_row():
+    error = of_python('ValueError: Cannot run program "x": no')
+    assert failures.error_line(error) == 'ValueError: Cannot run program "x": no'
+    assert not failures.is_never_of_items(PySparkException(str(error)))
 
 
 @pytest.mark.parametrize("where", ["_attempt-a@1.12ab", "_attempt-b@3.34cd"])
