@@ -173,6 +173,16 @@ def settle(table: LakeTable, batch_id: str, *, root: str = "") -> bool:
                      "server lost")  # fmt: skip
 
 
+def is_settled(ready: Prepared) -> bool:
+    """Whether the table knows the batch by now."""
+    try:
+        return ready.table.load() and ready.attempt.standing(ready.table.mark_of) is not Standing.NEW
+    except BatchLost:
+        return True
+    except Exception:  # report the first error
+        return False
+
+
 def discard(ready: Prepared) -> None:
     """Removes the files of an attempt that did not come to its commit."""
     with suppress(Exception):  # report the first error, not one of the clean-up
@@ -205,7 +215,7 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
         except TableError:
             raise
         except Exception as error:
-            if _is_settled(ready):  # it failed behind the commit, or because another one removed its files
+            if is_settled(ready):  # it failed behind the commit, or because another one removed its files
                 continue
             failed = TableError(f"table {address}: the commit failed: {reason(error)}")
             failed.may_be_of_rows = True
@@ -256,16 +266,6 @@ def _plan(table: LakeTable, rows: pa.Schema, partition_by: Sequence[str], merge_
     return plan
 
 
-def _is_settled(ready: Prepared) -> bool:
-    """Whether the table knows the batch by now."""
-    try:
-        return ready.table.load() and ready.attempt.standing(ready.table.mark_of) is not Standing.NEW
-    except BatchLost:
-        return True
-    except Exception:  # report the first error
-        return False
-
-
 def _check_is_new(address: TableAddress) -> None:
     if str(address) in _seen:
         raise TableError(
@@ -279,7 +279,7 @@ def _check_there(ready: Prepared, files: Sequence[DataFile]) -> None:
     meanwhile removes files of others, which the table then conflicts with; so this is checked behind the marks."""
     storage = ready.table.storage
     if gone := next((one.name for one in files if not storage.has(one.name)), None):
-        if _is_settled(ready):
+        if is_settled(ready):
             raise CommitConflict("another attempt was committed")
         discard(ready)
         raise TableError(f"table {ready.table.address}: {storage.path(gone)} was removed before its commit: write the "

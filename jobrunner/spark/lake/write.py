@@ -28,6 +28,7 @@ from jobrunner.spark.lake.commit import (
     commit,
     commit_merge,
     discard,
+    is_settled,
     open_table,
     prepare,
     settle,
@@ -245,9 +246,10 @@ def _write_task(
 
 
 def _check_visible(ready: Prepared, files: Sequence[DataFile]) -> None:
-    """Raises TableError when executors of other machines wrote to folders of theirs."""
+    """Raises TableError when executors of other machines wrote to folders of theirs. An attempt that was committed
+    meanwhile removed the files of this one: that is for the commit to say."""
     storage = ready.table.storage
-    if storage.is_local and files and not storage.has(files[0].name):
+    if storage.is_local and files and not storage.has(files[0].name) and not is_settled(ready):
         raise TableError(
             f"table {ready.table.address}: executors wrote {storage.path(files[0].name)}, which is not on this machine:"
             " put the table where both reach it, in a shared folder or at a URL (s3://…)"

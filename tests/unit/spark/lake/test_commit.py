@@ -13,6 +13,7 @@ from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import TableCommit, commit, open_table, settle
 from jobrunner.spark.lake.services import compact_table
 from jobrunner.spark.lake.tables import CommitConflict
+from jobrunner.spark.lake.write import _check_visible
 from tests.unit.spark.lake.conftest import part
 
 
@@ -49,6 +50,18 @@ def test_a_zombie_of_a_whole_whose_part_was_written_is_refused(lake, numbers):
     lake.write(part("b.1"), numbers(1))
     assert lake.column() == [1, 2]
     assert len(lake.data_files()) == 2
+
+
+def test_files_that_another_attempt_removed_at_its_commit_are_not_taken_for_those_of_another_machine(lake, numbers):
+    one, two = (lake.prepare(part("b", epoch), numbers(1)) for epoch in (1, 2))
+    files, others = lake.files(one, numbers(1)), lake.files(two, numbers(1))
+    one.table.storage.remove(files[0].name)
+    with pytest.raises(TableError, match="which is not on this machine"):
+        _check_visible(one, files)
+    commit(two, others)
+    _check_visible(one, files)
+    assert commit(one, files).repeated
+    assert lake.column() == [1]
 
 
 @pytest.mark.parametrize("ids", [("b", "b"), ("b", "b.1"), ("b.1", "b"), ("b.1", "b.1"), ("b.1.2", "b.1")])
