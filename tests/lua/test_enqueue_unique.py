@@ -4,6 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.errors import QueueFull
+from jobrunner.queue_settings import QueueSettings
 from jobrunner.task import Lock, Task
 
 HOUR_MS = 3_600_000
@@ -181,6 +182,56 @@ def test_a_task_that_was_asked_to_stop_and_handed_back_holds_no_lock(mail, add, 
     assert mail.ids("waiting") == ["a"]
     assert add("c", on_clash=on_clash) == ("new", "c")
     assert [attempt.id for attempt in mail.reserve(9)] == ["c"]
+
+
+@pytest.mark.parametrize("on_clash", ["existing", "raise", "replace", "reschedule"])
+@pytest.mark.parametrize("of", ["max_attempts", "max_stalled", "max_attempts of the queue", "default", "cancel"])
+def test_a_task_whose_last_lease_ended_holds_no_lock_though_no_reserve_has_met_it(mail, add, clock, of, on_clash):
+    """The next reserve makes it dead or cancelled, and the one that was refused for it would never run."""
+    mail.configure(keepalive_ms=1000)
+    if of == "max_attempts of the queue":
+        mail.run(queues.configure(mail.keys, {"max_attempts": 1}))
+    add("a", **{of: 1} if of in ("max_attempts", "max_stalled") else {})
+    if of == "default":
+        mail.raw.hset(mail.keys.task("a"), "retry_count", QueueSettings().max_attempts - 1)
+    mail.reserve()
+    if of == "cancel":
+        mail.run(tasks.cancel(mail.keys, "a", keep_ms=60_000))
+    clock.advance(999)
+    assert add("b", on_clash=on_clash) == ("clash", "a")
+    clock.advance(1)
+    assert add("c", on_clash=on_clash) == ("new", "c")
+    assert add("d") == ("clash", "c")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["c"]
+    assert mail.ids("dead") == ([] if of == "cancel" else ["a"])
+
+
+@pytest.mark.parametrize(("field", "limit"), [("retry_count", "max_attempts"), ("expiries", "max_stalled")])
+def test_a_task_whose_lease_ended_keeps_its_lock_while_an_attempt_is_left(mail, add, clock, field, limit):
+    mail.configure(keepalive_ms=1000)
+    add("a", **{limit: 3})
+    mail.raw.hset(mail.keys.task("a"), field, 1)
+    mail.reserve()
+    clock.advance(1000)
+    assert add("b") == ("clash", "a")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["a"]
+
+
+def test_a_task_without_a_bound_of_attempts_keeps_its_lock_when_a_lease_ends(mail, add, clock):
+    mail.configure(keepalive_ms=1000)
+    add("a", max_attempts=0)
+    mail.reserve()
+    clock.advance(1000)
+    assert add("b") == ("clash", "a")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["a"]
+
+
+def test_a_task_whose_last_lease_ended_is_still_that_of_a_throttle(mail, add, clock):
+    mail.configure(keepalive_ms=1000)
+    add("a", lasts="expired", max_attempts=1)
+    mail.reserve()
+    clock.advance(1000)
+    assert add("b", lasts="expired") == ("clash", "a")
 
 
 def test_a_task_that_was_asked_to_stop_and_handed_back_is_still_that_of_a_throttle(mail, add):

@@ -29,6 +29,9 @@ BUGS = {
         "if lasts == 'expired' or state and not (lasts == 'started' and begun) then return",
         "if true then return", 5000, "does not hold its lock",
     ),
+    "LOCK_OUTLASTS_ITS_LAST_LEASE": Bug(
+        "local is_over = score and state", "local is_over = false and state", 10000, "does not hold its lock"
+    ),
     "LEASES_STAY": Bug("  call_sliced('ZREM', leases, ended)\n", "", 100, "has a lease in"),
     "ENQUEUE_WITHOUT_NOTE": Bug(
         "local is_again = note and not redis.call('SET', note, '', 'NX', 'PX', '10000')", "local is_again = false",

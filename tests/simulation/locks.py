@@ -1,8 +1,10 @@
 """Judges unique tasks: one is enqueued exactly when no other holds its lock."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, Protocol
 
+from jobrunner.queue_settings import QueueSettings
 from tests.simulation.seen import Seen, Violation
 
 _QUEUES = (b":in", b":out")
@@ -23,16 +25,16 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
     """Takes in a call and its reply. Raises Violation."""
     if reply[0] == b"full":
         return
-    (word, task_id), due, lasts, now = reply[:2], args[7], args[8], observer.now()
+    (word, task_id), due, now = reply[:2], args[7], observer.now()
     if word == b"clash":
-        if not _has_lock(observer, keys, task_id, lasts, by_default=True):
+        if not _has_lock(observer, keys, args, task_id, by_default=True):
             raise Violation(f"a unique task was refused for {task_id.decode()}, which does not hold its lock")
         return
     if word == b"exists" or (word == b"new" and task_id in observer.tasks):  # a call that was sent again
         return
     if word == b"new":
         holder, ends = observer.locks.get(keys[6], (task_id, 0.0))
-        if ends > now + 1 and _has_lock(observer, keys, holder, lasts, by_default=False):
+        if ends > now + 1 and _has_lock(observer, keys, args, holder, by_default=False):
             raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
         observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), is_plain=not due)
     elif args[4] in observer.replacements:
@@ -46,13 +48,29 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
     observer.locks[keys[6]] = task_id, now + float(due[1:] or 0) + float(args[9])
 
 
-def _has_lock(observer: _Observer, keys: list[bytes], holder: bytes, lasts: bytes, *, by_default: bool) -> bool:
+def _has_lock(observer: _Observer, keys: list[bytes], args: list[bytes], holder: bytes, *, by_default: bool) -> bool:
     """Whether a task holds a lock whose time is not over. `by_default`: the answer for a task that was handed out
     before, when the lock lasts until it starts: whether it counts as begun, only the server knows."""
+    lasts = args[8]
     if lasts == b"expired":
         return True
     seen = observer.tasks[holder]
     if lasts == b"started" and (seen.lease or seen.batch):
         return by_default
     tag = keys[0].rsplit(b":", 2)[0]
-    return any(observer.ask("ZSCORE", tag + name + state, holder) is not None for name in _QUEUES for state in _STATES)
+    for queue, state in product(_QUEUES, _STATES):
+        score = observer.ask("ZSCORE", tag + queue + state, holder)
+        if score is not None and (
+            state != b":pending"
+            or float(score) > observer.now()
+            or _has_attempts(observer, tag + queue, args[1] + holder)
+        ):
+            return True
+    return False
+
+
+def _has_attempts(observer: _Observer, queue: bytes, task: bytes) -> bool:
+    """Whether a task runs again after its lease has ended."""
+    tries, own, cancelled = observer.ask("HMGET", task, "retry_count", "max_attempts", "cancel_requested")
+    of_queue = observer.ask("HGET", queue + b":settings", "max_attempts")
+    return not cancelled and int(tries or 0) + 1 < int(own or of_queue or QueueSettings().max_attempts)

@@ -24,18 +24,30 @@ local function existing_positions(hashes)
   return found[2] and found
 end
 
+-- Whether a task whose lease has ended is dead or cancelled as soon as some reserve recovers it.
+local function never_runs_again(prefix, cancel_requested, retry_count, max_attempts, expiries, max_stalled)
+  if cancel_requested then return true end
+  local limit = number(max_attempts or redis.call('HGET', prefix .. 'settings', 'max_attempts')) or DEFAULT_MAX_ATTEMPTS
+  return is_spent((number(retry_count) or 0) + 1, limit)
+    or is_spent((number(expiries) or 0) + 1, number(max_stalled) or limit)
+end
+
 -- Where the holder of a lock is: the prefix of the keys of its queue, its state, and fields of its hash: full name of
--- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Nothing when its state is none that holds a lock; and
--- for one that was asked to stop and handed back: it never runs again, the next reserve cancels it.
-local function place_of_holder(holder)
+-- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Nothing when its state is none that holds a lock; for
+-- one that was asked to stop and handed back, as the next reserve cancels it; and for one that does not survive the
+-- end of its lease, also before a reserve has met it.
+local function place_of_holder(holder, now)
   local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'attempts', 'expires_in_ms',
-    'enqueue_time', 'cancel_requested')
+    'enqueue_time', 'cancel_requested', 'max_attempts', 'expiries', 'max_stalled')
   if task.err or not task[1] then return end
-  local name = task[1]
+  local name, cancelled = task[1], task[6]
   if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
   local prefix = base .. name .. ':'
-  for _, state in ipairs(task[6] and {'pending'} or {'waiting', 'scheduled', 'pending'}) do
-    if redis.call('ZSCORE', prefix .. state, holder) then return prefix, state, task end
+  for _, state in ipairs(cancelled and {'pending'} or {'waiting', 'scheduled', 'pending'}) do
+    local score = redis.call('ZSCORE', prefix .. state, holder)
+    local is_over = score and state == 'pending' and tonumber(score) <= now
+      and never_runs_again(prefix, cancelled, task[2], unpack(task, 7, 9))
+    if score and not is_over then return prefix, state, task end
   end
 end
 
