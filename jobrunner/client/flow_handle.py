@@ -1,5 +1,6 @@
 """The handle on a flow that was sent, and its twin for asyncio."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of, middleware_of
@@ -9,6 +10,7 @@ from jobrunner.client.operations.operation import run_operation, run_operation_a
 from jobrunner.client.operations.task import TaskRef
 from jobrunner.client.outgoing import sending
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
+from jobrunner.errors import JobrunnerError, ServerError
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
 
@@ -113,13 +115,38 @@ def send(client: Client, flow: Flow) -> FlowHandle:
 
 
 async def send_async(client: "AsyncClient", flow: Flow) -> AsyncFlowHandle:
-    """The same for asyncio."""
+    """The same for asyncio. Cancelled midway, it takes back what was sent before the cancellation goes on."""
     take = getattr(client, "take_flow", None)
     if take is not None:
         return await take(flow)  # type: ignore[no-any-return]
     handle = AsyncFlowHandle(client, flow)
     with sending(flow.prepared, middleware_of(client)) as tasks:
         traced = flow.with_tasks(tasks)
-        steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
-        await run_operation_async(broker_of(client), steps)
+        await _send_or_take_back(client, traced)
     return handle
+
+
+async def _send_or_take_back(client: "AsyncClient", flow: Flow) -> None:
+    import asyncio  # a program of threads needs none of it
+
+    broker, keys, state = broker_of(client), keys_of(client), operations.Sending()
+    steps = operations.send(flow, keys, encryption_of(client), client.settings.payload_limit, state)
+    sent = asyncio.ensure_future(run_operation_async(broker, steps))
+
+    async def taken_back() -> None:
+        # The batch under way comes to its end first: on a connection that was given up it could arrive later than this.
+        with suppress(JobrunnerError):
+            await sent
+        with suppress(ServerError):
+            await run_operation_async(broker, operations.take_back(flow, keys))
+
+    try:
+        await asyncio.shield(sent)
+    except asyncio.CancelledError:
+        state.is_given_up = True
+        if state.has_begun:
+            await asyncio.shield(asyncio.ensure_future(taken_back()))  # a second cancellation does not wait for it
+        else:
+            sent.cancel()
+            await asyncio.wait([sent])
+        raise

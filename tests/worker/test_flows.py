@@ -3,14 +3,15 @@
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
-from jobrunner.broker.call import command
+from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import broker_of, keys_of
@@ -534,3 +535,37 @@ def test_asyncio() -> None:
         assert (await alone.progress()).cancelled == 1
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("at", "enqueued"),
+    [
+        pytest.param(0, 0, id="before its steps"),
+        pytest.param(2, 1000, id="with the first thousand steps"),
+        pytest.param(3, 1500, id="with the last steps"),
+    ],
+)
+def test_a_flow_whose_aenqueue_is_cancelled_is_taken_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch, at: int, enqueued: int
+) -> None:
+    """The first thousands of its steps ran, and the callback never came."""
+    write, made, queue = AsyncBroker.write, iter(range(9)), client.queue("unserved")
+    waiting, before = queue.counts()["waiting"], queue.totals().get("enqueued", 0)
+
+    async def go() -> None:
+        caller = asyncio.current_task()
+        assert caller is not None
+
+        async def write_and_cancel(self: AsyncBroker, calls: Sequence[Call[Any]]) -> list[Any]:
+            if next(made) == at:
+                caller.cancel()
+                await asyncio.sleep(0)  # the cancellation arrives while this round trip is under way
+            return await write(self, calls)
+
+        monkeypatch.setattr(AsyncBroker, "write", write_and_cancel)
+        await group(*(unserved.bind() for _ in range(1500)), on_complete=unserved.bind()).aenqueue()
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(go())
+    assert queue.counts()["waiting"] == waiting
+    assert queue.totals().get("enqueued", 0) - before == enqueued

@@ -143,7 +143,19 @@ class Flow:
         return None
 
 
-def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int) -> Operation[None]:
+@dataclass(slots=True)
+class Sending:
+    """How far a flow was sent, for a caller that may give it up midway."""
+
+    has_begun: bool = False
+    """Whether the first of its steps may be there."""
+    is_given_up: bool = False
+    """Set by the caller: no more of it is sent."""
+
+
+def send(
+    flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int, sending: Sending | None = None
+) -> Operation[None]:
     """Joins first, then tasks. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable and
     ServerRefused, and then no step begins any more and those that began are asked to stop; other ServerErrors.
 
@@ -151,14 +163,16 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
     """
     flow.check(limit)
     try:
-        yield from _send(flow, keys, encryption, limit)
+        yield from _send(flow, keys, encryption, limit, sending or Sending())
     except (QueueFull, PayloadStoreError, ServerRefused):
         with suppress(ServerError):
-            yield from _take_back(flow, keys)
+            yield from take_back(flow, keys)
         raise
 
 
-def _send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int) -> Operation[None]:
+def _send(
+    flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int, sending: Sending
+) -> Operation[None]:
     names = {task.queue for task in flow.prepared}
     if names:
         yield queues.register(keys, sorted(names))
@@ -173,13 +187,16 @@ def _send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: i
         place = keys.queue(flow.tally.queue)
         yield Durable([flows.describe(place, flow.id, fields) for fields in shown[1:]])
     for heads in batches(flow.heads, limit, encryption=encryption):
+        if sending.is_given_up:
+            return
+        sending.has_begun = True
         made = partial(EnqueueBatch, keys, encryption, heads, limit, names)
         batch = made() if encryption is inline else (yield InThread(made))
         yield Durable([call for _, call in batch.written])
     yield from _confirmed(relaying(keys, ended=flow.signals))
 
 
-def _take_back(flow: Flow, keys: Keys) -> Operation[None]:
+def take_back(flow: Flow, keys: Keys) -> Operation[None]:
     """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires. One that
     ran and died meanwhile keeps its error."""
     calls = [
