@@ -305,7 +305,7 @@ class DuplicateTask(JobrunnerError):
     """
 
     def __init__(self, message: str, task_id: str = "", task_ids: list[str] | None = None) -> None:
-        super().__init__(message)  # pickle makes it of the message alone, and sets the rest
+        super().__init__(message)  # unpickled, it is made of the message alone, and then gets its attributes
         self.task_id = task_id
         self.task_ids = list(task_ids or [task_id])
 

@@ -7,7 +7,8 @@ is passed on as it is. (The idea of steering by return value is Oban's.)
 """
 
 from datetime import timedelta
-from typing import get_args
+from functools import partial
+from typing import Any, get_args
 
 import msgspec
 
@@ -37,6 +38,9 @@ class Snooze(Steer):
     def __init__(self, *, in_: Delay) -> None:
         super().__init__("the job snoozed")
         self.delay_s = seconds(in_, option="Snooze(in_=…)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), in_=self.delay_s), (), vars(self)
 
 
 @checks_options

@@ -1,6 +1,5 @@
 """A caller can see that its id, or a task like its own, was there already: waiting, dead or finished."""
 
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -141,13 +140,3 @@ def declared_with_an_id() -> Any:
 
     forget("step")
     return step.using(id="mine").bind()
-
-
-def test_the_error_of_a_duplicate_can_be_pickled(queue: Any) -> None:
-    """A producer in a process pool raises it to the program that waits for its results."""
-    queue.push("a", id="inv-1")
-    with pytest.raises(DuplicateTask) as caught:
-        queue.push("b", id="inv-1", on_clash="raise")
-    found = pickle.loads(pickle.dumps(caught.value))
-    assert (type(found), str(found), found.task_ids) == (DuplicateTask, str(caught.value), ["inv-1"])
-    assert found.task_id == "inv-1"
