@@ -7,7 +7,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from structlog.testing import capture_logs
 
+from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption
+from jobrunner.inspector.error_groups import read_groups
 from jobrunner.retry import Backoff
 from jobrunner.spark import data_source, write_batch, write_table
 from jobrunner.spark.station.payload_shape import shape_of
@@ -227,23 +229,19 @@ def test_payloads_that_do_not_fit_are_dead_with_the_column_and_hold_nothing_up(f
         return df
 
     station(flights, leave, schema="n int, s string")
-    wrong = flights.push_many("clean", [{"n": "x"}, b"\x00\x01", [1], {"s": 5}])
+    wrong = [b"\x00\x01", [1], {"s": 5}, {"n": "x"}, {"n": "y"}]
+    ids = flights.push_many("clean", [Item(payload, id=f"id-{'abcde'[at]}") for at, payload in enumerate(wrong)])
     assert drive("clean") == 1
     assert seen == [1]
-    assert audit("flights/clean")["dead"] == 4
-    assert [client.task(task_id).record().error for task_id in wrong] == [
-        f"PipelineError: {what} (item {task_id})"
-        for what, task_id in zip(
-            (
-                "the payload does not fit the schema: column 'n': expected int, got str",
-                "the payload is bytes, not JSON",
-                "the payload does not fit the schema: expected object, got array",
-                "the payload does not fit the schema: column 's': expected str, got int",
-            ),
-            wrong,
-            strict=True,
-        )
+    assert audit("flights/clean")["dead"] == 5
+    assert [client.task(task_id, queue="flights/clean").record().error for task_id in ids] == [
+        "PipelineError: the payload is bytes, not JSON",
+        "PipelineError: the payload does not fit the schema: expected object, got array",
+        "PipelineError: the payload does not fit the schema: column 's': expected str, got int",
+        *["PipelineError: the payload does not fit the schema: column 'n': expected int, got str"] * 2,
     ]
+    groups = read_groups(client, ["flights/clean"]).groups
+    assert sorted(one.dead for one in groups) == [1, 1, 1, 2], "no id of an item is in the way"
     assert list(found("late").values()) == [{"n": 1, "s": None}]
 
 

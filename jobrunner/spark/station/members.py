@@ -153,7 +153,7 @@ def read_members(access: BatchConnections, start: int, count: int, payloads: Pay
         refused += [(kept[0][at], reason) for at, reason in misfits.items()]
         found = found.take(pa.array([at for at in range(found.num_rows) if at not in misfits], pa.int64()))
     if refused:
-        rows = ((one, b"", f"PipelineError: {reason} (item {one.decode()})", b"") for one, reason in refused)
+        rows = ((one, b"", f"PipelineError: {reason}", b"") for one, reason in refused)
         access.stage(new_nonce(MISFITS), [word for row in rows for word in row], after=0)
     return found
 
