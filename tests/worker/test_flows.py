@@ -3,7 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +11,14 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
 from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.client.current import forget, use
+from jobrunner.client.current import forget, use, within
 from jobrunner.coordinator.recovery import FlowRecovery
-from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from jobrunner.errors import OutcomeUnknown, TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
 from jobrunner.jobs.running_task import NOT_KEPT
 from jobrunner.task import TaskState
@@ -569,3 +570,32 @@ def test_a_flow_whose_aenqueue_is_cancelled_is_taken_back(
         asyncio.run(go())
     assert queue.counts()["waiting"] == waiting
     assert queue.totals().get("enqueued", 0) - before == enqueued
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "told"),
+    [
+        pytest.param(0, "is lost now; no step of the flow was sent and none will run: enqueue it again", id="joins"),
+        pytest.param(1, "may run, and enqueued again they run twice: look at the flow first", id="steps"),
+    ],
+)
+def test_a_flow_that_is_not_confirmed_says_whether_its_steps_may_run(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, confirmed: int, told: str
+) -> None:
+    """A flow has no id with which the same could be sent again."""
+    write, plain, made = Broker.write, broker_of(client), iter(range(9))
+
+    def write_so(self: Broker, calls: Iterable[Call[Any]]) -> list[Any]:
+        return write(plain if next(made) < confirmed else self, calls)
+
+    monkeypatch.setattr(Broker, "write", write_so)
+    before = client.queue("unserved").totals().get("enqueued", 0)
+    with (
+        Client(server.url, "flows", durability="replicated", durability_timeout=0.01) as careful,
+        within(careful),
+        pytest.raises(OutcomeUnknown) as unknown,
+    ):
+        group(unserved.bind(), unserved.bind(), on_complete=unserved.bind()).enqueue()
+    assert client.queue("unserved").totals().get("enqueued", 0) - before == 2 * confirmed
+    assert told in str(unknown.value)
+    assert "same id" not in str(unknown.value)

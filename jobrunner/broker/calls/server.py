@@ -73,6 +73,10 @@ def _eviction_policy(reply: bytes | list[bytes] | None) -> str:
     return max(found, key=evicts, default="")
 
 
+SEND_AGAIN = "; send it again with the same id, or look at the server"
+"""The advice for a task or item, which does not hold for a flow: its ids are new with each enqueue."""
+
+
 def confirmation(durability: str, timeout_s: float) -> Call[None] | None:
     """The command behind a write that waits until it is safe: on disk ("fsync"), or on a replica ("replicated").
 
@@ -90,8 +94,7 @@ def confirmation(durability: str, timeout_s: float) -> Call[None] | None:
 def _confirmed(where: str, timeout_s: float, reply: int | list[int]) -> None:
     if (reply[0] if isinstance(reply, list) else reply) < 1:
         raise OutcomeUnknown(
-            f"written, but not {where} within {timeout_s:g} s: it is lost if the server is lost now; send it again "
-            "with the same id, or look at the server"
+            f"written, but not {where} within {timeout_s:g} s: it is lost if the server is lost now{SEND_AGAIN}"
         )
 
 

@@ -17,6 +17,7 @@ from msgspec import structs
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, in_slices
 from jobrunner.broker.calls import flows, queues, tasks
+from jobrunner.broker.calls.server import SEND_AGAIN
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task
@@ -29,6 +30,7 @@ from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import (
+    OutcomeUnknown,
     PayloadStoreError,
     PayloadTooLarge,
     QueueFull,
@@ -157,13 +159,22 @@ def send(
     flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int, sending: Sending | None = None
 ) -> Operation[None]:
     """Joins first, then tasks. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable and
-    ServerRefused, and then no step begins any more and those that began are asked to stop; other ServerErrors.
+    ServerRefused, and then no step begins any more and those that began are asked to stop; other ServerErrors. An
+    OutcomeUnknown says whether some step may run.
 
     After an error nothing of it fires: a join waits for members that never come, and expires.
     """
     flow.check(limit)
+    sending = sending or Sending()
     try:
-        yield from _send(flow, keys, encryption, limit, sending or Sending())
+        yield from _send(flow, keys, encryption, limit, sending)
+    except OutcomeUnknown as error:
+        told = str(error).removesuffix(SEND_AGAIN)
+        if sending.has_begun:
+            raise OutcomeUnknown(
+                f"{told}; steps of flow {flow.id} may run, and enqueued again they run twice: look at the flow first"
+            ) from error
+        raise OutcomeUnknown(f"{told}; no step of the flow was sent and none will run: enqueue it again") from error
     except (QueueFull, PayloadStoreError, ServerRefused):
         with suppress(ServerError):
             yield from take_back(flow, keys)
