@@ -35,7 +35,7 @@ class Unique:
     ttl       the lock ends so long after the task was due, at the latest
     on_clash  "existing": the handle of the task that is there; "raise": DuplicateTask; "replace": the task that is
               there gets the new parameters, priority and due time, unless it has begun; "reschedule": only the new
-              due time and priority (a debounce)
+              due time, priority and `expires_in` (a debounce)
 
     Tasks are alike within one queue, or one pipeline. (The choices on a clash are Oban's and River's.)
     """
