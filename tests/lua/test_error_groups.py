@@ -6,7 +6,7 @@ import pytest
 
 from jobrunner.broker.calls import leases, queues, tasks
 from jobrunner.broker.calls.error_groups import BUCKET_MS, BUCKETS_KEPT, StoredGroup, error_groups
-from jobrunner.error_groups import ErrorGroup, group_of
+from jobrunner.error_groups import ErrorGroup, group_of, normalized
 
 DECLINED = group_of("Charge", "CardDeclined: card * was declined", place="shop/jobs.py:charge", release="v7")
 TIMEOUT = group_of("Charge", "TimeoutError: no answer", place="shop/bank.py:ask", release="v7")
@@ -195,6 +195,25 @@ def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail, setting):
 
     assert sums(mail) == (1, 0)
     assert b"dead" not in stored(mail, DECLINED.id)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "card 4711 was declined after 2.5 s",
+        "no customer 'ab12' in \"EU\", won't retry",
+        "can't open 'a b.txt'",
+        "task 01a1fe85769b0000c6650a2fcc89-mail, order ord_9XaB77kQ, build deadbeef",
+        "id 7f9c24e8-3b12-4f0a-9d3e-0c1b2a3d4e5f is taken at 0xDEADBEEF",
+        "2026-11-25T16:02:06Z is past for 10.0.0.7:6379 and a1b2c3",
+        " two\twords  and " + "x y " * 100,
+        "'",
+    ],
+)
+def test_what_differs_is_blanked_as_by_a_worker(mail, message):
+    """Else each value in a column `_error` made a group, and 200 of them hid all other errors."""
+    mail.crash(mail.lease("a", type="Charge", max_attempts=1), reason=message)
+    assert read(mail)["WorkerCrashed"].message == normalized(message)
 
 
 def test_counts_by_ten_minutes_are_kept_for_a_day_and_their_sum_for_ever(mail, clock):

@@ -96,6 +96,23 @@ local function count_dead(group, many)
   redis.pcall('HINCRBY', key_of_group(group), 'dead', many == 1 and '1' or many)
 end
 
+local UUID = string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3) .. '%-' .. string.rep('%x', 12)
+
+local function without_id(word)
+  return #word > 7 and (string.find(word, '%d') or not string.find(word, '%X')) and '#' or nil
+end
+
+-- A message without what differs from task to task, as `normalized` of jobrunner/error_groups.py. An apostrophe within
+-- a word is no quote.
+local function normalized(message)
+  local text = string.gsub(' ' .. string.sub(message, 1, 400), '([%w_])\39%f[%w_]', '%1\1')
+  text = string.gsub(text, '([^%w_])([\34\39`]).-%2', '%1%2…%2')
+  text = string.gsub(string.gsub(text, UUID, '#'), '[%w_]+', without_id)
+  text = string.gsub(string.gsub(text, '%d+', '#'), '#[%-#.,:/+TZ]*#Z?', '#')
+  text = string.gsub(string.gsub(text, '\1', '\39'), '%s+', ' ')
+  return string.sub(string.gsub(text, '^ ', ''), 1, 200)
+end
+
 -- Counts one attempt in a group that the server itself defines: of attempts that no worker reported, and of tasks that
 -- die without one. `reason` begins with the class of the error, where `class` is nil. Returns the group that counts.
 local function count_unreported(type, class, reason, task, now)
@@ -104,7 +121,7 @@ local function count_unreported(type, class, reason, task, now)
     local named, rest = string.match(first, '^([%w_.]+): (.*)$')
     class, first = named or '', rest or first
   end
-  local message = string.gsub(string.sub(first, 1, 200), '%d+', '#')
+  local message = normalized(first)
   local definition = (type or '') .. '\n' .. class .. '\n' .. message .. '\n'
   local group = string.sub(redis.sha1hex(definition), 1, 10)
   counted_as[group] = nil
