@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from jobrunner.errors import PipelineError, UsageError
+from jobrunner.errors import FolderError, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,7 +220,7 @@ class LocalFolders:
 
     def write(self, name: str, content: bytes) -> None:
         at = self._root / name
-        at.parent.mkdir(parents=True, exist_ok=True)
+        _make(at.parent)
         draft = at.with_name(_draft_of(at.name))
         draft.write_bytes(content)
         draft.rename(at)
@@ -228,7 +228,7 @@ class LocalFolders:
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
         at = self._root / name
-        at.parent.mkdir(parents=True, exist_ok=True)
+        _make(at.parent)
         with at.open("ab") as file:
             with suppress(OSError):  # a mounted file system may have none
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -246,6 +246,15 @@ class LocalFolders:
             except BlockingIOError as error:
                 raise UsageError(f"another process compacts {self._root}; wait until it ends") from error
             yield
+
+
+def _make(folder: Path) -> None:
+    """Makes a folder and those above it. Raises FolderError where the file system says that there is none to make, as
+    one that is away, and OSError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:
+        raise FolderError(f"folder {error.filename} cannot be made: {error.strerror}") from error
 
 
 def _draft_of(name: str) -> str:

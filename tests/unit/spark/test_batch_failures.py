@@ -5,6 +5,7 @@ import threading
 from contextlib import closing
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -586,6 +587,18 @@ def test_a_path_that_is_no_folder_is_no_item_s_fault(tmp_path, kind):
     with pytest.raises(FolderError) as told:
         write_folder(folders, SinkBatch(id="a", supersedes=(), epoch=1, size=1), str(at), save)
     assert str(told.value) == f"{at} cannot be written: {at} is no folder, or a link to one that is away"
+
+
+def test_a_path_where_no_folder_can_be_made_is_no_item_s_fault():
+    """Such as a file system that is mounted at its first use, and is away."""
+    folders = LocalFolders(Path("/proc/nope/late"))
+
+    def save(_own):
+        folders.write("_jobrunner/batches/note", b"")
+
+    with pytest.raises(FolderError) as told:
+        write_folder(folders, SinkBatch(id="a", supersedes=(), epoch=1, size=1), "/proc/nope/late", save)
+    assert str(told.value) == "folder /proc/nope cannot be made: No such file or directory"
 
 
 @pytest.mark.parametrize(
