@@ -106,6 +106,8 @@ def _present_word(error: click.NoSuchOption) -> str | None:
     params = error.ctx.command.params if error.ctx is not None else []
     known = {str(param.name): max(param.opts, key=len) for param in params if isinstance(param, click.Option)}
     name = error.option_name.lstrip("-").replace("-", "_")
+    if name in ("master", "remote") and "conf" in known:
+        return f"set JOBRUNNER_SPARK_{name.upper()}, which all processes of the command read"
     if (told := retired(name, list(known))) or (near := present(name)) not in known:
         return told
     return f"it is called {known[near]!r} here"

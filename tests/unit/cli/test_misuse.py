@@ -53,6 +53,7 @@ MISUSES = [
                  id="retired option"),
     pytest.param(("queues", "limit", "mail", "--rate-per-key", "3"), "it is called '--rate-per-partition' here",
                  id="retired option that the command has"),
+    pytest.param(("work", "jobs_here", "--master", "local"), "set JOBRUNNER_SPARK_MASTER, which", id="master of Spark"),
     pytest.param(("work", "jobs_here", "--queues", "a"), "it is called '--queue' here", id="plural of an option"),
     pytest.param(("tasks", "list", "--job", "\udcff"), "is no UTF-8", id="no UTF-8"),
     pytest.param(("dead", "purge", "mail", "--group", "\udcff"), "is no UTF-8", id="a group that is no UTF-8"),
