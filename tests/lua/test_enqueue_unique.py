@@ -207,11 +207,32 @@ def test_a_task_whose_last_lease_ended_holds_no_lock_though_no_reserve_has_met_i
 
 
 @pytest.mark.parametrize(("field", "limit"), [("retry_count", "max_attempts"), ("expiries", "max_stalled")])
+def test_the_attempts_before_count(mail, add, clock, field, limit):
+    mail.configure(keepalive_ms=1000)
+    add("a", **{limit: 3})
+    mail.raw.hset(mail.keys.task("a"), field, 2)
+    mail.reserve()
+    clock.advance(1000)
+    assert add("b") == ("new", "b")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["b"]
+
+
+@pytest.mark.parametrize(("field", "limit"), [("retry_count", "max_attempts"), ("expiries", "max_stalled")])
 def test_a_task_whose_lease_ended_keeps_its_lock_while_an_attempt_is_left(mail, add, clock, field, limit):
     mail.configure(keepalive_ms=1000)
     add("a", **{limit: 3})
     mail.raw.hset(mail.keys.task("a"), field, 1)
     mail.reserve()
+    clock.advance(1000)
+    assert add("b") == ("clash", "a")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["a"]
+
+
+def test_a_task_without_counts_had_one_attempt_when_its_lease_ends(mail, add, clock):
+    mail.configure(keepalive_ms=1000)
+    add("a", max_attempts=2)
+    mail.reserve()
+    mail.raw.hdel(mail.keys.task("a"), "retry_count", "expiries")
     clock.advance(1000)
     assert add("b") == ("clash", "a")
     assert [attempt.id for attempt in mail.reserve(9)] == ["a"]

@@ -23,3 +23,14 @@ def test_a_server_that_is_full_takes_it(mail):
         assert mail.run(tasks.run_now(mail.keys, ["a", "b"])) == ["ok", "ok"]
     finally:
         mail.raw.config_set("maxmemory", 0)
+
+
+def test_its_place_is_that_of_its_priority_and_of_now_also_when_it_is_handed_back(mail):
+    mail.enqueue("a", delay_ms=60_000)
+    mail.enqueue("high", priority=2, delay_ms=60_000)
+    mail.enqueue("b")
+    assert mail.run(tasks.run_now(mail.keys, ["a", "high", "b"])) == ["ok", "ok", "not_scheduled"]
+    mail.enqueue("c")
+    assert mail.ids("waiting") == ["high", "b", "a", "c"]
+    mail.release(*mail.reserve(3))
+    assert mail.ids("waiting") == ["high", "b", "a", "c"]
