@@ -52,6 +52,7 @@ def test_a_zombie_of_a_whole_whose_part_was_written_is_refused(lake, numbers):
     assert len(lake.data_files()) == 2
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg"], indirect=True)  # a bucket is the same for all machines
 def test_files_that_another_attempt_removed_at_its_commit_are_not_taken_for_those_of_another_machine(lake, numbers):
     one, two = (lake.prepare(part("b", epoch), numbers(1)) for epoch in (1, 2))
     files, others = lake.files(one, numbers(1)), lake.files(two, numbers(1))
