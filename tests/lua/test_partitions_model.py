@@ -41,6 +41,8 @@ class Checked:
         self.key_of, self.held, self.limited = {}, [], set()
         self.inflight, self.has_rate, self.is_fair = 0, False, True
         self.level, self.at = {}, {}
+        self.may_have_forgotten = False
+        """Whether the queue went by no key since the last rate: then it forgets the buckets, sooner or later."""
         self.number = itertools.count()
 
     def pending(self):
@@ -128,7 +130,14 @@ class Checked:
             if way.startswith("fail"):
                 self.mail.fail(attempt, delay_ms=300 if way == "fail later" else 0)
             else:
-                getattr(self.mail, way)(attempt)
+                said = getattr(self.mail, way)(attempt)
+                if way == "release" and said == ["waiting"]:
+                    self.give_back(self.key_of[attempt.id])
+
+    def give_back(self, key):
+        """A task that did not begin returns its token."""
+        if self.has_rate and key:
+            self.level[key], self.at[key] = min(Fraction(TOKENS), self.tokens(key) + 1), self.clock.ms
 
     def configure(self, **fields):
         self.mail.run(queues.configure(self.mail.keys, fields))
@@ -144,11 +153,12 @@ class Checked:
                 self.limited.clear()
             self.configure(key_inflight=said)
         elif act == "rate":
-            if said and not self.goes_by_key():  # a queue without partitions forgets their buckets
+            if said and self.may_have_forgotten:
                 prefix = self.mail.keys.waiting.decode().removesuffix("waiting")
                 gone = [key for key in self.level if not self.mail.raw.exists(f"{prefix}bucket:{key}")]
                 for key in gone:
                     del self.level[key]
+                self.may_have_forgotten = False
             self.has_rate = said
             self.configure(key_tokens=TOKENS if said else "", key_interval_us=INTERVAL_MS * 1000 if said else "")
         elif act == "fair":
@@ -156,6 +166,7 @@ class Checked:
             self.configure(fair=1 if said else "")
         else:
             self.report(act, said)
+        self.may_have_forgotten = self.may_have_forgotten or not self.goes_by_key()
 
 
 _FORGOTTEN = [
