@@ -19,13 +19,13 @@ Taken = tuple[tuple[float, int], str, Op, Op]  # when a task left its queue (ser
 
 def violations(history: RecordedHistory) -> Iterator[Violation]:
     """All that is found: of tasks one by one, of attempts, of the order in queues, of limits."""
-    for task in history.tasks:
-        if found := violation(with_lost_reserves(history, task)):
-            yield found[0], task, found[1]
+    judged = ((task, violation(with_lost_reserves(history, task))) for task in history.tasks)
+    yield from ((found[0], task, found[1]) for task, found in judged if found)
     leases = {(task, op.lease): op for task, ops in history.tasks.items() for op in ops if op.do == "reserve"}
     known = (((task, op.lease), op.end_ms) for task, ops in history.tasks.items() for op in ops)
     ends: Ends = dict(sorted(known, key=lambda one: one[1]))  # the latest of each lease
     yield from chain(_of_runs(history, leases, ends), _of_order(history), _of_time(history, leases, ends))
+    released = {(task, op.lease) for task, ops in history.tasks.items() for op in ops if op.do == "release"}
     for queue, settings in history.settings.items():
         names = [name for name in ("max_inflight", "max_tokens", "interval_us") if settings.get(name)]
         since = max((history.set_at.get((queue, name), 0.0) for name in names), default=0.0)
@@ -33,7 +33,8 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
         if "max_inflight" in names:
             yield from _of_inflight(history, queue, float(settings["max_inflight"]), taken, ends)
         if "max_tokens" in names:
-            yield from _of_rate(queue, float(settings["max_tokens"]), float(settings["interval_us"]), taken)
+            spent = {key: taken[key] for key in taken.keys() - released}
+            yield from _of_rate(queue, float(settings["max_tokens"]), float(settings["interval_us"]), spent)
 
 
 def _of_runs(history: RecordedHistory, leases: Leases, ends: Ends) -> Iterator[Violation]:
@@ -111,9 +112,8 @@ def _of_inflight(history: RecordedHistory, queue: str, most: float, taken: Lease
 
 
 def _of_rate(queue: str, tokens: float, interval_us: float, taken: Leases) -> Iterator[Violation]:
-    """In no span of the server's time more tasks than a full bucket and what flowed into it meanwhile."""
-    times = enumerate(sorted(op.now_ms for op in taken.values()))
-    beyond = [number - tokens / interval_us * 1000 * at for number, at in times]
+    """In no span of the server's time more tasks than a full bucket and what flowed in: released ones paid nothing."""
+    beyond = [n - tokens / interval_us * 1000 * at for n, at in enumerate(sorted(op.now_ms for op in taken.values()))]
     for now, before in zip(beyond, accumulate(beyond, min), strict=True):
         if now + 1 - before > tokens + 0.01:
             yield "over the limit", queue, f"handed out {now + 1 - before:.2f} more than its bucket of {tokens:g} got"

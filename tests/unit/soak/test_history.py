@@ -257,6 +257,17 @@ def test_a_bucket_gives_no_more_than_flowed_into_it(apart_s: float, found: set[s
     assert kinds(made.left(settings=limits, pending="vwxyz"), tmp_path) == found
 
 
+def test_a_task_that_is_handed_back_returns_its_token(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue(*"vwxyz")
+    for n, task in enumerate("vwxyz"):
+        made.reserve({task: n}, at=10 + n)
+        if task in "wxy":
+            made.report("release", task, n, "waiting", at=10.5 + n)
+    limits = {"max_tokens": "2", "interval_us": "6000000"}
+    assert not kinds(made.left(settings=limits, waiting="wxy", pending="vz"), tmp_path)
+
+
 def test_attempts_of_workers_need_a_lease_each(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("x")
