@@ -28,7 +28,6 @@ class EmptyQueues:
     def __init__(self, parts: WorkerParts, until: RunUntil) -> None:
         self._parts = parts
         self._until = until
-        self._finished = 0
         self._paused: dict[str, int] = {}
         """How many tasks wait in each paused queue, which are not waited for."""
         self.pause_s = _FIRST_PAUSE_S
