@@ -33,7 +33,7 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
         if "max_inflight" in names:
             yield from _of_inflight(history, queue, float(settings["max_inflight"]), taken, ends)
         if "max_tokens" in names:
-            spent = {key: taken[key] for key in taken.keys() - released}
+            spent = {key: taken[key] for key in taken.keys() - released}  # one that had not begun paid nothing
             yield from _of_rate(queue, float(settings["max_tokens"]), float(settings["interval_us"]), spent)
 
 
@@ -112,7 +112,7 @@ def _of_inflight(history: RecordedHistory, queue: str, most: float, taken: Lease
 
 
 def _of_rate(queue: str, tokens: float, interval_us: float, taken: Leases) -> Iterator[Violation]:
-    """In no span of the server's time more tasks than a full bucket and what flowed in: released ones paid nothing."""
+    """In no span of the server's time more tasks, without those released, than a full bucket and what flowed in."""
     beyond = [n - tokens / interval_us * 1000 * at for n, at in enumerate(sorted(op.now_ms for op in taken.values()))]
     for now, before in zip(beyond, accumulate(beyond, min), strict=True):
         if now + 1 - before > tokens + 0.01:
