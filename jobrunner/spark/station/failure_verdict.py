@@ -4,6 +4,7 @@ Invariant: an item dies only of an error that others do not have. While everythi
 is the last one of an item, and after the first few none counts at all.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -19,6 +20,8 @@ _PROVEN_IN_A_ROW = 64
 """Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be neighbours, but
 many failures without a success may have another cause by now."""
 _REMEMBERED = 10_000
+_VARYING = re.compile(r"[\w+/=.-]*\d[\w+/=.-]*")
+"""Words that differ from one failure of an outage to the next: times, ports, ids of requests."""
 _K = TypeVar("_K")
 
 
@@ -63,7 +66,8 @@ class FailureHistory:
         self, batch_id: str, root: str, line: str, *, may_pass: bool = False, worked_elsewhere: bool = False
     ) -> Evidence:
         """Counts a failure with this error. `may_pass`: it may be an outage behind a sink, so a success of others
-        proves nothing. `worked_elsewhere`: another part of the same batch succeeded, maybe in another process."""
+        proves nothing, and it is the same error as another one that differs in words with digits alone.
+        `worked_elsewhere`: another part of the same batch succeeded, maybe in another process."""
         kind = line.partition(":")[0]
         first = min(self._failed_at.get((one, kind), self._successes) for one in _with_larger(batch_id, root))
         self._failed_at.setdefault((batch_id, kind), self._successes)
@@ -76,7 +80,7 @@ class FailureHistory:
         self._since_success += 1
         others_worked = self._successes > first and self._since_success <= _PROVEN_IN_A_ROW and not may_pass
         if not others_worked:
-            self._in_a_row[batch_id] = line
+            self._in_a_row[batch_id] = _VARYING.sub("#", line) if may_pass else line
             others_worked = worked_elsewhere and len(self._in_a_row) <= _PROVEN_IN_A_ROW and not may_pass
         is_one_error = len(set(self._in_a_row.values())) <= 1
         return Evidence(self._successes > 0, others_worked, len(self._in_a_row), is_one_error, failed_alone)

@@ -99,6 +99,23 @@ class TestHistory:
         history.succeeded()
         assert not history.failed("a", "a", "OSError: x", may_pass=True, worked_elsewhere=True).others_worked
 
+    @pytest.mark.parametrize(("one", "other"), [
+        ("SlowDown: (Request ID: 4442587FB7D0A2F9; Extended: OO3i6yYS/PuLPBmfZ+Wd0=)",
+         "SlowDown: (Request ID: B7D0A2F94442587F; Extended: Qm0aaYS+PuL/PBm9Z+Wd0=)"),
+        ("Timeout: at 2026-11-29T09:14:05.123Z from 10.0.0.1:40112",
+         "Timeout: at 2026-11-29T10:02:51.4Z from 10.0.0.1:9"),
+    ])  # fmt: skip
+    def test_an_outage_is_one_error_though_times_and_ids_of_requests_differ(self, one: str, other: str) -> None:
+        history = FailureHistory()
+        history.failed("a", "a", one, may_pass=True)
+        assert history.failed("b", "b", other, may_pass=True).is_one_error
+        assert not history.failed("c", "c", "AccessDenied: " + other.partition(": ")[2], may_pass=True).is_one_error
+
+    def test_errors_of_rows_differ_by_their_numbers(self) -> None:
+        history = FailureHistory()
+        history.failed("a", "a", "ValueError: 17 is no airport")
+        assert not history.failed("b", "b", "ValueError: 18 is no airport").is_one_error
+
     def test_a_batch_failed_alone_when_another_one_succeeded_or_none_ran_since_it_last_failed(self) -> None:
         history = FailureHistory()
         failed_alone = lambda batch: history.failed(batch, batch, "K: 1", may_pass=True).failed_alone  # noqa: E731
