@@ -40,6 +40,43 @@ BUGS = {
     "COMMIT_NOT_COUNTED": Bug("  redis.call('HINCRBY', counters, outcome, total)\n", "", 100, "entered orders/"),
     "MOVED_AND_STILL_PENDING": Bug("end_leases(ids, moved)\n", "", 200, "orders/"),
     "RECOVERED_AND_STILL_PENDING": Bug("  redis.call('ZREM', pending, unpack(expired))\n", "", 500, ""),
+    "EXPIRY_NOT_COUNTED": Bug(
+        "'expiries', expiries, 'retry_count', attempts, 'more', 1", "'expiries', expiries, 'more', 1", 500,
+        "attempts spent",
+    ),
+    "RELEASE_SPENDS_AN_ATTEMPT": Bug(
+        "    if delay == '!' then redis.call('HSET', key,",
+        "    if delay == '!' then redis.call('HSET', key, 'retry_count', 1,", 500, "attempts spent",
+    ),
+    "RECOVERED_TO_THE_END": Bug(
+        "add_waiting(waiting, {number(task[4]) or now, id}, config.is_partitioned)",
+        "add_waiting(waiting, {number(task[4]) + 100000, id}, config.is_partitioned)", 2000, "overtook",
+    ),
+    "RELEASED_TO_THE_END": Bug(
+        "add_waiting(waiting, {number(task[2]) or now, id})", "add_waiting(waiting, {number(task[2]) + 100000, id})",
+        2000, "overtook",
+    ),
+    "FULL_TARGET_IGNORED": Bug(
+        "local capacity = over == '1' and math.huge or capacity_left(to_settings, to_waiting, to_scheduled)",
+        "local capacity = math.huge", 2000, "whose max_size is",
+    ),
+    "FULL_QUEUE_IGNORED": Bug(
+        "local capacity, known, added = capacity_left(settings, waiting, scheduled), {}, 1",
+        "local capacity, known, added = math.huge, {}, 1", 500, "whose max_size is",
+    ),
+    "SINGLE_ENQUEUE_INTO_NO_SET": Bug(
+        "  redis.call('ZADD', waiting, last, id)\n  redis.call('SET', arrival, last)\n  redis.call('HINCRBY'",
+        "  redis.call('HINCRBY'", 500, "",
+    ),
+    "LIMIT_OF_KEYS_IGNORED": Bug(
+        "counts_leases and limits.key_inflight - (tonumber(inflight) or 0) or math.huge", "math.huge", 5000,
+        "whose key_inflight is",
+    ),
+    "KEY_STAYS_TAKEN": Bug(
+        "  if #gone > 0 then redis.call('HDEL', prefix .. 'inflight', unpack(gone)) end\n", "", 5000,
+        "is still waiting",
+    ),
+    "HOPS_IGNORED": Bug("  if hops > most_hops then return 'hops' end\n", "", 5000, "max_hops is"),
     "PRIORITY_IGNORED": Bug("  if priority == '' then return due end", "  do return due end", 500, "overtook"),
     "LIMIT_IGNORED": Bug(
         "config.max_inflight < math.huge and config.max_inflight - redis.call('ZCARD', pending) or math.huge",

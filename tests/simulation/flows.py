@@ -172,7 +172,7 @@ def _fired(observer: _Observer, found: SeenJoin, tasks: bytes) -> None:
         raise Violation(f"{task.id} was enqueued too early: its rule, {found.join.rule}, is not met")
     found.has_fired, task_id = True, task.id.encode()
     priority = 1 if task.priority is None else task.priority
-    observer.tasks[task_id] = Seen(task.queue.encode(), priority, len(observer.tasks), is_plain=not task.delay_ms)
+    observer.tasks[task_id] = Seen(task.queue.encode(), priority, len(observer.tasks), has_place=not task.delay_ms)
     if found.join.rule != "dead":
         _check_results(observer, found, tasks + task_id)
 

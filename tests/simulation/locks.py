@@ -36,7 +36,7 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         holder, ends = observer.locks.get(keys[6], (task_id, 0.0))
         if ends > now + 1 and _has_lock(observer, keys, args, holder, by_default=False):
             raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
-        observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), is_plain=not due)
+        observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), has_place=not due)
     elif args[4] in observer.replacements:
         return
     else:
@@ -44,7 +44,8 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         seen = observer.tasks[task_id]
         if seen.ends > now:
             raise Violation(f"{task_id.decode()} was {word.decode()} while the lease {seen.lease:.0f} holds")
-        seen.is_plain = False
+        seen.lapses(now)
+        seen.has_place = seen.is_counted = False
     observer.locks[keys[6]] = task_id, now + float(due[1:] or 0) + float(args[9])
 
 

@@ -94,9 +94,11 @@ def _begin_more(world: World, observer: Observer, acknowledged: set[str]) -> Non
     if world.seed % 16 == 5:
         _begin_flows(world, observer)
     if world.seed % 16 == 13:
-        _begin_stations(world)
+        _begin_stations(world, observer)
     if world.seed % 32 == 9:
         _begin_shards(world, observer, acknowledged)
+    if world.seed % 64 == 49:
+        _begin_keys(world, observer, acknowledged)
 
 
 def _begin_unique(world: World, acknowledged: set[str]) -> None:
@@ -119,10 +121,12 @@ def _begin_flows(world: World, observer: Observer) -> None:
         world.start(f"relay {number + 1}", flow_actors.relayer(choice((2, 4))), in_s=chance() * 3)
 
 
-def _begin_stations(world: World) -> None:
+def _begin_stations(world: World, observer: Observer) -> None:
     chance, choice = world.random.random, world.random.choice
-    if chance() < 0.5:
-        world.server.ask("HSET", KEYS.queue(IN).settings, "max_size", choice((1, 2)), now_ms=world.now)
+    for queue in (IN, OUT):
+        if chance() < 0.5:
+            size = observer.max_size[queue.encode()] = choice((1, 2))
+            world.server.ask("HSET", KEYS.queue(queue).settings, "max_size", size, now_ms=world.now)
     for number in range(choice((1, 2))):
         world.start(f"station {number + 1}", stations.station(IN, choice((2, 3, 4))), in_s=chance() * 2)
     world.start("station of out", stations.station(OUT, choice((1, 2))), in_s=chance() * 5)
@@ -138,6 +142,17 @@ def _begin_shards(world: World, observer: Observer, acknowledged: set[str]) -> N
         world.start(f"mail worker {number + 1}", shard_actors.mail_worker(choice((3, 5))), in_s=chance() * 4)
 
 
+def _begin_keys(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """Items with keys, of which only some may be under way at once."""
+    choice = world.random.choice
+    limit = observer.most_of_key[IN.encode()] = choice((1, 1, 2))
+    words = ("key_inflight", limit, *choice(((), ("fair", 1))))
+    world.server.ask("HSET", KEYS.queue(IN).settings, *words, now_ms=world.now)
+    items = [[Item(b"x", partition=choice("ab")) for _ in range(choice((1, 2, 3)))] for _ in range(3)]
+    world.start("producer of keys", workers.producer(items, acknowledged), in_s=world.random.random())
+    world.start("worker of keys", workers.worker(IN, choice((2, 4)), 0.5), in_s=world.random.random() * 2)
+
+
 def _configure(world: World, observer: Observer) -> None:
     chance, choice = world.random.random, world.random.choice
     settings: dict[str, Any] = {"max_attempts": choice((1, 2, 3, 5))}
@@ -145,7 +160,7 @@ def _configure(world: World, observer: Observer) -> None:
         settings["max_inflight"] = choice((1, 2))
         observer.most_inflight[IN.encode()] = settings["max_inflight"]
     if chance() < 0.2:
-        settings["max_size"] = choice((2, 3))
+        settings["max_size"] = observer.max_size[IN.encode()] = choice((2, 3))
     words = [word for pair in settings.items() for word in pair]
     world.server.ask("HSET", QUEUES[0].settings, *words, now_ms=world.now)
 

@@ -21,14 +21,37 @@ class Seen:
     result: bytes = b""
     moves: int = 0
     """Into another queue."""
-    is_plain: bool = True
-    """Whether it waits since it was enqueued: its place is known."""
+    has_place: bool = True
+    """Whether its place in the queue is that of its enqueueing: it keeps that when it is released or its lease ends."""
+    key: bytes = b""
+    """Its partition."""
+    spent: int = 0
+    """Attempts in this queue that failed, or whose lease ended without a report."""
+    is_counted: bool = True
+    """Whether `spent` is known: not of a member of a batch, whose failures count for all."""
+    hops: int = 0
     batch: bytes = b""
     """The batch that it is a member of, by the batch that was filled with it."""
     decided: int = 0
     """By how many batches."""
     is_to_stop: bool = False
     """Whether it was cancelled while a worker had it: without a report it is not handed out again, and so has ended."""
+
+    def lapses(self, now: float) -> None:
+        """Counts the attempt whose lease has ended without a report, if there is one."""
+        if 0 < self.ends <= now:
+            self.ends, self.spent = 0.0, self.spent + 1
+
+    def enters(self, queue: bytes) -> None:
+        """Notes that it was moved: attempts start anew."""
+        self.moves += self.queue != queue
+        self.queue, self.ends, self.spent, self.is_counted, self.has_place = queue, 0.0, 0, True, False
+
+    def waits_in_place(self, now: float, most_attempts: int) -> bool:
+        """Whether it is to be handed out by its place: one whose lease has ended is recovered first."""
+        if not self.has_place or not self.is_counted or self.outcome or self.is_to_stop or self.ends > now:
+            return False
+        return self.spent + (self.ends > 0) < most_attempts
 
     def is_of(self, queue: bytes) -> bool:
         """Whether it is in a queue, or in one of its shards."""

@@ -18,10 +18,11 @@ from tests.simulation.virtual_time import virtual_time
 pytestmark = pytest.mark.processes
 
 EVERYDAY = ("LEASE_NUMBER_NOT_COMPARED", "LIMIT_IGNORED", "PARTS_ARE_TOPPED_UP", "MOVED_AND_STILL_PENDING",
-            "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL",
+            "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL", "EXPIRY_NOT_COUNTED", "FULL_QUEUE_IGNORED", "LIMIT_OF_KEYS_IGNORED",
             "GIFT_STAYS_WITH_ITS_GIVER")  # fmt: skip
 """Found soon; the others are slow together."""
-SEEDED = [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.slow) for name in BUGS]
+_RARELY = (pytest.mark.slow, pytest.mark.timeout(600))
+SEEDED = [pytest.param(name, marks=() if name in EVERYDAY else _RARELY) for name in BUGS]
 
 
 def test_a_thousand_seeds_and_those_that_found_a_bug() -> None:
