@@ -2,10 +2,11 @@
 
 import os
 import sys
+import threading
+import warnings
 from collections.abc import MutableMapping
 from contextlib import suppress
 from io import StringIO
-from threading import Lock
 from typing import Any, TextIO
 
 from jobrunner.errors import AttemptTimeout
@@ -25,8 +26,6 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     import logging
 
     import structlog
-
-    from jobrunner.python_messages import log_messages_of_python
 
     steps: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -62,7 +61,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(least)
-    log_messages_of_python(SafeLogger("python"))
+    _log_messages_of_python(SafeLogger("python"))
 
 
 def warnings_to_stderr() -> None:
@@ -82,7 +81,7 @@ class _Lines:
         call_in_forks(self._renew_lock)
 
     def _renew_lock(self) -> None:
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     def logger(self, *_: object) -> "_Lines":
         """The factory of loggers, for `structlog.configure`."""
@@ -96,6 +95,42 @@ class _Lines:
             self._stream.flush()
 
     log = debug = info = warn = warning = error = err = exception = critical = fatal = failure = msg
+
+
+def _log_messages_of_python(log: SafeLogger) -> None:
+    """Logs what Python itself writes to stderr, over several lines: warnings, errors that ended a thread, and errors
+    that Python ignores, as of `__del__`. A program that reads the log line by line would take each of their lines for a
+    line of its own. A program may set hooks of its own after."""
+
+    def warned(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:  # fmt: skip
+        if file is None:
+            log.warning(str(message), category=category.__name__, file=filename, line=lineno)
+        else:
+            file.write(warnings.formatwarning(message, category, filename, lineno, line))
+
+    def ended(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, SystemExit):
+            name = None if args.thread is None else args.thread.name
+            error = args.exc_type, args.exc_value, args.exc_traceback
+            log.error("an error ended a thread", thread=name, exc_info=error)
+
+    def ignored(args: "sys.UnraisableHookArgs") -> None:
+        error = args.exc_type, args.exc_value, args.exc_traceback
+        log.error(args.err_msg or "exception ignored", object=_repr_of(args.object), exc_info=error)
+
+    warnings.showwarning = warned
+    threading.excepthook = ended
+    sys.unraisablehook = ignored
+
+
+def _repr_of(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # an object on its way out
+        return type(value).__name__
 
 
 def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

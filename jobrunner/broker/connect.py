@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +24,7 @@ _PLAIN = ("redis", "rediss", "unix")
 FOLDER = ".jobrunner"
 _NOT_OF_A_PATH = re.compile(r"[%?#\t\r\n]")
 """What `urlsplit` takes for the end of a path or for an escape, or leaves out."""
+_TLS_FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"}
 
 
 class Endpoint:
@@ -181,6 +183,26 @@ def _check_url(url: str) -> None:
             f"URL {describe(safe_url(url), 80)}: the database behind the host is no number; write redis://host:port/0"
         )
     if parts.query:
-        from jobrunner.broker.tls_files import check_tls_files  # most have no options
+        _check_tls_files(parse_qs(parts.query))
 
-        check_tls_files(parse_qs(parts.query))
+
+def _check_tls_files(options: Mapping[str, Sequence[str]]) -> None:
+    """Raises InvalidOption for a file that cannot be read, or that lacks the key of the client's certificate. Without a
+    password for an encrypted key OpenSSL would ask the terminal, for each connection."""
+    of_url = "of the server's URL"
+    for option in sorted(_TLS_FILES & options.keys()):
+        if not os.access(options[option][0], os.R_OK):
+            raise InvalidOption(f"{option} {of_url} names no file that can be read: {options[option][0]!r}")
+    if "ssl_certfile" not in options:
+        if "ssl_keyfile" in options:
+            raise InvalidOption(f"ssl_keyfile {of_url} needs ssl_certfile, the certificate of that key")
+        return
+    option = "ssl_keyfile" if "ssl_keyfile" in options else "ssl_certfile"
+    file = Path(options[option][0])
+    if not file.is_file():  # a pipe, which can be read once
+        return
+    content = file.read_bytes()
+    if b"PRIVATE KEY" not in content:
+        raise InvalidOption(f"{option} {of_url} names a file without a private key: {str(file)!r}; see ssl_keyfile")
+    if b"ENCRYPTED" in content and "ssl_password" not in options:
+        raise InvalidOption(f"{option} {of_url} names an encrypted key: {str(file)!r}; add its ssl_password")
