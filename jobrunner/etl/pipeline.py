@@ -13,11 +13,11 @@ from jobrunner.client.current import current_client
 from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.operations.queue import OnClash, Progress
 from jobrunner.client.queue import Queue, align_shards
-from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
-from jobrunner.etl.chain import PythonStep, StationChain, chain_of
-from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish
-from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, settle_batches, shard_driver_of
+from jobrunner.etl.chain import PythonStep
+from jobrunner.etl.declared_stations import DeclaredStations
+from jobrunner.etl.graph import draw, full_name, nearest, publish
+from jobrunner.etl.spark_station import SparkStation, settle_batches
 from jobrunner.etl.station import (
     QueueOptions,
     StationFunction,
@@ -33,8 +33,8 @@ from jobrunner.etl.station import (
 )
 from jobrunner.etl.station_outcome import Link
 from jobrunner.etl.table_sink import TABLE_OPTIONS, SinkOptions, TableSink, settle_table
-from jobrunner.jobs.declared_queues import DeclaredQueue, declare_of_pipeline, forget_queue, publishing
-from jobrunner.jobs.registry import forget_station, note_targets, register_driver, register_station
+from jobrunner.jobs.declared_queues import forget_queue, publishing
+from jobrunner.jobs.registry import forget_station
 from jobrunner.option_names import calling_module, checks_options
 from jobrunner.settings import Duration, check_whole
 
@@ -67,18 +67,14 @@ class Pipeline:
     def __init__(self, name: str, client: Client | None = None, max_hops: int = 100) -> None:
         self.name = check_name(name, "pipeline name")
         self.max_hops = check_whole(max_hops, "max_hops", minimum=0)
-        self.graph = Graph(name)
-        self.spark_stations: dict[str, SparkStation] = {}
+        self._stations = DeclaredStations(name)
+        self.graph = self._stations.graph
+        self.spark_stations = self._stations.on_spark
         """What runs on Spark, by the full name of its queue: stations, sinks, and the chains that begin with them."""
-        self._python: dict[str, PythonStep] = {}
-        self._spark: dict[str, SparkStation] = {}
-        """Declared stations and sinks, also those that are parts of chains."""
-        self._chains: dict[str, tuple[StationChain, Callable[[], None]]] = {}
-        """By the queue that a chain begins with: what was made of it, and the call that makes it again."""
         self.own_client = client
         """The client that it was declared with, if any."""
-        self._declared: dict[str, DeclaredQueue] = {}
-        self._applied: Client | None = None
+        self._applied: tuple[Client | None, int] = (None, 0)
+        """The client for which it was published, and how much had been declared by then."""
         _make_known(self, calling_module())
 
     def __repr__(self) -> str:
@@ -109,8 +105,7 @@ class Pipeline:
         """Declares a queue without a station: an end that a program reads, or a dead letter queue."""
         own = full_name(self.name, queue)
         settings = settle_queue(self.name, own, dict(options), explicit=("queue",))
-        self._add(own, "queue", (), settings, f"{calling_module()}:{queue}")
-        self._chain_again(own)
+        self._stations.add_queue(own, settings, f"{calling_module()}:{queue}")
 
     def spark_station(
         self,
@@ -176,7 +171,7 @@ class Pipeline:
         settings = settle_queue(self.name, own, of_queue, explicit=_OPTIONS["spark sink"])
         if sink is not None:
             module = calling_module()
-            if module == "__main__" and self._is_table_of_cell(own):
+            if module == "__main__" and self._stations.is_table_of_cell(own):
                 self.graph.forget(own)  # that cell is run again, where a function has given the sink another name
             self._add_spark(link, name or queue, settings, batches, sink, f"{module}:{queue}")
         return self._declare_spark(link, name, settings, batches, sink)
@@ -202,7 +197,7 @@ class Pipeline:
         own = full_name(self.name, queue)
         again = partial(self.chain, queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel,
                         lease=lease, quarantine=quarantine)  # fmt: skip
-        made = chain_of(self.graph, own, self._python, self._spark)
+        made = self._stations.chain_from(own)
         head = made.spark.get(own)
         if parallel is None and made.merges:
             parallel = 1  # as a sink with merge_on has without the chain
@@ -215,13 +210,7 @@ class Pipeline:
             pipeline=self.name, queue=own, name=node.short, origin=node.origin, function=made,
             link=_link(self, own, (), is_sink=True), **batches,
         )  # fmt: skip
-        forget_station(own)
-        self._chains[own] = made, again
-        self.graph.mark_chained(one for chain, _ in self._chains.values() for one in chain.queues)
-        self._applied = None
-        self.graph.note_batches(own, batches_of(declared))
-        self.spark_stations[own] = declared
-        register_driver(own, driver_of(declared), origin=node.origin, of_shard=shard_driver_of(declared))
+        self._stations.add_chain(declared, made, again)
 
     @property
     def client(self) -> Client:
@@ -278,17 +267,17 @@ class Pipeline:
         client = client or self.client
         names = [node.queue for node in self.graph.nodes]
         keys = keys_of(client)
-        settings = publishing(keys, self._declared.values())
+        settings = publishing(keys, self._stations.queues.values())
         written = [*queues.register(keys, names), publish(keys, self.graph), *settings]
         *_, counts = broker_of(client).run_many([*written, shard_counts(keys.queue(names[0]))])
         for name in names if counts.served > 1 else ():
             align_shards(client.queue(name))
 
     def _apply_once(self) -> None:
-        client = self.client
-        if self._applied is not client:
+        current = client, _ = self.client, self._stations.changes
+        if self._applied != current:
             self.apply(client)
-            self._applied = client
+            self._applied = current
 
     def _declare(self, queue: str, link: Link, options: dict[str, Any], kind: str) -> Callable[[S], S]:
         default, explicit = queue.partition("/")[2], _OPTIONS[kind]
@@ -301,10 +290,7 @@ class Pipeline:
                 self.name, queue, options, default_name=name_of(function, default), what=what, explicit=explicit
             )
             definition = define_station(function, link, settled)
-            self._add(queue, kind, link.targets, settled.settings, definition.origin)
-            register_station(queue, definition)
-            self._python[queue] = PythonStep(function, link)
-            self._chain_again(queue)
+            self._stations.add_python(PythonStep(function, link), definition, settled.settings)
             return function
 
         return declare
@@ -326,49 +312,13 @@ class Pipeline:
 
         return declare
 
-    def _is_table_of_cell(self, queue: str) -> bool:
-        """Whether the station of a queue is a sink into a table that a notebook declared."""
-        known = self._spark.get(queue)
-        return known is not None and isinstance(known.function, TableSink) and known.origin.startswith("__main__:")
-
     def _add_spark(
         self, link: Link, name: str, settings: Mapping[str, Any], batches: Mapping[str, Any],
         function: Callable[..., Any], origin: str,
     ) -> None:  # fmt: skip
         declared = SparkStation(pipeline=self.name, queue=link.queue, name=name, origin=origin, function=function,
                                 link=link, **batches)  # fmt: skip
-        kind = "spark sink" if link.is_sink else "spark station"
-        self._add(link.queue, kind, link.targets, settings, origin, batches_of(declared))
-        self._spark[link.queue] = self.spark_stations[link.queue] = declared
-        register_driver(link.queue, driver_of(declared), origin=origin, of_shard=shard_driver_of(declared))
-        self._chain_again(link.queue)
-
-    def _chain_again(self, queue: str) -> None:
-        """Makes the chains anew that a queue is a part of, as its station was declared again, in a cell of a notebook.
-        Raises PipelineError for one that it does not fit any more: nothing serves that until it is chained again."""
-        stale = [first for first, (chain, _) in self._chains.items() if queue in chain.queues]
-        for first in stale:
-            self.spark_stations.pop(first, None)
-            forget_station(first)
-        for _, again in [self._chains.pop(first) for first in stale]:
-            again()
-
-    def _add(
-        self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str,
-        batches: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
-        dead_queue = settings.get("dead_letter_queue")
-        self.graph.add(QueueNode(queue=queue, kind=kind, targets=targets, dead_letter_queue=dead_queue, origin=origin,
-                                 batches=batches or {}))  # fmt: skip
-        if dead_queue is not None:
-            allow_forward(queue, dead_queue)
-        forget_station(queue)  # the same function declared again, in a notebook, or another kind of station
-        for stations in (self._python, self._spark, self.spark_stations):
-            stations.pop(queue, None)
-        note_targets(queue, targets)
-        place = f"pipeline {self.name}" if kind == "queue" else origin
-        self._declared[queue] = declare_of_pipeline(queue, settings, place)
-        self._applied = None
+        self._stations.add_spark(declared, settings)
 
 
 def _link(
