@@ -2,10 +2,9 @@
 itself."""
 
 import atexit
-import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.cli.options import say_started
 from jobrunner.cli.output import DONE, MISUSE, NO
 from jobrunner.cli.signals import SERVES, STARTED, USES, folder_of_start, on_signals, report_to_service_manager
+from jobrunner.cli.source_files import SourceFiles
 from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
@@ -30,46 +30,7 @@ _MOST_DOUBLINGS = 10
 _SETTLED_S = 10.0
 _FAILED_STARTS = 5
 _LEAVE_S = 120.0
-_LOOK_EVERY_S = 1.0
-_QUIET_S = 0.3
-_MOST_LOOKS = 20
 _ASK_EVERY_S = 0.5
-
-
-class SourceFiles:
-    """The .py files below a folder, and which of them changed. Leaves out hidden folders and virtual environments."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._written = dict(self._look())
-
-    def changed(self) -> list[str]:
-        """Paths that were written, added or removed since the last call, sorted."""
-        before, self._written = self._written, dict(self._look())
-        return sorted({path for path, _ in before.items() ^ self._written.items()})
-
-    def _look(self) -> Iterator[tuple[str, int]]:
-        for place, folders, names in os.walk(self._folder):
-            folders[:] = [name for name in folders if _may_hold_sources(place, name)]
-            for name in names:
-                path = os.path.join(place, name)  # noqa: PTH118 - thousands of files, each second
-                if name.endswith(".py") and (written := _written_ns(path)):
-                    yield path, written
-
-
-def _may_hold_sources(place: str, name: str) -> bool:
-    return not name.startswith((".", "__pycache__")) and not _is_environment(place, name)
-
-
-def _is_environment(place: str, name: str) -> bool:
-    return os.path.exists(os.path.join(place, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118 - Path.exists may raise
-
-
-def _written_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116
-    except OSError:
-        return 0  # removed while we looked, or a dangling link
 
 
 class Supervisor:
@@ -281,15 +242,7 @@ class Supervisor:
 
     def _watch(self, files: SourceFiles) -> None:
         while True:
-            sleep(_LOOK_EVERY_S)
-            if paths := set(files.changed()):
-                # One save is often several writes: of a temporary file, of several files, of a formatter afterwards.
-                for _ in range(_MOST_LOOKS):
-                    sleep(_QUIET_S)
-                    if not (more := files.changed()):
-                        break
-                    paths |= set(more)
-                self._events.put(partial(self._begin_again, sorted(paths)))
+            self._events.put(partial(self._begin_again, files.await_changes()))
 
     def _wait_for(self, over: Callable[[], bool]) -> None:
         while True:

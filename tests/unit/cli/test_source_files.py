@@ -1,13 +1,12 @@
 """Which files make `work --reload` start again."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
-from jobrunner.cli import supervisor
-from jobrunner.cli.supervisor import SourceFiles
+from jobrunner.cli import source_files
+from jobrunner.cli.source_files import SourceFiles
 
 _LONGEST_PATH = os.pathconf("/", "PC_PATH_MAX")
 
@@ -64,24 +63,12 @@ def test_a_folder_that_the_system_does_not_look_into_is_no_error(folder: Path) -
     assert SourceFiles(folder).changed() == []
 
 
-def test_one_save_that_is_several_writes_starts_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_save_that_is_several_writes_is_one_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([[], ["a.py"], ["b.py"], ["a.py", "c.py"], [], [], ["d.py"], []])
-    started: list[list[str]] = []
-    over = threading.Event()
+    monkeypatch.setattr(source_files, "sleep", lambda _: None)
+    monkeypatch.setattr(SourceFiles, "changed", lambda _: next(looks))
+    files = SourceFiles(folder)
 
-    class Files:
-        def changed(self) -> list[str]:
-            if (found := next(looks, None)) is None:
-                over.set()
-                threading.Event().wait()  # the thread ends with the process
-            return found or []
-
-    reloaded = supervisor.Supervisor([])
-    monkeypatch.setattr(supervisor, "sleep", lambda _: None)
-    monkeypatch.setattr(reloaded, "_begin_again", started.append)
-    threading.Thread(target=reloaded._watch, args=(Files(),), daemon=True).start()
-    assert over.wait(30)
-    while not reloaded._events.empty():
-        reloaded._events.get()()
-
-    assert started == [["a.py", "b.py", "c.py"], ["d.py"]]
+    assert files.await_changes() == ["a.py", "b.py", "c.py"]
+    assert files.await_changes() == ["d.py"]
+    assert next(looks, None) is None
