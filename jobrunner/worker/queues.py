@@ -20,8 +20,9 @@ from jobrunner.client.settings_hash import settings_named
 from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.formatting import describe
 from jobrunner.jobs.declared_queues import DeclaredQueue, declared_names, declared_queues, published_by, publishing
-from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues
+from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, targets_of
 from jobrunner.logs import SafeLogger
+from jobrunner.worker.settings import WorkerSettings
 
 _MISFIT = "declared settings do not fit a queue with partitions"
 _log = SafeLogger("jobrunner.worker")
@@ -91,7 +92,7 @@ def unknown_queues(names: Iterable[str], client: Client) -> list[str]:
     return [name for name, is_used in zip(doubtful, used, strict=True) if not is_used]
 
 
-def warn_of_unknown(names: Iterable[str], client: Client) -> None:
+def _warn_of_unknown(names: Iterable[str], client: Client) -> None:
     """Logs a warning for each queue that may be a slip of the pen, with the nearest known one. It is not refused: any
     job may be enqueued into any queue, so its first task may come later. Raises ServerError."""
     try:
@@ -119,23 +120,29 @@ def log_declared() -> None:
               queues=default_queues(), schedules=schedules)  # fmt: skip
 
 
-def check_middleware(names: Iterable[str], client: Client) -> None:
-    """Raises MiddlewareError when the middleware of the client cannot be around a declared job or station of these
-    queues."""
-    if (middleware := middleware_of(client)) is None:
-        return
-    served = set(names)
-    declared: list[Definition] = [job for job in all_jobs() if job.options.queue in served]
-    declared += [station for station in all_stations() if station.queue in served]
-    middleware.check((f"{one.kind} {one.name!r}", one.is_async) for one in declared)
+def prepare_queues(served: Collection[str], client: Client, settings: WorkerSettings) -> None:
+    """Checks the queues that a worker is to serve, and publishes what they and the targets of their stations are
+    declared with. Raises MiddlewareError, InvalidOption, ServerError."""
+    _warn_of_unknown(served, client)
+    declared = _declared_on(served)
+    if (middleware := middleware_of(client)) is not None:
+        middleware.check((f"{one.kind} {one.name!r}", one.is_async) for one in declared)
+    if settings.executor == "processes":
+        _refuse_main(declared)
+    known = targets_of(served).union(served)
+    publish_declared(client, settings.heartbeat, known)
+    _align_stations(client, known)
 
 
-def refuse_main(names: Iterable[str]) -> None:
-    """Raises InvalidOption when a job or station of these queues is declared by the program itself, which the child
-    processes of an executor do not import."""
-    served = set(names)
-    declared: list[Definition] = [job for job in all_jobs() if job.options.queue in served]
-    declared += [station for station in all_stations() if station.queue in served]
+def _declared_on(queues: Collection[str]) -> list[Definition]:
+    """The declared jobs and stations of these queues."""
+    found: list[Definition] = [job for job in all_jobs() if job.options.queue in queues]
+    return found + [station for station in all_stations() if station.queue in queues]
+
+
+def _refuse_main(declared: Iterable[Definition]) -> None:
+    """Raises InvalidOption when a job or station is declared by the program itself, which the child processes of an
+    executor do not import."""
     for found in declared:
         if found.origin.startswith("__main__:"):
             raise InvalidOption(
@@ -144,7 +151,7 @@ def refuse_main(names: Iterable[str]) -> None:
             )
 
 
-def align_stations(client: Client, names: Iterable[str]) -> None:
+def _align_stations(client: Client, names: Iterable[str]) -> None:
     """Gives the shards of these queues the settings of their stations, where their pipeline has partitions. A queue
     that is refused is logged and does not keep the worker from starting. Raises ServerError."""
     keys, of_pipelines = keys_of(client), [name for name in names if "/" in name]

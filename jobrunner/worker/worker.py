@@ -6,43 +6,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from jobrunner.broker.calls.server import facts
-from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
-from jobrunner.client.current import configured_client, current_client
+from jobrunner.client.client import Client, endpoint_of, keys_of
+from jobrunner.client.current import current_client
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
     JobrunnerError,
     OutcomeUnknown,
-    ServerRefused,
     ServerUnavailable,
-    UnsafeServer,
     UsageError,
     WorkerBroken,
 )
 from jobrunner.formatting import duration
 from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.job_defaults import read_configured_defaults
-from jobrunner.jobs.registry import load_modules, targets_of
 from jobrunner.logs import SafeLogger
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import hide_in_errors
 from jobrunner.worker.assembly import Assembly, LeaseGuard, WorkerParts
 from jobrunner.worker.drain import EmptyQueues, Shutdown
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
-from jobrunner.worker.loading import once_loaded
 from jobrunner.worker.process_guard import Canary
-from jobrunner.worker.queues import (
-    align_stations,
-    check_middleware,
-    log_declared,
-    publish_declared,
-    refuse_main,
-    refuse_text,
-    served_queues,
-    warn_of_unknown,
-)
+from jobrunner.worker.queues import log_declared, prepare_queues, refuse_text, served_queues
 from jobrunner.worker.recycling import Recycling
 from jobrunner.worker.settings import WorkerOptions, WorkerSettings
+from jobrunner.worker.startup import check_server, load_jobs, once_loaded
 from jobrunner.worker.worker_state import RunUntil, WorkerState, configured_release, new_worker_id
 
 _DRIVERS_PAUSE_S = 0.2
@@ -260,7 +247,7 @@ class Worker:
     def _prepare(self) -> WorkerParts | None:
         """Loads the modules, starts the lease keeper, checks the server, and builds the rest. None when the worker was
         asked to stop while the server was loading its data."""
-        self._load_modules()
+        self.client = load_jobs(self.modules, self.client, is_given=self._is_client_given)
         canary = Canary("its file descriptors")
         keeper = KeeperClient(endpoint_of(self.client).shared_url(), keys_of(self.client).prefix)
         keeper.start()
@@ -276,46 +263,13 @@ class Worker:
             guard.close()
         return parts
 
-    def _load_modules(self) -> None:
-        """One of them may configure the client of the process, which closes the one before. Raises ModuleNotLoadable,
-        UsageError."""
-        before = configured_client()
-        load_modules(self.modules)
-        now = configured_client()
-        if self.client is not before or now is None or now is before:
-            return
-        if self._is_client_given:
-            raise UsageError(
-                "a module of this worker calls configure(…), which closed the client that the worker was given; import "
-                "that module before configure(…) or Worker(…), or give the worker a Client(…) of its own"
-            )
-        self.client = now
-
     def _build(self, guard: LeaseGuard) -> WorkerParts:
         weights = served_queues(self._given_queues, self.client)
-        self._check_server()
+        check_server(self.client, allow_eviction=self._allow_eviction)
         hide_in_errors(self.client.redaction())
-        warn_of_unknown(weights, self.client)
-        check_middleware(weights, self.client)
-        if self.settings.executor == "processes":
-            refuse_main(weights)
-        known = targets_of(weights).union(weights)
-        publish_declared(self.client, self.settings.heartbeat, known)
-        align_stations(self.client, known)
+        prepare_queues(weights, self.client, self.settings)
         assembly = Assembly(self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks)
         return assembly.build(weights, guard)
-
-    def _check_server(self) -> None:
-        try:
-            server = broker_of(self.client).run(facts())
-        except ServerRefused as error:
-            _log.warning("the server's settings cannot be checked", error=str(error))
-            return
-        if server.evicts and not self._allow_eviction:
-            raise UnsafeServer(
-                f"the server's maxmemory-policy is {server.maxmemory_policy!r}: it may delete tasks; "
-                "set it to noeviction, or start with --allow-eviction"
-            )
 
     def _work(self, parts: WorkerParts) -> None:
         if self._state.until is RunUntil.STOPPED:

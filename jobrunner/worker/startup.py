@@ -1,0 +1,94 @@
+"""What a worker needs before it is built: its modules, and a server that has loaded its data and is safe for tasks.
+
+A server that is loading its data, or has run a script for long, is the right one and answers again by itself, after
+minutes where it has much to load: the worker waits. A server that does not answer at all may be a wrong address: then
+the worker ends, and its supervisor or service manager starts another.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.server import facts, ping
+from jobrunner.broker.redis_errors import BusyLoadingError
+from jobrunner.client.client import Client, broker_of, endpoint_of
+from jobrunner.client.current import configured_client
+from jobrunner.clock import monotonic
+from jobrunner.errors import ServerError, ServerRefused, UnsafeServer, UsageError
+from jobrunner.jobs.registry import load_modules
+from jobrunner.logs import SafeLogger
+from jobrunner.worker.worker_state import WorkerState
+
+_PAUSE_S = 0.5
+_log = SafeLogger("jobrunner.worker")
+T = TypeVar("T")
+
+
+def load_jobs(modules: Iterable[str], client: Client, *, is_given: bool) -> Client:
+    """Loads the modules of a worker, and returns its client: this one, unless it is the one of the process, and a
+    module has configured another, which closes it. Raises ModuleNotLoadable, and UsageError when it `is_given`."""
+    before = configured_client()
+    load_modules(modules)
+    now = configured_client()
+    if client is not before or now is None or now is before:
+        return client
+    if is_given:
+        raise UsageError(
+            "a module of this worker calls configure(…), which closed the client that the worker was given; import "
+            "that module before configure(…) or Worker(…), or give the worker a Client(…) of its own"
+        )
+    return now
+
+
+def check_server(client: Client, *, allow_eviction: bool) -> None:
+    """Raises UnsafeServer when the server may delete tasks. Logs that it cannot be asked for its settings."""
+    try:
+        server = broker_of(client).run(facts())
+    except ServerRefused as error:
+        _log.warning("the server's settings cannot be checked", error=str(error))
+        return
+    if server.evicts and not allow_eviction:
+        raise UnsafeServer(
+            f"the server's maxmemory-policy is {server.maxmemory_policy!r}: it may delete tasks; "
+            "set it to noeviction, or start with --allow-eviction"
+        )
+
+
+def once_loaded(client: Client, state: WorkerState, step: Callable[[], T]) -> T | None:
+    """The result of `step`, which is repeated for as long as the server is loading its data; None when the worker was
+    asked to stop before. Raises what `step` raises for another reason."""
+    began = monotonic()
+    probe = Broker(endpoint_of(client), retry_timeout_s=0)  # the client may try for long, deaf to a signal to stop
+    try:
+        while not state.is_stopping:
+            try:
+                _probe(probe)
+                found = step()
+            except ServerError as error:
+                if not _is_loading(error):
+                    raise
+                if not state.waits_for:
+                    _log.warning("the worker waits for its server", server=str(endpoint_of(client)), error=str(error))
+                state.waits_for = str(error)
+                state.wait(_PAUSE_S)
+            else:
+                if state.waits_for:
+                    _log.info("the server answers", waited_s=round(monotonic() - began, 1))
+                return found
+        return None
+    finally:
+        state.waits_for = ""
+        probe.close()
+
+
+def _probe(broker: Broker) -> None:
+    """Raises ServerError for a server that is loading, and for nothing else: `step` is to meet that."""
+    try:
+        broker.run(ping())
+    except ServerError as error:
+        if _is_loading(error):
+            raise
+
+
+def _is_loading(error: ServerError) -> bool:
+    return isinstance(error.__cause__, BusyLoadingError)
