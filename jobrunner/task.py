@@ -115,6 +115,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sending: str = ""
     """Of a task with an id of the user's own: tells this sending from others of that id."""
 
+    @property
+    def may_go_anywhere(self) -> bool:
+        """Whether any shard of its queue will do: it has no key, no lock and no id of the user's own."""
+        return self.key is None and self.lock is None and not self.sending
+
 
 def due(
     in_: timedelta | float | None, at: datetime | float | None, *, option: str = "in_"

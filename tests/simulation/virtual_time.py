@@ -15,7 +15,7 @@ from jobrunner.broker.call import Call, resp_args
 from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.resp import Arg
 from jobrunner.client import batches, outgoing
-from jobrunner.client.operations import routing
+from jobrunner.client.operations import router
 from tests.simulation.scheduler import STARTED_MS, World
 
 _REAL = {
@@ -110,7 +110,7 @@ def virtual_time() -> Iterator[VirtualTime]:
                     replace(module, attribute, made.monotonic)
     replace(clock, "time", SimpleNamespace(time_ns=made.time_ns))
     replace(batches, "token_hex", made.token_hex)
-    replace(routing, "random", SimpleNamespace(random=made.chance))
+    replace(router, "random", SimpleNamespace(random=made.chance))
     # No actor forks, and the question takes microseconds.
     replace(broker, "os", SimpleNamespace(getpid=partial(int, 1)))
     replace(broker, "pack_calls", packed)

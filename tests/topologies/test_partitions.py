@@ -12,7 +12,7 @@ from jobrunner.broker.keys import tag_of_id
 from jobrunner.broker.shards import shard_names
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.operations import routing
+from jobrunner.client.operations import router, routing
 from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, ReportsRefused, ReportUnknown, ReportUnsent, ServerUnavailable
 from jobrunner.etl import Pipeline
@@ -119,7 +119,8 @@ def test_tasks_go_to_the_other_shards_for_as_long_as_the_first_is_away(
 ) -> None:
     """Its node knows how many shards there are, and is asked each minute."""
     late = [0.0]
-    monkeypatch.setattr(routing, "monotonic", lambda: monotonic() + late[0])
+    for module in (routing, router):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + late[0])
     with Client(lenient.url, "t", retry_timeout=1) as client:
         queue = client.queue("mail")
         queue.configure(partitions=8)
@@ -128,7 +129,7 @@ def test_tasks_go_to_the_other_shards_for_as_long_as_the_first_is_away(
         away = {name for name in shard_names("mail", 8) if node_of(client, lenient, name) is first}
         first.kill()
         with monkeypatch.context() as unseen:
-            unseen.setattr(routing.Router, "is_due", property(lambda _: False))
+            unseen.setattr(router.Router, "is_due", property(lambda _: False))
             with pytest.raises(OutcomeUnknown, match=r"may have been added|was applied or it was not"):
                 _push_until_a_node_is_met_that_is_away(queue)
         pushed: list[str] = []

@@ -13,7 +13,7 @@ from jobrunner.broker.confirmed_writes import written as none_refused
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
-from jobrunner.client.operations.routing import Routes, may_go_anywhere
+from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.retry import seconds
@@ -34,7 +34,7 @@ def awaiting_room(routes: Routes, tasks: Sequence[Task], wait: Duration) -> Oper
     later ones, may fill for long.
     """
     ends = monotonic() + seconds(wait, option="wait")
-    for name in {task.queue for task in tasks if may_go_anywhere(task)}:
+    for name in {task.queue for task in tasks if task.may_go_anywhere}:
         while (full := (yield from routes.full_shard(name))) is not None and (left := ends - monotonic()) > 0:
             yield [queues.await_capacity(full, lasts_ms=_NOTED_MS)]
             yield CapacityHint(full, min(left, _RECHECK_S))

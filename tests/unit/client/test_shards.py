@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -25,10 +25,11 @@ from jobrunner.broker.keys import Keys, check_id, is_queue, split_queue, tag_of_
 from jobrunner.broker.shards import is_shard, shard_name, whole_queue
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.lease import Lease
+from jobrunner.client.operations import router as router_module
 from jobrunner.client.operations import routing
 from jobrunner.client.operations import whole_queue as whole_queue_operations
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.routing import Router
+from jobrunner.client.operations.router import Router
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import write_settings
@@ -806,10 +807,16 @@ def mails(count: int) -> list[Task]:
     return [Task(id=new_id("mail"), queue="mail", payload=b"") for _ in range(count)]
 
 
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
+    """Of what a client knows of its queues, and of how their shards are filled."""
+    for module in (routing, router_module):
+        monkeypatch.setattr(module, "monotonic", now)
+
+
 @pytest.fixture
 def full_router(monkeypatch: pytest.MonkeyPatch) -> Router:
-    """A router that knows of no room in any shard, on a clock that a test sets by `routing.monotonic`."""
-    monkeypatch.setattr(routing, "monotonic", lambda: 1000.0)
+    """A router that knows of no room in any shard, on a clock that a test sets by `set_clock`."""
+    set_clock(monkeypatch, lambda: 1000.0)
     router = Router(Keys("x"), "mail", ShardCounts(4, 4, 4, max_size=40), lambda _: None)
     router.place(mails(40))
     assert router.is_due
@@ -849,7 +856,7 @@ def test_a_producer_that_finds_a_shard_full_learns_of_other_partitions(
     """It was refused for up to a minute: it knew larger parts of `max_size`, or shards that have none any more."""
     mail, producer, passed_s = client.queue("mail"), other_client.queue("mail"), 0.0
     mail.configure(partitions=before, max_size=160)
-    monkeypatch.setattr(routing, "monotonic", lambda: monotonic() + passed_s)
+    set_clock(monkeypatch, lambda: monotonic() + passed_s)
     producer.push_many(range(held or 2 * before))
     if not held:
         mail.purge("waiting")
@@ -915,7 +922,7 @@ def test_a_full_queue_is_asked_for_its_partitions_once_a_second(
     client: Client, monkeypatch: pytest.MonkeyPatch, trips: list[int]
 ) -> None:
     mail, passed_s = client.queue("mail"), 0.0
-    monkeypatch.setattr(routing, "monotonic", lambda: 1000.0 + passed_s)
+    set_clock(monkeypatch, lambda: 1000.0 + passed_s)
     mail.configure(max_size=1)
     mail.push(1)
 
@@ -936,7 +943,7 @@ def test_a_measure_that_takes_long_is_the_only_one(full_router: Router, monkeypa
     meanwhile, later = mails(20), mails(20)
     measure = full_router.measuring()
     next(measure)
-    monkeypatch.setattr(routing, "monotonic", lambda: 5000.0)
+    set_clock(monkeypatch, lambda: 5000.0)
     for task in meanwhile:
         assert not full_router.is_due
         full_router.place_one(task)
@@ -963,7 +970,7 @@ def test_a_measure_that_is_broken_off_keeps_no_later_one_away(
     next(measure)
     assert not full_router.is_due
     measure.close()
-    monkeypatch.setattr(routing, "monotonic", lambda: 1001.0)
+    set_clock(monkeypatch, lambda: 1001.0)
 
     assert full_router.is_due
 
