@@ -4,7 +4,7 @@ Invariant: joins are there before the first task is, so that no end of a task is
 ids are made before anything is sent, so what is sent twice is there once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, in_slices
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.calls.server import SEND_AGAIN
 from jobrunner.broker.keys import Keys
@@ -192,8 +192,8 @@ def _send(
     shown = list(_described(flow))
     joins = [structs.replace(joins[0], shown=shown[0]), *joins[1:]]
     prepared = [flows.prepare(keys.queue(join.queue), join) for join in joins]
-    for calls in _sliced([*prepared, *flows.note_flow(keys, flow.id, unix_ms())]):
-        yield Durable(calls)
+    for calls in in_slices([*prepared, *flows.note_flow(keys, flow.id, unix_ms())], _AT_ONCE):
+        yield Durable(list(calls))
     if shown[1:]:  # behind the tally: an earlier HSET would pass for a tally that is prepared
         place = keys.queue(flow.tally.queue)
         yield Durable([flows.describe(place, flow.id, fields) for fields in shown[1:]])
@@ -210,15 +210,9 @@ def _send(
 def take_back(flow: Flow, keys: Keys) -> Operation[None]:
     """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires. One that
     ran and died meanwhile keeps its error."""
-    calls = [
-        *(flows.abandon(keys.queue(join.queue), join.id) for join in flow.joins),
-        *(
-            tasks.cancel(keys.queue(head.queue), head.id, keep_ms=KEEP_CANCELLED_MS, leave="dead")
-            for head in flow.heads
-        ),
-    ]
-    yield from _sliced(calls)
-    yield from relaying(keys, tags={keys.queue(join.queue).tag for join in flow.joins})
+    joins = [join.place for join in flow.joins]
+    yield from _stop(keys, joins, flow.heads)
+    yield from relaying(keys, tags={keys.queue(place.queue).tag for place in joins})
 
 
 def _confirmed(relay: Operation[Any]) -> Operation[None]:
@@ -255,17 +249,21 @@ def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption)
 def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
     """First no further step begins, then those that began are cancelled; dead ones keep their error. Returns whether
     something was stopped."""
-    calls = [
-        *(flows.abandon(keys.queue(place.queue), place.join) for place in flow.later),
-        *(
-            tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS, leave="dead")
-            for task in flow.steps
-        ),
+    stopped = yield from _stop(keys, flow.later, flow.steps)
+    yield from relaying(keys, tags={keys.queue(task.queue).tag for task in flow.steps})
+    return stopped
+
+
+def _stop(keys: Keys, joins: Iterable[JoinRef], begun: Iterable[Task]) -> Operation[bool]:
+    """First no step behind these joins begins any more, then the tasks that may have begun are cancelled, but for dead
+    ones. Returns whether something was stopped."""
+    abandoned = [flows.abandon(keys.queue(place.queue), place.join) for place in joins]
+    cancelled = [
+        tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS, leave="dead") for task in begun
     ]
     words: set[str] = set()
-    for part in _sliced(calls):
-        words.update((yield part))
-    yield from relaying(keys, tags={keys.queue(task.queue).tag for task in flow.steps})
+    for calls in in_slices([*abandoned, *cancelled], _AT_ONCE):
+        words.update((yield list(calls)))
     return not _STOPPED.isdisjoint(words)
 
 
@@ -324,11 +322,6 @@ def _read(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, shape: A
     step = flow.steps[shape]
     context = EncryptionContext(step.id, step.type, keys.queue(step.queue).tag, then=step.then or b"")
     return decode(decrypt_result(encryption, noted[shape][1], context))
-
-
-def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:
-    for first in range(0, len(calls), _AT_ONCE):
-        yield calls[first : first + _AT_ONCE]
 
 
 @dataclass(frozen=True, slots=True)
