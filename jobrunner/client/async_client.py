@@ -13,11 +13,10 @@ from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.async_queue import AsyncQueue
-from jobrunner.client.buffer import buffer_of
+from jobrunner.client.buffer import buffer_of, prepare, send_or_keep
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
-from jobrunner.client.operations.capacity import awaiting_room
 from jobrunner.client.operations.enqueue import Placed, QueueRef, batches, enqueueing
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.routing import NotedOutcome, Routes
@@ -158,8 +157,8 @@ class AsyncClient:
         handles: list[AsyncTaskHandle[Any]] = []
         with BatchedCall() as call:
             for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
-                left = await self._until_room(tasks_of_batch, wait) if wait else wait
-                registered = await self._placed(tasks_of_batch)
+                preparing = prepare(self._buffer, self._routes, tasks_of_batch, wait)
+                left, registered = await run_operation_async(self._broker, preparing)
                 with sending(tasks_of_batch, self._middleware) as outgoing:
                     found, durability = await self._write(outgoing, left, registered)
                 handles += [
@@ -174,18 +173,6 @@ class AsyncClient:
                 call.added(outgoing)
         return handles
 
-    async def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:
-        """As Client._until_room."""
-        routes, buffer = self._routes, self._buffer
-        steps = awaiting_room(routes, tasks, wait) if buffer is None else buffer.awaiting_room(tasks, routes, wait)
-        return await run_operation_async(self._broker, steps)
-
-    async def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
-        """As Client._placed."""
-        routes, buffer = self._routes, self._buffer
-        steps = routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes)
-        return await run_operation_async(self._broker, steps)
-
     async def _write(
         self, tasks: Sequence[Task], wait: Duration, registered: bool | JobrunnerError
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
@@ -193,9 +180,7 @@ class AsyncClient:
         limit, routes, is_new = self.settings.payload_limit, self._routes, registered is True
         send = enqueueing(self._keys, self._encryption, tasks, limit, wait, routes, just_registered=is_new)
         with NotedOutcome(tasks, routes):
-            found = await run_operation_async(
-                self._broker, send if self._buffer is None else self._buffer.through(tasks, send, registered)
-            )
+            found = await run_operation_async(self._broker, send_or_keep(self._buffer, tasks, send, registered))
         if found is None:
             return [(task.id, None) for task in tasks], "buffered"
         return found, self.settings.durability

@@ -6,13 +6,12 @@ from typing import Any, TypeVar, Unpack
 import msgspec
 
 from jobrunner.broker.async_broker import AsyncBroker
-from jobrunner.client.buffer import Buffer
+from jobrunner.client.buffer import Buffer, prepare, send_or_keep
 from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
-from jobrunner.client.operations.capacity import awaiting_room
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash, Progress
@@ -83,23 +82,20 @@ class AsyncQueue:
 
     async def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
-        if wait and (routes := self._ref.routes) is not None:
-            steps = awaiting_room(routes, made, wait) if buffer is None else buffer.awaiting_room(made, routes, wait)
-            wait = await self._run(steps)
-        registered = await self._placed(made, buffer)
+        left, registered = await self._prepared(made, buffer, wait)
         with sending(made, self._middleware) as tasks, NotedOutcome(tasks, self._ref.routes):
-            send = queue_operations.push_many(
-                self._ref, tasks, wait, on_clash, just_registered=registered is True
-            )  # fmt: skip
-            await self._run(send if buffer is None else buffer.through(tasks, send, registered))
+            send = queue_operations.push_many(self._ref, tasks, left, on_clash, just_registered=registered is True)
+            await self._run(send_or_keep(buffer, tasks, send, registered))
             return [task.id for task in tasks]
 
-    async def _placed(self, tasks: Sequence[Task], buffer: Buffer | None) -> bool | JobrunnerError:
-        """As Queue._placed."""
+    async def _prepared(
+        self, tasks: Sequence[Task], buffer: Buffer | None, wait: Duration
+    ) -> tuple[Duration, bool | JobrunnerError]:
+        """As Queue._prepared."""
         routes = self._ref.routes
-        if routes is None or not tasks or not routes.are_needed(self.name):
-            return False
-        return await self._run(routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes))
+        if routes is None or not (wait or (tasks and routes.are_needed(self.name))):
+            return wait, False
+        return await self._run(prepare(buffer, routes, tasks, wait))
 
     async def reserve(
         self,

@@ -71,8 +71,8 @@ class Buffer:
         return self._count
 
     def awaiting_room(self, tasks: Sequence[Task], routes: Routes, wait: Duration) -> Operation[Duration]:
-        """Waits until the tasks may find room, as the function of that name; not when the server is away, or when they
-        have to wait in this process. Returns what is left of that time."""
+        """As the function of that name; does not wait when the server is away, or when the tasks have to wait in this
+        process."""
         if self._have_to_wait(tasks):
             return wait
         ends = monotonic() + seconds(wait, option="wait")
@@ -259,6 +259,25 @@ class Buffer:
 
 def _size_of(tasks: Sequence[Task]) -> int:
     return sum(len(task.payload) for task in tasks)
+
+
+def prepare(
+    buffer: Buffer | None, routes: Routes, tasks: Sequence[Task], wait: Duration
+) -> Operation[tuple[Duration, bool | JobrunnerError]]:
+    """Waits until the tasks may find room, and has them given their shards. Returns what is left of `wait`, and whether
+    a queue was registered, or with a buffer the error of a server that is away."""
+    if buffer is None:
+        left = (yield from awaiting_room(routes, tasks, wait)) if wait else wait
+        return left, (yield from routes.placing(tasks))
+    left = (yield from buffer.awaiting_room(tasks, routes, wait)) if wait else wait
+    return left, (yield from buffer.placing(tasks, routes))
+
+
+def send_or_keep(
+    buffer: Buffer | None, tasks: Sequence[Task], send: Operation[T], registered: bool | JobrunnerError
+) -> Operation[T | None]:
+    """Returns the result of `send`, or None when the tasks were buffered. `registered` is what `prepare` returned."""
+    return send if buffer is None else buffer.through(tasks, send, registered)
 
 
 def buffer_of(

@@ -9,9 +9,9 @@ from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.buffer import buffer_of
+from jobrunner.client.buffer import buffer_of, prepare, send_or_keep
 from jobrunner.client.encryption import client_encryption
-from jobrunner.client.operations.capacity import awaiting_room, registering_again
+from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import (
     Placed,
     QueueRef,
@@ -185,7 +185,7 @@ class Client:
         is_new = False
         if self._routes.are_needed(task.queue) and not self._routes.placed_at_once(task):
             check_size(task.payload, self.settings.payload_limit)
-            is_new = self._placed([task]) is True
+            is_new = run_operation(self._broker, self._routes.placing([task]))
         if self._middleware is None and not OBSERVERS:
             return self._send(task, is_new)
         with sending([task], self._middleware) as (outgoing,):
@@ -202,8 +202,8 @@ class Client:
         handles: list[TaskHandle[Any]] = []
         with BatchedCall() as call:
             for tasks_of_batch in batches(sent, self.settings.payload_limit, encryption=self._encryption):
-                left = self._until_room(tasks_of_batch, wait) if wait else wait
-                registered = self._placed(tasks_of_batch)
+                preparing = prepare(self._buffer, self._routes, tasks_of_batch, wait)
+                left, registered = run_operation(self._broker, preparing)
                 with sending(tasks_of_batch, self._middleware) as outgoing:
                     found, durability = self._write(outgoing, left, registered)
                 handles += [
@@ -218,18 +218,6 @@ class Client:
                 call.added(outgoing)
         return handles
 
-    def _until_room(self, tasks: Sequence[Task], wait: Duration) -> Duration:
-        """Waits until the tasks may find room, before they are placed; returns what is left of that time."""
-        routes, buffer = self._routes, self._buffer
-        steps = awaiting_room(routes, tasks, wait) if buffer is None else buffer.awaiting_room(tasks, routes, wait)
-        return run_operation(self._broker, steps)
-
-    def _placed(self, tasks: Sequence[Task]) -> bool | JobrunnerError:
-        """Registers what queues are new, and has the tasks given their shards; returns whether any queue was new, or
-        with a buffer the error of a server that is away. Refused by the server, nothing is enqueued."""
-        routes, buffer = self._routes, self._buffer
-        return run_operation(self._broker, routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes))
-
     def _write(
         self, tasks: Sequence[Task], wait: Duration, registered: bool | JobrunnerError
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
@@ -237,9 +225,7 @@ class Client:
         limit, routes, is_new = self.settings.payload_limit, self._routes, registered is True
         send = enqueueing(self._keys, self._encryption, tasks, limit, wait, routes, just_registered=is_new)
         with NotedOutcome(tasks, routes):
-            found = run_operation(
-                self._broker, send if self._buffer is None else self._buffer.through(tasks, send, registered)
-            )
+            found = run_operation(self._broker, send_or_keep(self._buffer, tasks, send, registered))
         if found is None:
             return [(task.id, None) for task in tasks], "buffered"
         return found, self.settings.durability

@@ -6,13 +6,12 @@ from typing import Any, TypeVar, Unpack
 import msgspec
 
 from jobrunner.broker.broker import Broker
-from jobrunner.client.buffer import Buffer
+from jobrunner.client.buffer import Buffer, prepare, send_or_keep
 from jobrunner.client.item import ItemKeywords, item_of
 from jobrunner.client.item_record import ItemRecord, Popped
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations import partitions, shard_leases, whole_queue
 from jobrunner.client.operations import queue as queue_operations
-from jobrunner.client.operations.capacity import awaiting_room
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash, Progress
@@ -258,24 +257,22 @@ class Queue:
 
     def _enqueue(self, made: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         buffer = None if queue_operations.waits_for_reply(on_clash) else self._buffer
-        if wait and (routes := self._ref.routes) is not None:
-            steps = awaiting_room(routes, made, wait) if buffer is None else buffer.awaiting_room(made, routes, wait)
-            wait = self._run(steps)
-        registered = self._placed(made, buffer)
+        left, registered = self._prepared(made, buffer, wait)
         if self._middleware is None and not OBSERVERS:
-            return self._push(made, wait, on_clash, buffer, registered)
+            return self._push(made, left, on_clash, buffer, registered)
         with sending(made, self._middleware) as tasks:
-            return self._push(tasks, wait, on_clash, buffer, registered)
+            return self._push(tasks, left, on_clash, buffer, registered)
 
-    def _placed(self, tasks: Sequence[Task], buffer: Buffer | None) -> bool | JobrunnerError:
-        """Has the tasks given their shards; returns whether their queue was registered for that, or with a buffer the
-        error of a server that is away."""
+    def _prepared(
+        self, tasks: Sequence[Task], buffer: Buffer | None, wait: Duration
+    ) -> tuple[Duration, bool | JobrunnerError]:
+        """As `prepare`, where that has anything to do."""
         routes = self._ref.routes
-        if routes is None or not self._needs_placing(tasks):
-            return False
-        if len(tasks) == 1 and routes.placed_at_once(tasks[0]):
-            return False
-        return self._run(routes.placing(tasks) if buffer is None else buffer.placing(tasks, routes))
+        if routes is None or not (wait or self._needs_placing(tasks)):
+            return wait, False
+        if not wait and len(tasks) == 1 and routes.placed_at_once(tasks[0]):
+            return wait, False
+        return self._run(prepare(buffer, routes, tasks, wait))
 
     def _needs_placing(self, tasks: Sequence[Task]) -> bool:
         """Whether the tasks have to be given their shards, or their queue is to be registered or asked about."""
@@ -291,7 +288,7 @@ class Queue:
     ) -> list[str]:
         send = queue_operations.push_many(self._ref, tasks, wait, on_clash, just_registered=registered is True)
         with NotedOutcome(tasks, self._ref.routes):
-            self._run(send if buffer is None else buffer.through(tasks, send, registered))
+            self._run(send_or_keep(buffer, tasks, send, registered))
         return [task.id for task in tasks]
 
     def _run(self, steps: Operation[T]) -> T:
