@@ -12,7 +12,7 @@ from jobrunner.broker.confirmed_writes import OF_SOME
 from jobrunner.broker.confirmed_writes import written as none_refused
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.shards import whole_queue
-from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
+from jobrunner.client.operations.operation import Calls, Durable, Operation
 from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, QueueFull, ServerError, ServerRefused, ServerUnavailable
@@ -33,6 +33,8 @@ def awaiting_room(routes: Routes, tasks: Sequence[Task], wait: Duration) -> Oper
     Before the tasks are placed, as each of them then waits for its own shard, which tasks of a key at its limit, or
     later ones, may fill for long.
     """
+    from jobrunner.client.operations.hints import CapacityHint  # here and below: most programs do not wait
+
     ends = monotonic() + seconds(wait, option="wait")
     for name in {task.queue for task in tasks if task.may_go_anywhere}:
         while (full := (yield from routes.full_shard(name))) is not None and (left := ends - monotonic()) > 0:
@@ -124,6 +126,8 @@ def _when_there_is_room(queue: QueueKeys, call: Call[Any], wanted: int, ends: fl
 def _room_for(queue: QueueKeys, wanted: int, ends: float) -> Operation[None]:
     """Waits until there may be room for so many, or for a while. To ask for the room of many costs the server less than
     a thousandth of what it costs to refuse them."""
+    from jobrunner.client.operations.hints import CapacityHint
+
     room, sent_again = 0, monotonic() + _RESENT_S
     while 0 <= room < wanted and (left := min(ends, sent_again) - monotonic()) > 0:
         yield CapacityHint(queue, min(left, _RECHECK_S))

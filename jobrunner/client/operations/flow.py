@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.calls.server import SEND_AGAIN
@@ -24,9 +23,10 @@ from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.flow_results import sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
+from jobrunner.client.operations.hints import LONGEST_PAUSE_S, PollPause
 from jobrunner.client.operations.operation import Durable, EachReply, InThread, Operation, ask
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
-from jobrunner.clock import monotonic, sleep, unix_ms
+from jobrunner.clock import monotonic, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import (
@@ -48,11 +48,6 @@ from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_size
 
-if TYPE_CHECKING:
-    from jobrunner.broker.async_broker import AsyncBroker
-
-_FIRST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.5
 _STOPPED = {"ok", "posted", "reserved", "noted"}
 _AT_ONCE = 500
 STEPS_AT_ONCE = 1000
@@ -295,12 +290,12 @@ def wait_for_result(
         missing = [number for number in missing if number not in noted]
         if not missing:
             return _read(flow, keys, encryption, flow.shape, noted)
-        left = _LONGEST_PAUSE_S if ends is None else min(_LONGEST_PAUSE_S, ends - monotonic())
+        left = LONGEST_PAUSE_S if ends is None else min(LONGEST_PAUSE_S, ends - monotonic())
         if left <= 0:
             raise TaskTimeout(
                 f"flow {flow.id} still waits for {len(missing)} results after {limit_s:g} s; it goes on, ask again"
             )
-        yield PollPauses(left)
+        yield PollPause(left)
 
 
 def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Operation[dict[int, Noted]]:
@@ -322,53 +317,3 @@ def _read(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, shape: A
     step = flow.steps[shape]
     context = EncryptionContext(step.id, step.type, keys.queue(step.queue).tag, then=step.then or b"")
     return decode(decrypt_result(encryption, noted[shape][1], context))
-
-
-@dataclass(frozen=True, slots=True)
-class PollPauses:
-    """Pauses before the next poll; the pauses grow."""
-
-    at_most_s: float
-
-    @property
-    def place(self) -> None:
-        """None: the pauses of an operation grow whatever it waits for."""
-
-    def listen(self, broker: Broker) -> "_FlowPauses":  # noqa: ARG002 - nothing is asked of the server
-        """In a thread."""
-        return _FlowPauses()
-
-    def listen_async(self, broker: "AsyncBroker") -> "_AsyncPauses":  # noqa: ARG002 - as above
-        """In a coroutine."""
-        return _AsyncPauses()
-
-
-class _FlowPauses:
-    def __init__(self) -> None:
-        self._next_s = _FIRST_PAUSE_S
-
-    def next_s(self, at_most_s: float) -> float:
-        """The length of the next pause."""
-        pause, self._next_s = min(self._next_s, at_most_s), self._next_s * 1.5
-        return pause
-
-    def wait(self, at_most_s: float) -> None:
-        """Sleeps."""
-        sleep(self.next_s(at_most_s))
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-class _AsyncPauses:
-    def __init__(self) -> None:
-        self._pauses = _FlowPauses()
-
-    async def wait(self, at_most_s: float) -> None:
-        """Sleeps."""
-        import asyncio  # a program of threads needs none of it
-
-        await asyncio.sleep(self._pauses.next_s(at_most_s))
-
-    async def close(self) -> None:
-        """Nothing to end."""

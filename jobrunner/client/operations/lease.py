@@ -18,7 +18,8 @@ from jobrunner.client.encryption import decrypted_payload, encrypted_payload
 from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint, ask
+from jobrunner.client.operations.hints import WorkHint
+from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, ask
 from jobrunner.client.operations.reserved import ReservedItem, Words
 from jobrunner.client.outgoing import new_token
 from jobrunner.client.settings_hash import read_settings

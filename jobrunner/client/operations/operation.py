@@ -1,13 +1,13 @@
-"""Operations written once, for threads and for asyncio; and the waits that they yield.
+"""Operations written once, for threads and for asyncio.
 
 An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
 talks to the server itself, so `run_operation` runs it with a Broker and `run_operation_async` with an AsyncBroker. What
 it may yield: a list of calls (one round trip; the answer is their values), a list of them as `EachReply`, `Durable` or
-`Uninterrupted`, an `InThread`, or a `Wait`. A JobrunnerError of the driver is raised in it. (The idea is that of
-"sans-I/O" protocols: https://sans-io.readthedocs.io.)
+`Uninterrupted`, an `InThread`, or a `Wait` (hints.py has them). A JobrunnerError of the driver is raised in it. (The
+idea is that of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -15,15 +15,11 @@ import msgspec
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
-from jobrunner.broker.keys import QueueKeys
 from jobrunner.clock import sleep
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
-    from jobrunner.broker.async_listener import AsyncWakeListener
-    from jobrunner.broker.listeners import ChannelListener
-    from jobrunner.broker.notifier import WakeListener
 
 T = TypeVar("T")
 Calls: TypeAlias = list[Call[Any]]
@@ -216,97 +212,3 @@ async def _undo(broker: "AsyncBroker", exchange: Awaitable[list[Any]], step: Uni
     with suppress(JobrunnerError):  # the server is away: the leases end by themselves
         if calls := step.undo(await exchange):
             await broker.run_many(calls)
-
-
-_FIRST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.5
-
-
-class WorkHint(msgspec.Struct, frozen=True):
-    """Until one of the queues may have work. A hint may get lost, so `at_most_s` must be short."""
-
-    queues: Sequence[QueueKeys]
-    at_most_s: float
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The queues, by name."""
-        return tuple([queue.name for queue in self.queues])
-
-    def listen(self, broker: Broker) -> "WakeListener":
-        """In a thread."""
-        from jobrunner.broker.notifier import WakeListener  # here and below: most programs wait for nothing
-
-        return WakeListener(broker, self.queues)
-
-    def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener | _Pauses":
-        """In a coroutine. Shards of a queue on a cluster are polled: a coroutine listens on one connection."""
-        from jobrunner.broker.async_listener import AsyncWakeListener
-
-        if len(self.queues) > 1 and broker.endpoint.cluster is not None:
-            return _Pauses()
-        return AsyncWakeListener(broker, self.queues)
-
-
-class CapacityHint(msgspec.Struct, frozen=True):
-    """Until a full queue may have room. As with WorkHint, `at_most_s` must be short."""
-
-    queue: QueueKeys
-    at_most_s: float
-
-    @property
-    def place(self) -> str:
-        """The queue, by name."""
-        return self.queue.name
-
-    def listen(self, broker: Broker) -> "WakeListener":
-        """In a thread."""
-        from jobrunner.broker.notifier import WakeListener
-
-        return WakeListener(broker, [self.queue], of="capacity")
-
-    def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
-        """In a coroutine."""
-        from jobrunner.broker.async_listener import AsyncWakeListener
-
-        return AsyncWakeListener(broker, [self.queue], of="capacity")
-
-
-class TaskEndHint(msgspec.Struct, frozen=True):
-    """Waits until the channel of a task may have announced its end.
-
-    A thread subscribes. A coroutine looks again after pauses that grow: thousands of coroutines may wait for as many
-    tasks, and each subscription is a connection.
-    """
-
-    channel: bytes
-    at_most_s: float
-
-    @property
-    def place(self) -> bytes:
-        """The channel."""
-        return self.channel
-
-    def listen(self, broker: Broker) -> "ChannelListener":
-        """In a thread. Subscribed from the first wait on, which therefore comes back at once."""
-        from jobrunner.broker.listeners import ChannelListener
-
-        return ChannelListener(broker, self.channel)
-
-    def listen_async(self, broker: "AsyncBroker") -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server
-        """In a coroutine."""
-        return _Pauses()
-
-
-class _Pauses:
-    def __init__(self) -> None:
-        self._next_s = _FIRST_PAUSE_S
-
-    async def wait(self, at_most_s: float) -> None:
-        import asyncio
-
-        await asyncio.sleep(min(self._next_s, at_most_s))
-        self._next_s = min(self._next_s * 1.5, _LONGEST_PAUSE_S)
-
-    async def close(self) -> None:
-        pass

@@ -18,7 +18,8 @@ from jobrunner.client.operations import lease as one
 from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Calls, EachReply, Operation, WorkHint
+from jobrunner.client.operations.hints import WorkHint
+from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.client.operations.routing import BROKEN_OFF
 from jobrunner.client.operations.slice_balancer import SliceBalancer

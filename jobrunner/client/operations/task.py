@@ -13,7 +13,7 @@ from jobrunner.broker.shards import in_partition_of, is_shard, tag_of, whole_que
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.client.item import check_known
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import InThread, Operation, TaskEndHint, ask
+from jobrunner.client.operations.operation import InThread, Operation, ask
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import PayloadEncryption, is_protected_result
@@ -104,6 +104,8 @@ def _meanwhile(record: "TaskRecord") -> str:
 
 def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
     """Returns what the job returned. Raises TaskFailed, TaskCancelled, TaskGone, TaskTimeout."""
+    from jobrunner.client.operations.hints import TaskEndHint  # most programs wait for no task
+
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
     ends = None if limit_s is None else monotonic() + limit_s
     record = yield from read(at, awaited=limit_s != 0)

@@ -10,7 +10,7 @@ from jobrunner.broker.call import key_of
 from jobrunner.broker.shards import shard_name
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations import shard_leases
-from jobrunner.client.operations.operation import WorkHint
+from jobrunner.client.operations.hints import WorkHint
 from jobrunner.client.queue import Queue
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
