@@ -1,19 +1,13 @@
-"""Tables of Apache Iceberg, by the library `pyiceberg` and a catalog that it knows by name.
+"""Tables of Apache Iceberg, by the library `pyiceberg` and a catalog that it knows by name."""
 
-Marks are in a property of the table, `jobrunner.batches`, that each commit writes together with its snapshot: as a JSON
-object, batch → [mark, Unix seconds]. So they outlast snapshots that expire. A commit asserts the snapshot that it was
-made for, and so never overwrites marks that another commit wrote since the table was loaded.
-"""
-
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import AlwaysTrue, EqualTo
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Table, Transaction
 
@@ -22,19 +16,16 @@ from jobrunner.errors import TableError
 from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
+from jobrunner.spark.lake.iceberg_files import live_files, named_files, unquoted
+from jobrunner.spark.lake.iceberg_marks import read_marks, with_marks
 from jobrunner.spark.lake.iceberg_merge import replace_rows
 from jobrunner.spark.lake.iceberg_nulls import keep_nulls
 from jobrunner.spark.lake.iceberg_overwrite import overwrite
-from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
+from jobrunner.spark.lake.identity import PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
-MARKS = "jobrunner.batches"
-_KEPT_S = KEPT_DAYS * 86_400
-_DAY_S = 86_400
-_MARKS_BEYOND_A_DAY = 2_000
-"""Marks older than a day that a table keeps: they are in each version of its metadata, some 60 bytes each."""
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 _OWN = ("jobrunner.", "schema.")
 _SMALL = 64 * 2**20
@@ -118,7 +109,7 @@ class IcebergLake:
     @property
     def storage(self) -> Storage:
         if "://" not in (root := self._root) or root.startswith("file:"):
-            return Storage(_unquoted(root))
+            return Storage(unquoted(root))
         access = {name: value for name, value in self._table.io.properties.items() if not name.startswith(_OWN)}
         return Storage(root, library="pyiceberg", properties=access)
 
@@ -126,7 +117,7 @@ class IcebergLake:
         return plain(schema, smallest=pa.int32())
 
     def mark_of(self, batch_id: str) -> int | None:
-        found = self._marks().get(batch_id)
+        found = read_marks(self._table, self.address).get(batch_id)
         return None if found is None else found[0]
 
     @property
@@ -167,7 +158,7 @@ class IcebergLake:
 
     def fence(self, batch_id: str) -> None:
         transaction = self._table.transaction()
-        transaction.set_properties({MARKS: _encoded(self._marks(), {batch_id: PARTS})})
+        transaction.set_properties(with_marks(self._table, self.address, {batch_id: PARTS}))
         with transaction.update_snapshot({"jobrunner.fenced": batch_id}).fast_append():
             pass
         self._commit(transaction)
@@ -206,34 +197,11 @@ class IcebergLake:
             self.load()
 
     def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:
-        names: dict[int, str] = {}
-        for schema in self._table.schemas().values():
-            for one in schema.fields:
-                if names.setdefault(one.field_id, one.name) != one.name:
-                    raise TableError(f"column {one.name!r} of table {self.address} had another name before, which "
-                                     "older files still have: read it with Spark's Iceberg connector")  # fmt: skip
-        found = []
-        wanted: Any = EqualTo
-        for task in self._table.scan(row_filter=wanted(column, value) if column else AlwaysTrue()).plan_files():
-            if task.delete_files:
-                raise TableError(f"rows of table {self.address} are deleted in files of their own (merge on read): "
-                                 "rewrite its data files, or read it with Spark's Iceberg connector")  # fmt: skip
-            found.append(LiveFile(path=task.file.file_path, partition=self._partition_of(task.file)))
-        return found
-
-    def _partition_of(self, file: Any) -> dict[str, str | None]:
-        schema, spec = self._table.schema(), self._table.specs()[file.spec_id]
-        kinds = [one.field_type for one in spec.partition_type(schema).fields]
-        return {
-            str(schema.find_column_name(one.source_id)): None
-            if file.partition[at] is None
-            else one.transform.to_human_string(kinds[at], file.partition[at])
-            for at, one in enumerate(spec.fields)
-            if str(one.transform) == "identity"
-        }
+        return live_files(self._table, self.address, column, value)
 
     def orphans(self) -> Orphans:
-        storage, named = self.storage, set(self._named())
+        storage, root = self.storage, unquoted(self._root)
+        named = {unquoted(one).removeprefix(root).lstrip("/") for one in named_files(self._table)}
         found = {
             one.path: one.mtime_ns / 1e9
             for one in storage.list("")
@@ -244,7 +212,7 @@ class IcebergLake:
     def _begin(self, attempt: WriteAttempt) -> Transaction:
         transaction = self._table.transaction()
         self._change_columns(transaction)
-        return transaction.set_properties({MARKS: _encoded(self._marks(), attempt.marks())})
+        return transaction.set_properties(with_marks(self._table, self.address, attempt.marks()))
 
     def _change_columns(self, transaction: Transaction) -> None:
         if self._plan is not None and self._plan.changes_table:
@@ -258,53 +226,5 @@ class IcebergLake:
             raise CommitConflict(str(error)) from error
         return self.version
 
-    def _marks(self) -> dict[str, list[int]]:
-        text = self._table.properties.get(MARKS)
-        if not text:
-            return {}
-        try:
-            found: dict[str, list[int]] = json.loads(text)
-            if all(len(one) == 2 for one in found.values()):
-                return found
-        except (ValueError, TypeError, AttributeError):
-            pass
-        raise TableError(
-            f"table {self.address}: its property {MARKS} was changed by another program, and says no more which "
-            "batches are written; restore it from an earlier version of the metadata"
-        )
-
-    def _named(self) -> Iterator[str]:
-        """Names below the root of all files that a retained snapshot, or the log of the metadata, names."""
-        table, root = self._table, _unquoted(self._root)
-        addresses = [table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)]
-        seen: set[str] = set()
-        for snapshot in table.snapshots():
-            addresses.append(snapshot.manifest_list)
-            for manifest in snapshot.manifests(table.io):
-                if manifest.manifest_path not in seen:
-                    seen.add(manifest.manifest_path)
-                    addresses.append(manifest.manifest_path)
-                    addresses += [one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io)]
-        statistics = [*table.metadata.statistics, *table.metadata.partition_statistics]
-        addresses += [one.statistics_path for one in statistics]
-        for address in addresses:
-            yield _unquoted(address).removeprefix(root).lstrip("/")
-
-
-def _unquoted(location: str) -> str:
-    """The path of a location without its scheme. A `%` in it is one in the name, as the library quotes values of
-    partitions itself: nothing is decoded."""
-    return f"/{location.removeprefix('file:').lstrip('/')}" if location.startswith("file:") else location
-
-
 def _about(attempt: WriteAttempt) -> dict[str, str]:
     return {"jobrunner.batch": attempt.batch_id, "jobrunner.epoch": str(attempt.epoch)}
-
-
-def _encoded(there: Mapping[str, list[int]], new: Mapping[str, int]) -> str:
-    """The marks of a table with new ones, without those that are too old."""
-    now = unix_ms() // 1000
-    kept = {batch: one for batch, one in there.items() if now - one[1] < _DAY_S}
-    older = [(batch, one) for batch, one in there.items() if _DAY_S <= now - one[1] < _KEPT_S]
-    kept |= dict(sorted(older, key=lambda pair: -pair[1][1])[:_MARKS_BEYOND_A_DAY])
-    return json.dumps(kept | {batch: [mark, now] for batch, mark in new.items()}, separators=(",", ":"))
