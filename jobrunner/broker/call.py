@@ -68,6 +68,8 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     unsure: tuple[bytes, ...] = ()
     """Words that say of a call that was sent again either that it found nothing to do, or that its first sending had
     done it. Its reader gets UNKNOWN in their place."""
+    found_nothing: Callable[[Any], bool] | None = None
+    """Whether a reply says that it found nothing to do, where that may be for want of what calls before it do."""
     may_fail: bool = False
     """Whether a refusal by the server is ignored: the reader gets None then."""
     everywhere: bool = False
@@ -92,13 +94,14 @@ class ScriptCommand(Generic[T]):
 
     def __init__(
         self, name: str, read: Callable[[Any], T], *, repeatable: bool = True, repeat_s: float = inf,
-        unsure: tuple[bytes, ...] = (), divisible: bool = False,
+        unsure: tuple[bytes, ...] = (), found_nothing: Callable[[Any], bool] | None = None, divisible: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self._read = read
         self._repeatable = repeatable
         self._repeat_s = repeat_s
         self._unsure = unsure
+        self._found_nothing = found_nothing
         self._divisible = divisible
 
     @cached_property
@@ -141,6 +144,7 @@ class ScriptCommand(Generic[T]):
             repeatable=self._repeatable,
             repeat_s=self._repeat_s,
             unsure=self._unsure,
+            found_nothing=self._found_nothing,
             divisible=self._divisible,
         )
 

@@ -122,14 +122,23 @@ def _disturbances(reply: Any) -> list[bytes]:
 
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the scripts that the server does not know, of calls that it read while it was still loading its
-    data or ran a long script of somebody else (it reads a long exchange in pieces), and of a confirmation behind them,
-    whose reply is about the time before they wrote anything."""
+    data or ran a long script of somebody else (it reads a long exchange in pieces), and of calls behind them whose
+    reply is about the time before they did anything."""
     if _DID_NOTHING.isdisjoint(map(type, replies)):  # so it is after all exchanges but a few
         return []
-    positions = [position for position, reply in enumerate(replies) if type(reply) in _DID_NOTHING]
-    if ends_with_confirmation(calls) and positions[-1] != len(calls) - 1:
-        positions.append(len(calls) - 1)
+    positions: list[int] = []
+    for position, (call, reply) in enumerate(zip(calls, replies, strict=True)):
+        if type(reply) in _DID_NOTHING or (positions and _came_too_early(call, reply)):
+            positions.append(position)
     return positions
+
+
+def _came_too_early(call: Call[Any], reply: Any) -> bool:
+    """Whether calls before it would have changed its reply: of a confirmation, or of a reserve that handed out nothing,
+    maybe because the commits before it had not freed capacity yet."""
+    if call.found_nothing is not None:
+        return call.found_nothing(reply)
+    return call.script is None and call.words[0] in _CONFIRMATIONS
 
 
 def send_again(calls: Sequence[Call[Any]], replies: list[Any], patience_s: float) -> Steps:

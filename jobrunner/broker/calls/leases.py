@@ -35,7 +35,16 @@ class Reservation(msgspec.Struct, frozen=True):
     attempts: list[Attempt]
 
 
-_reserve = ScriptCommand("reserve", lambda reply: reply, repeatable=False)
+_BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
+"""Of the reply of lua/reserve.lua."""
+
+
+def is_full(reply: object, count: int) -> bool:
+    """Whether this reply of the server to a reserve has the `count` tasks that were asked for."""
+    return isinstance(reply, list) and len(reply) == _BEFORE_TASKS + count * _WORDS_OF_A_TASK
+
+
+_reserve = ScriptCommand("reserve", lambda reply: reply, repeatable=False, found_nothing=partial(is_full, count=0))
 _pop = ScriptCommand("pop", lambda reply: reply, repeatable=False)
 _OVER = (b"gone", b"not_reserved", b"lost")
 _commit = ScriptCommand("commit", lambda reply: reply, unsure=(b"gone",))
@@ -48,19 +57,10 @@ _move = ScriptCommand("move", texts, unsure=_OVER)
 _fan_out = ScriptCommand("fan_out", lambda reply: [text(reply)], unsure=_OVER)
 
 
-_BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
-"""Of the reply of lua/reserve.lua."""
-
-
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
     next_event_ms = float(reply[1]) if reply[1] else None
     attempts = _read_attempts(queue, lease, reply)
     return Reservation(float(reply[0]), next_event_ms, float(reply[3]), reply[5] == 1, attempts)
-
-
-def is_full(reply: object, count: int) -> bool:
-    """Whether this reply of the server to a reserve has the `count` tasks that were asked for."""
-    return isinstance(reply, list) and len(reply) == _BEFORE_TASKS + count * _WORDS_OF_A_TASK
 
 
 def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:

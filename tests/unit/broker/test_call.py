@@ -14,6 +14,7 @@ from jobrunner.broker.call import (
     resp_args,
     server_error,
 )
+from jobrunner.broker.calls import leases
 from jobrunner.broker.confirmed_writes import to_send_again, written
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.redis_errors import (
@@ -143,6 +144,17 @@ def test_a_script_the_server_does_not_know_is_sent_again_with_what_confirms_it()
     assert to_send_again([purge, purge, purge], [b"1", unknown, ResponseError("ERR")]) == [1]
     assert to_send_again([purge, purge, wait], [b"1", unknown, 1]) == [1, 2]
     assert to_send_again([purge, wait], [b"1", 1]) == []
+
+
+def test_a_reserve_that_found_nothing_is_sent_again_with_the_reports_before_it():
+    commit, reserve = leases.commit(MAIL, []), leases.reserve(MAIL, 3, token="t")
+    nothing = [b"1", b"", b"31", b"30", b"5", 0]
+    some = [*nothing, b"id", b"", b"payload", b"1", None]
+    unknown = NoScriptError("No matching script")
+
+    assert to_send_again([reserve, commit, reserve], [nothing, unknown, nothing]) == [1, 2]
+    assert to_send_again([commit, reserve, reserve], [unknown, some, nothing]) == [0, 2]
+    assert to_send_again([commit, reserve], [[], nothing]) == []
 
 
 def test_calls_that_a_server_read_while_it_was_loading_or_ran_a_long_script_are_sent_again():

@@ -183,6 +183,20 @@ def test_a_batch_is_committed_and_the_next_reserved_in_one_round_trip(queue: Any
     assert queue.counts()["pending"] == 0
 
 
+def test_a_commit_frees_capacity_for_the_reserve_behind_it_on_a_server_that_forgot_its_scripts(
+    queue: Any, raw: redis.Redis
+) -> None:
+    queue.configure(max_inflight=2)
+    queue.push_many(range(6))
+    raw.script_flush()
+    batch, seen = queue.reserve(2), []
+    while batch:
+        seen += [lease.payload for lease in batch]
+        batch = queue.reserve(2, committing=batch)
+
+    assert seen == list(range(6))
+
+
 def test_nothing_is_reserved_when_a_commit_with_it_is_refused(queue: Any, clock: Any) -> None:
     clock.set()
     ids = queue.push_many(list("abc"))
