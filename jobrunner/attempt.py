@@ -13,11 +13,10 @@ from math import isfinite
 import msgspec
 
 from jobrunner.clock import from_ms
+from jobrunner.retry import LONGEST_LEASE_S
 
 _BAND = 2.0**42
 """See lua/lib/queue_position.lua."""
-_LONGEST_LEASE_MS = 31_536_000_000
-"""See lua/lib/numbers.lua."""
 _COUNTED = 1 << 27
 _FIRST = 1 << 51
 SUSPECT, ALONE = 1, 2
@@ -111,7 +110,7 @@ def due_ms(place: bytes, priority: bytes | None) -> float:
 
 def _lease_length(raw: bytes, default: float) -> float:
     read = _decimal(raw, default)
-    return read if 0 < read <= _LONGEST_LEASE_MS else default
+    return read if 0 < read <= LONGEST_LEASE_S * 1000 else default
 
 
 def _whole(raw: bytes | None, default: int) -> int:

@@ -93,7 +93,7 @@ class QueueSettings:
     """The settings of `q.configure`. Times in seconds. Scripts get these defaults from here (see `lua_defaults`)."""
 
     keepalive: float = 30.0
-    """Length of a lease, unless the task or the one who reserves says otherwise; a worker renews it."""
+    """Length of a lease, up to a year, unless the task or the one who reserves says otherwise; a worker renews it."""
     max_attempts: int = 5
     """Attempts after which a task is dead, unless it says otherwise itself; 0: no limit."""
     backoff: Backoff = field(default_factory=Backoff)

@@ -20,6 +20,8 @@ from jobrunner.formatting import describe
 from jobrunner.option_names import checks_options
 
 _CENTURY_S = 36_525 * 86_400
+LONGEST_LEASE_S = 365 * 86_400
+"""A stored keepalive above it counts as damaged; see attempt.py and lua/lib/numbers.lua."""
 
 
 @checks_options
@@ -147,16 +149,17 @@ def is_retried(
         return True
 
 
-def seconds(value: object, *, option: str, minimum: float = 0) -> float:
-    """Turns a duration, a timedelta or a number of seconds, into seconds, from `minimum` to a century.
+def seconds(value: object, *, option: str, minimum: float = 0, maximum: float = _CENTURY_S) -> float:
+    """Turns a duration, a timedelta or a number of seconds, into seconds, from `minimum` to `maximum`, a century.
 
     The upper end keeps every sum with an instant inside what a datetime can hold. Raises InvalidOption naming
     `option` for anything else: too short, too long, bool, NaN, infinity, text.
     """
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if _is_number(number) and minimum <= number <= _CENTURY_S:
+    if _is_number(number) and minimum <= number <= maximum:
         return float(max(number, -_CENTURY_S))
-    raise InvalidOption(f"{option} is {describe(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
+    span = f"from {minimum:g} to {maximum:.0f}"
+    raise InvalidOption(f"{option} is {describe(value)}; give a timedelta or seconds, {span}")
 
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -177,14 +180,27 @@ def seconds_of_text(text: str) -> float:
     return number
 
 
-def milliseconds(value: timedelta | float | None, option: str) -> int | None:
-    """A duration in whole milliseconds, at least 1; None for None. Raises InvalidOption for 0 or less."""
-    if value is None:
-        return None
-    length_s = seconds(value, option=option)
+def positive(value: object, option: str, *, maximum: float = _CENTURY_S) -> float:
+    """A duration in seconds. Raises InvalidOption for 0 and less."""
+    length_s = seconds(value, option=option, maximum=maximum)
     if length_s <= 0:
         raise InvalidOption(f"{option}={describe(value)}: give more than 0")
-    return whole_ms(length_s)
+    return length_s
+
+
+def milliseconds(value: timedelta | float | None, option: str) -> int | None:
+    """A duration in whole milliseconds, at least 1; None for None. Raises InvalidOption for 0 or less."""
+    return None if value is None else whole_ms(positive(value, option))
+
+
+def lease_s(keepalive: object) -> float:
+    """The length of a lease in seconds, above 0 and up to a year. Raises InvalidOption."""
+    return positive(keepalive, "keepalive", maximum=LONGEST_LEASE_S)
+
+
+def lease_ms(keepalive: object) -> int | None:
+    """The length of a lease in whole milliseconds; None for None. Raises InvalidOption."""
+    return None if keepalive is None else whole_ms(lease_s(keepalive))
 
 
 def whole_ms(length_s: float | None) -> int | None:

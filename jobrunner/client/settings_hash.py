@@ -14,7 +14,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.queue_settings import QueueSettings, RateLimit
-from jobrunner.retry import Backoff, milliseconds, seconds
+from jobrunner.retry import Backoff, lease_ms, milliseconds, seconds
 from jobrunner.settings import check_whole
 
 Stored = Mapping[str, bytes]
@@ -124,6 +124,10 @@ def _length(value: Any, name: str) -> tuple[Any, ...]:
     return (milliseconds(value, name),)
 
 
+def _lease(value: Any, _: str) -> tuple[Any, ...]:
+    return (lease_ms(value),)
+
+
 def _length_or_none_at_all(value: Any, name: str) -> tuple[Any, ...]:
     return (0,) if seconds(value, option=name) == 0 else _length(value, name)
 
@@ -186,7 +190,7 @@ def _read_rate(max_tokens: bytes, _: bytes, interval: bytes, unit: bytes) -> Rat
 
 
 _FORMS = {
-    "keepalive": _Form(("keepalive_ms",), _length, _read_length),
+    "keepalive": _Form(("keepalive_ms",), _lease, _read_length),
     "max_attempts": _Form(("max_attempts",), _count, int),
     "backoff": _Form(("backoff",), _backoff, _read_backoff),
     "dead_ttl": _Form(("dead_ttl_ms",), _length_or_none_at_all, _read_length),

@@ -27,10 +27,9 @@ from jobrunner.jobs.enqueue_options import (
     own_result_ttl,
     read_options,
 )
-from jobrunner.jobs.options import positive
 from jobrunner.jobs.registry import JobDefinition, kept_s
 from jobrunner.option_names import no_attribute
-from jobrunner.retry import seconds, whole_ms
+from jobrunner.retry import positive, seconds, whole_ms
 from jobrunner.settings import Duration, check_whole
 from jobrunner.task import Task, check_priority, due, new_id
 

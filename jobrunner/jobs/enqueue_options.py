@@ -14,9 +14,8 @@ import msgspec
 from jobrunner.client.item import read_headers, write_headers
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
-from jobrunner.jobs.options import positive
 from jobrunner.option_names import check_options
-from jobrunner.retry import seconds
+from jobrunner.retry import positive, seconds
 from jobrunner.settings import Duration
 
 

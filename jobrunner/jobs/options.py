@@ -13,7 +13,7 @@ from jobrunner.codec import to_equal_json
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options, checks_options
-from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, seconds
+from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, lease_s, positive, seconds
 from jobrunner.settings import DEFAULT_RESULT_TTL_S, Duration, check_whole
 from jobrunner.task import Lock, check_priority
 
@@ -156,9 +156,11 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     if isinstance(backoff, type) or not (isinstance(backoff, Backoff) or callable(backoff)):
         told = describe(backoff)
         raise InvalidOption(f"backoff={told}: give Backoff(...) or a callable (retry_count, error) -> delay")
-    for option in ("keepalive", "timeout", "expires_in"):
+    for option in ("timeout", "expires_in"):
         if option in given:
             given[option] = positive(given[option], option)
+    if "keepalive" in given:
+        given["keepalive"] = lease_s(given["keepalive"])
     given["unique"] = read_unique(given.get("unique"))
     given["partition_by"] = _parameter(given.get("partition_by"))
     if "result_ttl" in given:
@@ -197,11 +199,3 @@ def _parameter(name: object) -> str | None:
     if name is None or isinstance(name, str):
         return name
     raise InvalidOption(f"partition_by={describe(name)}: give the name of a parameter")
-
-
-def positive(value: object, option: str) -> float:
-    """A duration in seconds. Raises InvalidOption for 0 and less."""
-    length_s = seconds(value, option=option)
-    if length_s <= 0:
-        raise InvalidOption(f"{option}={describe(value)}: give more than 0")
-    return length_s

@@ -21,7 +21,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
 from jobrunner.formatting import describe
 from jobrunner.payload_store.stored_payloads import StoredPayloads
-from jobrunner.retry import milliseconds
+from jobrunner.retry import lease_ms, milliseconds
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, check_whole
 from jobrunner.task import Task, check_priority, check_size, due, new_id
 
@@ -104,7 +104,7 @@ class QueueRef:
             priority=None if item.priority is None else check_priority(item.priority),
             delay_ms=delay_ms,
             at_ms=at_ms,
-            keepalive_ms=None if item.keepalive is None else milliseconds(item.keepalive, "keepalive"),
+            keepalive_ms=lease_ms(item.keepalive),
             max_attempts=item.max_attempts,
             max_stalled=item.max_stalled,
             expires_in_ms=None if item.expires_in is None else milliseconds(item.expires_in, "expires_in"),

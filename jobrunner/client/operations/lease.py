@@ -28,7 +28,7 @@ from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, JobrunnerError, PipelineError, ReportsRefused
 from jobrunner.formatting import describe
 from jobrunner.option_names import nearest
-from jobrunner.retry import milliseconds, seconds
+from jobrunner.retry import lease_ms, seconds
 from jobrunner.settings import Duration, check_whole
 from jobrunner.task import check_priority
 
@@ -45,7 +45,7 @@ def reserve(
 ) -> Operation[list[Attempt]]:
     """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused."""
     check_whole(n, "n", minimum=1, maximum=RESERVED_AT_ONCE)
-    keepalive_ms = milliseconds(keepalive, "keepalive")
+    keepalive_ms = lease_ms(keepalive)
     ends = monotonic() + seconds(wait, option="wait")
     held = reports.own(ref, committing)
     commits: Calls = [*reports.commit(ref, held, [None] * len(held))]

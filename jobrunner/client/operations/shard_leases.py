@@ -33,7 +33,7 @@ from jobrunner.errors import (
     ReportUnknown,
     ReportUnsent,
 )
-from jobrunner.retry import milliseconds, seconds
+from jobrunner.retry import lease_ms, seconds
 from jobrunner.settings import Duration, check_whole
 
 T = TypeVar("T", bound=ReservedItem)
@@ -52,7 +52,7 @@ def reserve(
     if len(every) == 1:
         return (yield from one.reserve(ref, n, keepalive, wait, committing))
     check_whole(n, "n", minimum=1, maximum=one.RESERVED_AT_ONCE)
-    keepalive_ms = milliseconds(keepalive, "keepalive")
+    keepalive_ms = lease_ms(keepalive)
     ends = monotonic() + seconds(wait, option="wait")
     held = list(committing)
     if held:

@@ -81,6 +81,21 @@ def test_options_nobody_knows_are_refused(queue: Any) -> None:
             queue.reserve(**wrong)
 
 
+def test_a_keepalive_lasts_up_to_a_year(queue: Any, clock: Any) -> None:
+    clock.set()
+    year = timedelta(days=365)
+    for set_it in (
+        lambda length: queue.push("x", keepalive=length),
+        lambda length: queue.configure(keepalive=length),
+        lambda length: queue.reserve(keepalive=length),
+    ):
+        with pytest.raises(InvalidOption, match=r"keepalive is .* from 0 to 31536000$"):
+            set_it(year + timedelta(seconds=1))
+    queue.push("x", keepalive=year)
+    (lease,) = queue.reserve()
+    assert lease.deadline == from_ms(clock.ms) + year
+
+
 def test_a_queue_that_was_never_used_is_empty(way: Any, queue: Any) -> None:
     assert (queue.reserve(), queue.pop(), queue.tasks("waiting"), queue.totals()) == ([], [], [], {})
     assert (queue.is_paused(), queue.delete("x"), queue.requeue_dead(), queue.purge("dead")) == (False, False, 0, 0)

@@ -98,6 +98,7 @@ def test_only_the_hooks_a_job_defines_are_called() -> None:
         ({"retry_on": [ValueError]}, InvalidOption, "give an error class, a tuple of some, or a callable"),
         ({"executor": "processes"}, UnknownOption, "it is an option of Worker()"),
         ({"keepalive": 0}, InvalidOption, "keepalive=0"),
+        ({"keepalive": 1e9}, InvalidOption, "seconds, from 0 to 31536000"),
         ({"timeout": "5s"}, InvalidOption, "timeout"),
         ({"ack": "never"}, InvalidOption, "'late'"),
         ({"result_ttl": -1}, InvalidOption, "result_ttl"),
