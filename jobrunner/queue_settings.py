@@ -119,7 +119,7 @@ class QueueSettings:
     expires_in: float | None = None
     """A task that was not begun so long after it was enqueued is dead, unless it says otherwise itself. A retry, and a
     task whose lease ended, was begun, and so was one that its worker handed back: this limit ends none of them. An
-    item that moves on leaves a limit of its own behind; that of its next queue holds there."""
+    item that moves on leaves a limit of its own behind; that of its next queue holds there, counted from its push."""
     history: float | None = None
     """How long finished tasks stay readable and can be replayed."""
     history_max: int | None = None

@@ -112,6 +112,14 @@ def test_a_task_that_was_tried_has_started_also_while_it_waits_for_its_next_atte
     assert add("b", lasts="started") == ("new", "b")
 
 
+@pytest.mark.parametrize("delay_ms", ["", "!", 1000])
+def test_a_task_that_was_handed_back_or_snoozes_has_not_begun(mail, add, delay_ms):
+    add("a", lasts="started")
+    mail.release(*mail.reserve(), delay_ms=delay_ms)
+    assert add("b", lasts="started") == ("clash", "a")
+    assert add("b", on_clash="replace") == ("replaced", "a")
+
+
 @pytest.mark.parametrize(("lost", "answer"), [("queue", ("new", "b")), ("retry_count", ("clash", "a"))])
 def test_a_holder_without_a_queue_is_none_and_one_without_attempts_was_not_tried(mail, add, lost, answer):
     add("a")

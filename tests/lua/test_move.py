@@ -358,11 +358,14 @@ def test_an_item_that_moves_within_its_queue_has_begun_there(ends, clock, own):
     assert [one.id for one in raw.reserve()] == ["a"]
 
 
-def test_the_limit_of_the_next_queue_holds_there(ends, clock):
+@pytest.mark.parametrize("before_ms", [0, 60_000])
+def test_the_limit_of_the_next_queue_holds_there_and_counts_from_the_push(ends, clock, before_ms):
     raw, clean = ends
     clean.configure(expires_in_ms=60_000)
-    moved(raw, clean, raw.lease("a"))
-    clock.advance(60_000)
+    attempt = raw.lease("a", keepalive_ms=90_000)
+    clock.advance(before_ms)
+    assert moved(raw, clean, attempt) == "ok"
+    clock.advance(60_000 - before_ms)
 
     assert clean.reserve() == []
     assert clean.ids("dead") == ["a"]

@@ -221,6 +221,17 @@ def test_a_push_configures_the_queues_once_for_each_client(orders: Pipeline, cur
     assert current.task(task_id).record().priority == 2
 
 
+def test_an_id_of_ones_own_is_one_in_the_whole_pipeline(orders: Pipeline, current: Client) -> None:
+    orders.station("raw", to="end")(work)
+    orders.sink("end")(work)
+    known: list[str] = []
+
+    orders.push("raw", "first", id="one")
+    assert orders.queue("end").push("second", id="one", on_clash=known.extend) == "one"
+    assert known == ["one"]
+    assert (orders.queue("raw").ids("waiting"), orders.queue("end").ids("waiting")) == (["one"], [])
+
+
 def test_what_is_declared_behind_a_push_is_checked_and_published_by_the_next(
     orders: Pipeline, current: Client
 ) -> None:
