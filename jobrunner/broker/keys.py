@@ -118,7 +118,8 @@ from jobrunner.formatting import describe
 _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PLAIN_QUEUE = r"(?!task(?::|@|\Z))[A-Za-z0-9_.:-]{1,128}"
-_QUEUE = re.compile(rf"[A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?/{_PLAIN_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
+_STATION_QUEUE = rf"(?P<tag>[A-Za-z0-9_.:-]{{1,128}}){SHARD_SUFFIX}?/(?!(?P=tag)\Z){_PLAIN_QUEUE}"
+_QUEUE = re.compile(rf"{_STATION_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
 _DIGITS = 28
 """Of a made id, before its tag; no other made id has the same."""
 _MADE_ID = re.compile(rf"[0-9a-f]{{{_DIGITS}}}-([A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?)")
@@ -168,6 +169,11 @@ def split_queue(name: object) -> tuple[str, str]:
     if isinstance(name, str) and name.count("/") == 1:
         tag, queue = name.split("/")
         check_name(tag, "pipeline name")
+        if queue == tag:
+            raise InvalidName(
+                f"queue name {name!r} is not allowed: its keys would be those of queue {queue!r}; name the queue or "
+                "its pipeline otherwise"
+            )
     else:
         tag = queue = name  # type: ignore[assignment]
     check_name(queue, "queue name")

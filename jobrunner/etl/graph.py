@@ -37,8 +37,9 @@ def _full_name(pipeline: str, name: str) -> str:
                 f"only; write {short!r} for its queue of that name, or push from a sink into the other pipeline"
             )
         return name
-    split_queue(name)
-    return f"{pipeline}/{name}"
+    full = f"{pipeline}/{name}"
+    split_queue(full)
+    return full
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

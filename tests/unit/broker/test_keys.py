@@ -87,7 +87,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b/c", "/a", "a/", "/", "a//b", "a b/c", "x/{y}", "task", "orders/task", "task:7", None, 7]
+    "name", ["a/b/c", "/a", "a/", "/", "a//b", "a b/c", "x/{y}", "task", "orders/task", "task:7", "a/a", None, 7]
 )
 def test_a_queue_name_that_could_be_taken_for_another_key_is_refused(name):
     with pytest.raises(InvalidName):

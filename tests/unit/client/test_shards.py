@@ -103,6 +103,7 @@ def test_names_of_shards_cannot_be_chosen_and_are_in_ids() -> None:
     assert not is_queue("mail@x")
     assert not is_queue("task@3")
     assert not is_queue("a/b@1")
+    assert not is_queue("a@1/a")
     with pytest.raises(InvalidName):
         split_queue("mail@3")
     assert Keys("p").queue("mail@3").waiting == b"p:{mail@3}:mail@3:waiting"

@@ -109,6 +109,14 @@ def test_a_queue_of_another_pipeline_is_refused_at_the_declaration(orders: Pipel
         orders.station("raw", to="no such name")
 
 
+@pytest.mark.parametrize("name", ["orders", "orders/orders"])
+def test_a_queue_with_the_name_of_its_pipeline_is_refused_at_the_declaration(orders: Pipeline, name: str) -> None:
+    """Its keys were those of the plain queue, and each handed out the tasks of the other."""
+    for declare in (orders.sink, orders.declare, lambda queue: orders.station("raw", to=queue), orders.queue):
+        with pytest.raises(InvalidName, match="keys would be those of queue 'orders'; name the queue or its"):
+            declare(name)
+
+
 def test_two_stations_on_one_queue_are_an_error(orders: Pipeline) -> None:
     orders.station("raw", to="end")(work)
 
