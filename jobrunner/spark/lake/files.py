@@ -134,7 +134,7 @@ class _OpenFile:
         self._writer.close()
         size = self._stream.tell()
         self._stream.close()
-        nulls, lowest, highest = _statistics(self._footer[0], self._target.in_files)
+        nulls, lowest, highest = _statistics(self._footer[0])
         by_us = self._floats
         return DataFile(
             name=self._name, size=size, rows=self.rows, partition=self.partition, nulls=nulls | by_us.nulls,
@@ -214,14 +214,14 @@ def _borders(rows: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[int, in
     return list(pairwise(edges))
 
 
-def _statistics(footer: Any, schema: pa.Schema) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
+def _statistics(footer: Any) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
     """(nulls, lowest, highest value) of the columns that are neither nested nor of a kind without bounds in JSON."""
     nulls: dict[str, int] = {}
     bounds: dict[str, list[Any]] = {}
     for place in range(footer.num_columns):
-        name = footer.schema.column(place).path
-        if name not in schema.names or pa.types.is_nested(schema.field(name).type):
-            continue
+        column = footer.schema.column(place)
+        if (name := column.name) != column.path:
+            continue  # part of a nested column: the field `b` of a struct `a` has the path of a column `a.b`
         chunks = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
         if not all(one is not None and one.has_null_count for one in chunks):
             continue

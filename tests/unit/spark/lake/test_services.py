@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import visitors
@@ -306,6 +307,17 @@ def test_no_bound_of_a_delta_table_leaves_nan_out(tmp_path):
     lake.write(part("m"), rows, merge_on=["n"])
     assert (bounds(lake, "x"), bounds(lake, "y")) == ([None], [None])
     assert not with_statistics(lake) & {"x", "y"}
+
+
+def test_a_column_with_a_dot_has_no_bounds_of_a_field_in_a_struct(tmp_path):
+    """By those of the field a reader passed over the rows."""
+    lake = Lake(f"delta:{tmp_path}/t")
+    fields = pa.array([{"b": 1}, {"b": 2}])
+    lake.write(part("first"), pa.table({"a.b": [100, 200], "a": fields, "n": [1, 2]}))
+    table = open_table(lake.address)
+    assert table.load()
+    rows = table._table.to_pyarrow_dataset().to_table(filter=pc.field("a.b") > 150)
+    assert rows.column("n").to_pylist() == [2]
 
 
 def bounds(lake, column):
