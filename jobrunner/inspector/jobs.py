@@ -12,7 +12,7 @@ from datetime import timedelta
 from jobrunner.broker.call import in_slices
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError, ServerUnavailable
-from jobrunner.inspector.shards import totals_by_type
+from jobrunner.inspector.shards import end_totals
 from jobrunner.inspector.stats import jobs_of, read_window
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.jobs.registry import JobDefinition
@@ -81,12 +81,12 @@ def _totals(client: Client) -> dict[tuple[str, str], dict[str, int]]:
     """What ended of each job on each queue, by (job, queue)."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for some in in_slices(client.queues(), _QUEUES_AT_ONCE):
-        for queue, fields in zip(some, totals_by_type(client, some), strict=True):
-            if isinstance(fields, ServerUnavailable):  # the node of a cluster that has it: the others are shown
+        for queue, totals in zip(some, end_totals(client, some), strict=True):
+            if isinstance(totals, ServerUnavailable):  # the node of a cluster that has it: the others are shown
                 continue
-            if isinstance(fields, JobrunnerError):
-                raise fields
-            _add(found, queue, fields)
+            if isinstance(totals, JobrunnerError):
+                raise totals
+            _add(found, queue, totals.by_type)
     return found
 
 

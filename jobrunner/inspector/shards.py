@@ -1,12 +1,13 @@
 """The shards of queues, for what reads many queues at once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls.queues import together
 from jobrunner.broker.calls.shards import shard_counts
-from jobrunner.broker.calls.stats import QueueSummary, by_type
+from jobrunner.broker.calls.stats import QueueSummary, by_type_and_together
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
@@ -29,13 +30,22 @@ def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
     return every
 
 
-def totals_by_type(client: Client, names: Sequence[str]) -> list[dict[str, int] | JobrunnerError]:
-    """The totals of these queues by type, ``<type> <outcome>`` → how many, those of all shards added up; the error of
-    one that cannot be read."""
+@dataclass(frozen=True, slots=True)
+class EndTotals:
+    """How often attempts at the tasks of a queue ended, since it exists."""
+
+    by_type: dict[str, int] = field(default_factory=dict)
+    """``<type> <outcome>`` → how many, of tasks whose type is counted."""
+    together: dict[str, int] = field(default_factory=dict)
+    """Name of the total → how many, of all tasks; read in the same moment."""
+
+
+def end_totals(client: Client, names: Sequence[str]) -> list[EndTotals | JobrunnerError]:
+    """The totals of these queues, those of all shards added up; the error of one that cannot be read."""
     every = with_shards(client, names)
-    replies = run_each_or_errors(broker_of(client), [by_type(keys_of(client).queue(name)) for name in every])
-    found: dict[str, dict[str, int] | JobrunnerError] = {name: {} for name in names}
-    for shard, reply in zip(every, replies, strict=True):
+    calls = [by_type_and_together(keys_of(client).queue(name)) for name in every]
+    found: dict[str, EndTotals | JobrunnerError] = {name: EndTotals() for name in names}
+    for shard, reply in zip(every, run_each_or_errors(broker_of(client), calls), strict=True):
         whole_name = shard if shard in found else whole_queue(shard)
         sums = found[whole_name]
         if isinstance(sums, JobrunnerError):
@@ -43,8 +53,9 @@ def totals_by_type(client: Client, names: Sequence[str]) -> list[dict[str, int] 
         if isinstance(reply, JobrunnerError):
             found[whole_name] = reply
             continue
-        for field, count in reply.items():
-            sums[field] = sums.get(field, 0) + whole(count)
+        for of_all, of_shard in zip((sums.by_type, sums.together), reply, strict=True):
+            for name, count in of_shard.items():
+                of_all[name] = of_all.get(name, 0) + whole(count)
     return [found[name] for name in names]
 
 

@@ -11,7 +11,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.lag import StationLag, lags_of
-from jobrunner.inspector.shards import totals_by_type
+from jobrunner.inspector.shards import EndTotals, end_totals
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
 from jobrunner.inspector.stats import StatsTotal, each
 from jobrunner.inspector.stats_types import Timings
@@ -60,23 +60,22 @@ def take(client: Client) -> MetricsReading:
     workers = client.workers()
     served = {queue for worker in workers for queue in worker.queues}
     shown = sorted(names, key=lambda name: (name not in served, name))[:MOST_QUEUES]
-    # Before the totals they are parts of: what ends in between is then of no type for one scrape, and never negative.
-    by_type = {
-        name: typed
+    totals = {
+        name: one
         for some in in_slices(shown, _AT_ONCE)
-        for name, typed in zip(some, totals_by_type(client, some), strict=True)
+        for name, one in zip(some, end_totals(client, some), strict=True)
     }
     views = queue_views(client, workers, names)
-    queues = [one for one in views if one.name in by_type]
-    others = [one for one in views if one.name not in by_type]
+    queues = [one for one in views if one.name in totals]
+    others = [one for one in views if one.name not in totals]
     known = {one.name: _known(workers, one.name) for one in queues}
     measured, round_trip = _measured(_totals(client, {one.name for one in others}), known)
     stations = {queue: measured.pop((queue, type_)) for queue, type_ in list(measured) if type_ == "-"}
     begins = sum(map(len, known.values())) <= _MOST_ZEROS
     ended = [
-        _ended(one, typed, known[one.name], begins=begins)
+        _ended(one.name, counted, known[one.name], begins=begins)
         for one in queues
-        if not one.problem and not isinstance(typed := by_type[one.name], JobrunnerError)
+        if not one.problem and not isinstance(counted := totals[one.name], JobrunnerError)
     ]
     return MetricsReading(
         queues=queues,
@@ -117,21 +116,21 @@ def _known(workers: list[WorkerRecord], queue: str) -> set[str]:
 
 
 def _ended(
-    queue: QueueView, typed: Mapping[str, int], known: AbstractSet[str], *, begins: bool
+    queue: str, totals: EndTotals, known: AbstractSet[str], *, begins: bool
 ) -> dict[tuple[str, str, str], int]:
     found: dict[tuple[str, str, str], int] = {}
-    rest = {outcome: queue.totals.get(counter, 0) for counter, outcome in stats_calls.OUTCOMES.items()}
-    shown = _shown({field.rpartition(" ")[0] for field in typed}, known)
-    for field, value in typed.items():
+    rest = {outcome: totals.together.get(counter, 0) for counter, outcome in stats_calls.OUTCOMES.items()}
+    shown = _shown({field.rpartition(" ")[0] for field in totals.by_type}, known)
+    for field, value in totals.by_type.items():
         type_, _, outcome = field.rpartition(" ")
         if outcome in rest:
-            key = (queue.name, type_ if type_ in shown else UNKNOWN, outcome)
+            key = (queue, type_ if type_ in shown else UNKNOWN, outcome)
             found[key] = found.get(key, 0) + value
             rest[outcome] -= value
-    found |= {(queue.name, "", outcome): by for outcome, by in rest.items() if by > 0}
+    found |= {(queue, "", outcome): by for outcome, by in rest.items() if by > 0}
     # With zeros for what has not happened yet: a series that begins with its first death has no increase at it.
     types = {type_ for _, type_, _ in found} | (known if begins else set()) or {""}
-    zeros = {(queue.name, type_, outcome): 0 for type_ in types for outcome in rest}
+    zeros = {(queue, type_, outcome): 0 for type_ in types for outcome in rest}
     return zeros | found
 
 

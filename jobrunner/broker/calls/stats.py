@@ -16,6 +16,8 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from jobrunner.broker.call import Call, ScriptCommand, command, fields, in_slices, text, text_fields
 from jobrunner.broker.calls.queues import QueueCounts, read_totals
 from jobrunner.broker.keys import Keys, QueueKeys
@@ -109,9 +111,11 @@ def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[
     ]
 
 
-def by_type(keys: QueueKeys) -> Call[dict[str, str]]:
-    """Totals of a queue by type: ``<type> <outcome>`` → how many."""
-    return command("HGETALL", keys.types, read=text_fields)
+def by_type_and_together(keys: QueueKeys) -> Call[list[dict[str, str]]]:
+    """The totals of a queue by type, ``<type> <outcome>`` → how many, and those of all its types together, by name: as
+    of one moment, so that the former are never more, and what they lack is of no type."""
+    call = _stats.with_keys((keys.types, keys.counters), queue="", type="")
+    return msgspec.structs.replace(call, read=lambda reply: [text_fields(one) for one in reply])
 
 
 def some_totals(keys: Keys, cursor: int) -> Call[tuple[int, dict[str, str]]]:

@@ -17,7 +17,7 @@ from jobrunner.inspector.lag import read_lags
 from jobrunner.inspector.live_snapshot import look
 from jobrunner.inspector.search import search
 from jobrunner.inspector.search_filter import Filter
-from jobrunner.inspector.shards import totals_by_type, with_shards
+from jobrunner.inspector.shards import EndTotals, end_totals, with_shards
 from jobrunner.inspector.snapshot import overview, queue_views
 from jobrunner.inspector.stats import by_queue
 from jobrunner.inspector.task_rows import first_rows, list_tasks
@@ -37,7 +37,9 @@ def test_what_ended_of_a_job_is_counted_over_all_shards(client: Client) -> None:
         reports = [(one.id, one.token, 0, "succeeded", b"", b"", "Send") for one in held]
         broker_of(client).run(leases.commit(shard, reports))
 
-    assert totals_by_type(client, ["mail"]) == [{"Send succeeded": 20}]
+    (totals,) = end_totals(client, ["mail"])
+    assert isinstance(totals, EndTotals)
+    assert (totals.by_type, totals.together["succeeded"]) == ({"Send succeeded": 20}, 20)
     (job,) = job_views(client, [])
     assert (job.name, job.queue, job.succeeded) == ("Send", "mail", 20)
     shown = [line for line in render(client).decode().splitlines() if line.startswith("jobrunner_tasks_total")]

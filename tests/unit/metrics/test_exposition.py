@@ -18,6 +18,8 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import ServerUnavailable
+from jobrunner.inspector.snapshot import queue_views
+from jobrunner.metrics import reading
 from jobrunner.metrics.endpoint import MetricsEndpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
 from jobrunner.task import Task
@@ -56,6 +58,27 @@ def test_ends_are_counted_by_type_and_together_make_the_totals(client: Client) -
 
     assert (ended("send"), ended("bill"), ended("")) == (3, 1, 2)
     assert found[label("jobrunner_enqueued_total", queue="mail")] == 6
+
+
+def test_what_ends_while_a_scrape_reads_is_counted_of_its_type_alone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(*given: Any) -> Any:
+        end(client, "mail", "later", 7)
+        return queue_views(*given)
+
+    end(client, "mail", "send", 3)
+    end(client, "mail", "other", 2, typed=False)
+    monkeypatch.setattr(reading, "queue_views", ends)
+
+    found = read(render(client))
+
+    counts = {
+        dict(labels)["type"]: by
+        for (name, labels), by in found.items()
+        if name == "jobrunner_tasks_total" and ("outcome", "succeeded") in labels
+    }
+    assert counts == {"send": 3, "": 2}
 
 
 def test_a_queue_that_cannot_be_read_has_no_counters_that_begin_anew(client: Client, raw: Any) -> None:

@@ -1,12 +1,11 @@
 """How many types a scrape shows, whatever names tasks have."""
 
-from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.shards import EndTotals
 from jobrunner.metrics.reading import _ended, _measured
 
 
 def ended(typed: dict[str, int], known: set[str], total: int) -> dict[tuple[str, str, str], int]:
-    queue = QueueView(name="q", totals={"succeeded": total}, workers=1)
-    return _ended(queue, typed, known, begins=True)
+    return _ended("q", EndTotals(typed, {"succeeded": total}), known, begins=True)
 
 
 def test_types_that_workers_know_have_series_before_their_first_task_ended() -> None:
