@@ -33,7 +33,7 @@ from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, lo
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import OutcomeCounts
 from jobrunner.logs import SafeLogger
-from jobrunner.web.errors import TooBusy
+from jobrunner.web.errors import TooBusy, explained
 
 FRESH_S = 1.0
 EVERY_S = 2.0
@@ -206,7 +206,7 @@ class LiveUpdates:
         try:
             return _tick(self.snapshot())
         except JobrunnerError as error:
-            problem = str(error)
+            _, problem = explained(error)
         except Exception as error:  # else no tab would hear of anything until another one is opened
             _log.exception("the dashboard cannot take its snapshot")
             problem = f"{type(error).__name__}: {error}"

@@ -8,7 +8,9 @@ from jobrunner import Client
 from jobrunner.broker.calls import leases
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task
+from tests.browser.conftest import SIZES
 from tests.browser.test_actions import confirm
+from tests.support.server import Server
 
 HIDE = """Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
 document.dispatchEvent(new Event('visibilitychange'))"""
@@ -183,6 +185,63 @@ def test_a_tab_says_when_the_dashboard_is_gone(shop: Any, chromium: Any) -> None
     context.close()
 
 
+@pytest.mark.parametrize("size", ["desk", "phone"])
+def test_a_tab_says_above_its_numbers_that_the_server_is_away(serve: Any, chromium: Any, size: str) -> None:
+    from jobrunner.web.app import create_app
+    from jobrunner.web.auth import Loopback
+
+    server = Server(appendonly="yes", appendfsync="always")
+    width, height = SIZES[size]
+    context = chromium.new_context(viewport={"width": width, "height": height})
+    with Client(server.url, "away") as client:
+        client.queue("mail").push_many(range(3))
+        tab = context.new_page()
+        tab.goto(f"{serve(create_app(client, auth=Loopback()))}/queues/mail")
+        sign(tab, "live", seen=size == "desk")
+
+        server.kill()
+
+        tab.wait_for_selector("#lost:has-text('The server is away')")
+        assert "What this page shows was read before that." in tab.inner_text("#lost")
+        server.start()
+        tab.wait_for_selector("#lost", state="detached")
+        sign(tab, "live", seen=size == "desk")
+    context.close()
+    server.remove()
+
+
+def test_a_tab_whose_session_was_ended_says_so_and_goes_on_after_the_next_login(
+    shop: Any, serve: Any, chromium: Any
+) -> None:
+    from jobrunner.web.app import create_app
+    from jobrunner.web.credentials import Token
+
+    def log_in(tab: Any, path: str) -> None:
+        tab.goto(f"{url}{path}")
+        tab.fill("input[name=token]", "correct-horse-battery")
+        tab.click("form button")
+
+    url = serve(create_app(shop.client, auth=Token("correct-horse-battery")))
+    context, elsewhere = chromium.new_context(), chromium.new_context()
+    tab, other = context.new_page(), elsewhere.new_page()
+    log_in(tab, "/queues/mail")
+    sign(tab, "live")
+
+    log_in(other, "/sessions")
+    other.get_by_role("button", name="End all").click()
+    confirm(other)
+
+    tab.wait_for_selector("#live-sign:has-text('signed out')", timeout=15_000)
+    assert "You are logged out: reload the page to log in." in tab.inner_text("#lost")
+    log_in(context.new_page(), "/")
+    tab.evaluate(HIDE % "true")
+    tab.evaluate(HIDE % "false")
+    tab.wait_for_selector("#lost", state="detached")
+    sign(tab, "live")
+    context.close()
+    elsewhere.close()
+
+
 def test_the_page_of_a_task_says_when_it_has_left_the_server(shop: Any, chromium: Any) -> None:
     context = chromium.new_context()
     tab = context.new_page()
@@ -194,11 +253,11 @@ def test_the_page_of_a_task_says_when_it_has_left_the_server(shop: Any, chromium
     queue.purge("waiting")
 
     tab.wait_for_selector("#live-sign[data-state=lost]:has-text('gone')")
-    assert "it never was, or it finished and is no longer kept" in tab.inner_text("#refused")
+    assert "it never was, or it finished and is no longer kept" in tab.inner_text("#lost")
     assert "waiting" in tab.inner_text("main")  # the page keeps what it read last
 
     queue.push({"n": 2}, id="comes-back")
-    tab.wait_for_selector("#refused", state="detached")
+    tab.wait_for_selector("#lost", state="detached")
     sign(tab, "live")
     context.close()
 

@@ -132,7 +132,7 @@ const sign = document.getElementById("live-sign");
 let stream = null;
 let wanted = sessionStorage.getItem("live") !== "off";
 let fetching = null;
-let refused = "";  // why the page no longer follows although the stream does, in a word
+let lost = false;  // whether the page no longer follows, which the sign says in a word and a bar in a sentence
 
 function tell(state, text) {
   if (!sign) return;
@@ -140,23 +140,36 @@ function tell(state, text) {
   sign.firstElementChild.textContent = text;
 }
 
-function tellLive() {
-  tell(refused ? "lost" : "live", refused || "live");
+/* The page follows again. */
+function follow() {
+  lost = false;
+  document.getElementById("lost")?.remove();
+  if (stream?.readyState === EventSource.OPEN) tell("live", "live");
 }
 
-/* What has left the server (a task whose result is kept no longer, a queue) stays on its page, and the page says so. */
-function explain(html) {
-  const why = html && new DOMParser().parseFromString(html, "text/html").querySelector(".trouble p")?.textContent;
-  let bar = document.getElementById("refused");
-  if (!why) bar?.remove();
-  if (!why || bar) return;
-  bar = document.createElement("div");
-  bar.id = "refused";
-  bar.className = "note-bar bad";
-  bar.setAttribute("role", "status");
-  bar.append(document.createElement("div"));
-  bar.firstChild.textContent = `${why} What this page shows was read before that.`;
-  document.getElementById("main").prepend(bar);
+/* The page stays as it is: the server or the dashboard is away, the session has ended, or what the page shows has left
+   the server. The bar is there because numbers of a while ago look like those of now, and a phone folds the sign away. */
+function lose(word, why) {
+  lost = true;
+  tell("lost", word);
+  let bar = document.getElementById("lost");
+  if (!bar) {
+    bar = document.createElement("div");
+    bar.id = "lost";
+    bar.className = "note-bar bad";
+    bar.setAttribute("role", "status");
+    bar.append(document.createElement("div"));
+    document.getElementById("main").prepend(bar);
+  }
+  const said = `${why.charAt(0).toUpperCase()}${why.slice(1).replace(/\.$/, "")}. What this page shows was read before that.`;
+  if (bar.firstChild.textContent !== said) bar.firstChild.textContent = said;
+}
+
+const LOGGED_OUT = ["signed out", "you are logged out: reload the page to log in"];
+const SILENT = ["disconnected", "the dashboard does not answer"];
+
+function why(html) {
+  return new DOMParser().parseFromString(html, "text/html").querySelector(".trouble p")?.textContent || "this page cannot be read";
 }
 
 async function refresh() {
@@ -164,17 +177,13 @@ async function refresh() {
   fetching = new AbortController();
   try {
     const answer = await fetch(location.href, { headers: { "X-Live": "1" }, signal: fetching.signal, redirect: "manual" });
-    if (answer.type === "opaqueredirect" || answer.status === 401) {
-      tell("lost", "signed out");
-      return;
-    }
+    if (answer.type === "opaqueredirect" || answer.status === 401) return lose(...LOGGED_OUT);
     const html = await answer.text();
-    refused = answer.ok ? "" : answer.status === 404 ? "gone" : "not updated";
-    explain(answer.ok ? "" : html);
-    if (answer.ok) show(html);
-    tellLive();
+    if (!answer.ok) return lose(answer.status === 404 ? "gone" : "not updated", why(html));
+    show(html);
+    follow();
   } catch (error) {
-    if (error.name !== "AbortError") tell("lost", "disconnected");
+    if (error.name !== "AbortError") lose(...SILENT);
   } finally {
     fetching = null;
   }
@@ -183,21 +192,33 @@ async function refresh() {
 function listen() {
   if (stream || !sign || !wanted || document.hidden || !window.EventSource) return;
   stream = new EventSource(`${prefix}/live`);
-  tell("joining", "connecting");
-  stream.addEventListener("open", tellLive);
+  if (!lost) tell("joining", "connecting");
+  stream.addEventListener("open", () => { if (!lost) tell("live", "live"); });
   stream.addEventListener("tick", (event) => {
-    tellLive();
+    if (!lost) tell("live", "live");
     clockSkew = (JSON.parse(event.data).at || Date.now()) - Date.now();
     refresh();
   });
-  stream.addEventListener("problem", (event) => tell("lost", event.data || "server unreachable"));
+  stream.addEventListener("problem", (event) => lose("not updated", event.data || "the server cannot be read"));
   stream.addEventListener("error", () => {
-    tell("lost", "disconnected");
-    if (stream && stream.readyState === EventSource.CLOSED) {
-      stream = null;
-      setTimeout(listen, 5000);
-    }
+    if (!lost) tell("lost", "disconnected");
+    if (stream?.readyState !== EventSource.CLOSED) return refresh();  // it connects again, and the page says what is wrong
+    stream = null;
+    closed();
   });
+}
+
+/* The dashboard refused the stream, which an EventSource does not explain: asks once more, for the reason. */
+async function closed() {
+  try {
+    const answer = await fetch(`${prefix}/live`, { headers: { Accept: "application/json" }, redirect: "manual" });
+    if (answer.status === 401) return lose(...LOGGED_OUT);  // until this tab is opened again, maybe after a login in another
+    if (answer.ok) answer.body.cancel();
+    else lose("not live", (await answer.json()).error);
+  } catch {
+    lose(...SILENT);
+  }
+  setTimeout(listen, 5000);
 }
 
 function rest(text) {
