@@ -312,7 +312,7 @@ def _purge_some(client: Client, queue: str, ids: Sequence[str]) -> Iterator[int]
             record = client.task(one, queue=queue).record()
         except TaskGone:
             continue
-        yield run_operation(broker_of(client), cancel_all(keys_of(client), record.queue, [one], dead_only=True))
+        yield run_operation(broker_of(client), cancel_all(keys_of(client), record.queue, [one], leave="alive"))
 
 
 def _none_of(queue: str, ids: tuple[str, ...]) -> str:

@@ -167,31 +167,31 @@ def _cancel_all(
         confirm(f"Cancel {what}{where}{conditions}?", yes=yes)
         changed, subject = Counter[str](), f"{queue or 'all queues'}{conditions}"
         with noted(client, "task.cancel", subject, lambda: f"cancelled {counted(changed.total(), 'task')}"):
-            _cancel_each(client, chosen, changed, dead_only=state == "dead")
+            _cancel_each(client, chosen, changed, dead=state == "dead")
         done = changed.total()
     if shared.as_json:
         answer_json({"queue": queue, "matched": len(chosen), "cancelled": done})
     else:
-        why = "ended or requeued" if state == "dead" else "ended"
+        why = "ended or requeued" if state == "dead" else "ended or dead"
         rest = f", {counted(len(chosen) - done, 'task')} {why} meanwhile" if done < len(chosen) else ""
         echo(f"{'asked to stop' if state == 'pending' else 'cancelled'} {counted(done, 'task')}{where}{rest}")
 
 
-def _cancel_each(client: Client, chosen: list[TaskPosition], changed: Counter[str], *, dead_only: bool) -> None:
-    """Cancels tasks; counts those of each queue in `changed`."""
+def _cancel_each(client: Client, chosen: list[TaskPosition], changed: Counter[str], *, dead: bool) -> None:
+    """Cancels tasks that were found dead, or alive, and still are; counts those of each queue in `changed`."""
     seen = 0
     try:
         with rising(len(chosen), "cancelling", "tasks") as progress:
             for queue, places in groupby(sorted(chosen, key=lambda one: one.queue), key=lambda one: one.queue):
                 rest = iter(places)
                 while ids := [place.id for place in islice(rest, _AT_ONCE)]:
-                    cancels = cancel_all(keys_of(client), queue, ids, dead_only=dead_only)
+                    cancels = cancel_all(keys_of(client), queue, ids, leave="alive" if dead else "dead")
                     changed[queue] += run_operation(broker_of(client), cancels)
                     seen += len(ids)
                     if progress is not None:
                         progress(seen)
     finally:
-        if dead_only:
+        if dead:
             run_operation(broker_of(client), note_changes(keys_of(client), "cancel", changed, "dead"))
 
 

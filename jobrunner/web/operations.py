@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby, islice
@@ -19,24 +19,19 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.call import Call, command, text_fields
-from jobrunner.broker.keys import Keys, check_name
+from jobrunner.broker.keys import check_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.dead_and_history import note_changes
-from jobrunner.client.operations.operation import Operation as ClientOperation
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all
+from jobrunner.client.operations.task import Leave, cancel_all, delete_all, requeue_all
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector import audit
 from jobrunner.inspector.search import EXAMINED_AT_ONCE, matching, total_of
 from jobrunner.inspector.search_filter import Filter
 
-CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] = {
-    "requeue": requeue_all,
-    "cancel": cancel_all,
-    "delete": delete_all,
-}
-"""What can be done with many tasks of one queue: operations that return how many they changed."""
+CHANGES = ("requeue", "cancel", "delete")
+"""What can be done with many tasks."""
 _OPEN = ("pending", "waiting", "scheduled")
 """The states of the tasks that an operation cancels when no state was chosen. To cancel a dead task deletes it."""
 _KEPT_MS = 86_400_000
@@ -188,10 +183,10 @@ class _OperationRun:
 
     def _go_through(self) -> bool:
         """Returns whether a user cancelled the operation."""
-        for looked, piece in self._pieces():
+        for looked, state, piece in self._pieces():
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
-                changed = self._change(queue, ids)
+                changed = self._change(queue, ids, state)
                 self._changed[queue] += changed
                 self._done, self._refused = self._done + changed, self._refused + len(ids) - changed
             self._looked += looked
@@ -199,23 +194,23 @@ class _OperationRun:
                 return True
         return False
 
-    def _change(self, queue: str, ids: Sequence[str]) -> int:
+    def _change(self, queue: str, ids: Sequence[str], found: str) -> int:
         if not self._step_ms:
-            found_dead = self._wanted is not None and self._wanted.state == "dead"
-            return change(self._client, self._action, queue, ids, found_dead=found_dead)
+            return change(self._client, self._action, queue, ids, found=found)
         start_ms = self._done * self._step_ms
         requeue = requeue_all(keys_of(self._client), queue, ids, start_ms=start_ms, step_ms=self._step_ms)
         return run_operation(broker_of(self._client), requeue)
 
-    def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
+    def _pieces(self) -> Iterator[tuple[int, str, list[Chosen]]]:
+        """How many tasks were examined, the state in which they were searched, and those that match."""
         if self._wanted is not None:
             for wanted in _searches(self._action, self._wanted):
                 for found in matching(self._client, wanted, self._client.redaction()):
-                    yield EXAMINED_AT_ONCE, [(place.queue, place.id) for place in found]
+                    yield EXAMINED_AT_ONCE, wanted.state, [(place.queue, place.id) for place in found]
             return
         rest = iter(self._fixed)
         while piece := list(islice(rest, _AT_ONCE)):
-            yield len(piece), piece
+            yield len(piece), "", piece
 
     def _say(self, state: str, **more: Any) -> bool:
         """Records progress; returns whether a user asked the operation to stop."""
@@ -267,13 +262,21 @@ def filter_words(wanted: Filter) -> str:
     return " ".join(f"{name}={text}" for name, text in filter_fields(wanted).items())
 
 
-def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found_dead: bool = False) -> int:
-    """Does one of `CHANGES` with tasks of a queue; returns how many were changed. Of tasks that were found dead those
-    are deleted or cancelled that still are: another client may have requeued the others."""
-    if found_dead and action in ("cancel", "delete"):
-        end = cancel_all if action == "cancel" else delete_all
-        return run_operation(broker_of(client), end(keys_of(client), queue, ids, dead_only=True))
-    return run_operation(broker_of(client), CHANGES[action](keys_of(client), queue, ids))
+def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found: str = "") -> int:
+    """Does one of `CHANGES` with tasks of a queue; returns how many were changed. `found`: the state in which they were
+    found, where that is known. Of dead tasks those are deleted or cancelled that still are, as another client may have
+    requeued the others; of tasks that were not dead none is cancelled that is, as that would delete it."""
+    keys = keys_of(client)
+    if action == "cancel":
+        return run_operation(broker_of(client), cancel_all(keys, queue, ids, leave=left_of(found)))
+    if action == "delete":
+        return run_operation(broker_of(client), delete_all(keys, queue, ids, dead_only=found == "dead"))
+    return run_operation(broker_of(client), requeue_all(keys, queue, ids))
+
+
+def left_of(found: str) -> Leave:
+    """What a cancellation leaves of tasks that were found in this state; '' where that is not known."""
+    return "alive" if found == "dead" else "dead" if found in _OPEN else ""
 
 
 def note_events(client: Client, action: str, changed: Mapping[str, int], state: str = "") -> None:

@@ -278,11 +278,13 @@ def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:
     return command("HGET", keys.tasks + task_id.encode(), "headers", read=lambda reply: reply)
 
 
-def cancel(
-    keys: QueueKeys, task_id: str, *, keep_ms: int, leave: Literal["", "dead", "alive"] = ""
-) -> Call[str]:
+Leave = Literal["", "dead", "alive"]
+"""What a cancellation leaves as it is: nothing, a dead task, or one that is not dead."""
+
+
+def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int, leave: Leave = "") -> Call[str]:
     """Reply: 'ok', 'posted' (ok, and its flow is to be notified), 'reserved' (it runs: asked to stop) or 'gone', also
-    for a task that `leave` names: a dead one, or one that is not dead."""
+    for a task that `leave` names."""
     return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1), left=leave)
 
 

@@ -16,6 +16,8 @@ from jobrunner.cli.events import note
 from jobrunner.cli.top.state import Screen, ServerRequest, lists_groups, settled
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import TaskRef, cancel, check_place
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerUnavailable, UsageError
 from jobrunner.etl.graph import end_queues, published
@@ -207,8 +209,11 @@ class ServerPoller:
         if wish.act == "requeue":
             done = queue.requeue_dead([wish.id])
             return "requeued" if done else f"task {wish.id} is not dead any more"
-        cancelled = self._client.task(wish.id, queue=wish.queue).cancel()
-        return "cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already"
+        check_place(wish.id, wish.queue)
+        place = TaskRef(keys_of(self._client), encryption_of(self._client), wish.id, wish.queue)
+        # A task that died while the question was open is left: to cancel it would delete it with its errors.
+        cancelled = run_operation(broker_of(self._client), cancel(place, leave="dead"))
+        return "cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already, or dead"
 
 
 def _audited(wish: ServerRequest) -> tuple[str, str]:

@@ -30,6 +30,7 @@ _RECHECK_S = 2.0
 _QUEUES_TRIED = 5
 KEEP_CANCELLED_MS = 60_000
 """How long a cancelled task stays readable."""
+Leave = tasks.Leave
 
 
 class TaskRef(msgspec.Struct, frozen=True):
@@ -119,19 +120,19 @@ def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
     return read_result(record)
 
 
-def cancel(at: TaskRef) -> Operation[bool]:
-    """Returns False when the task is finished or gone. An item that moves while it is looked for is looked for again in
-    its next queue: it may pass several on its way through a pipeline."""
+def cancel(at: TaskRef, *, leave: Leave = "") -> Operation[bool]:
+    """Returns False when the task is finished or gone, or left as `leave` says. An item that moves while it is looked
+    for is looked for again in its next queue: it may pass several on its way through a pipeline."""
     queue = yield from _own_queue(at)
     for _ in range(_QUEUES_TRIED):
-        word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS))
+        word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS, leave=leave))
         if word == "posted":
             yield from relaying(at.keys, tags=[queue.tag])
         check_known(word, at.id)
         if word != "gone":
             return True
         record = yield from find(at)
-        if record is None or record.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+        if record is None or record.state in (TaskState.SUCCEEDED, TaskState.CANCELLED) or str(record.state) == leave:
             return False
         queue = at.keys.queue(record.queue)
     return False
@@ -161,13 +162,11 @@ def requeue_all(
     return (yield from ask(tasks.requeue(keys.queue(queue), ids, start_ms=start_ms, step_ms=step_ms))).count("ok")
 
 
-def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = False) -> Operation[int]:
-    """Cancels tasks of a queue, or asks those that run to stop; returns how many. With `dead_only` one that was found
-    dead, and is requeued by now, is left."""
+def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, leave: Leave = "") -> Operation[int]:
+    """Cancels tasks of a queue, or asks those that run to stop; returns how many. `leave` names those that changed
+    since they were found: a dead one would be deleted, a requeued one would not run."""
     at = keys.queue(queue)
-    said: list[str] = yield [
-        tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS, leave="alive" if dead_only else "") for one in ids
-    ]
+    said: list[str] = yield [tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS, leave=leave) for one in ids]
     if "posted" in said:
         yield from relaying(keys, tags=[at.tag])
     return len(ids) - said.count("gone")

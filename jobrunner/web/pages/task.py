@@ -7,21 +7,24 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.keys import check_id, tag_of_id
-from jobrunner.client.client import encryption_of
+from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.flow_results import decrypted_results, whole_results
 from jobrunner.client.item import read_headers, read_payload
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import TaskRef, cancel
 from jobrunner.clock import from_ms
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, ServerUnavailable, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline, with_begun_attempt
 from jobrunner.inspector.flows import flow_id_of
+from jobrunner.inspector.search import STATES
 from jobrunner.inspector.shards import pipeline_of, queue_of
 from jobrunner.redaction import DEEPEST, TOO_DEEP
 from jobrunner.task import ENCRYPTED, TaskState
 from jobrunner.task_record import Failure, TaskRecord
 from jobrunner.tracebacks import short_traceback
 from jobrunner.web.errors import NotThere, Refused
-from jobrunner.web.operations import change, note_events
+from jobrunner.web.operations import change, left_of, note_events
 from jobrunner.web.pages.json_text import first_parts, json_text
 from jobrunner.web.pages.task_edit import editable, edited
 from jobrunner.web.routing import Action, Context, Done, Page, Values
@@ -35,6 +38,8 @@ _FACTS = (
 
 
 _FIELDS = ("queue",)
+_SEEN = (*_FIELDS, "state")
+"""With the state that the page showed: another one may have come since, by a worker or another operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,14 +198,20 @@ def _edit(context: Context) -> Done:
 
 
 def _cancel(context: Context) -> Done:
+    found, client = context.form.one_of("state", STATES, ""), context.client
     record = _existing(context)
     said = "is asked to stop" if record.state is TaskState.PENDING else "is cancelled"
-    return _done(context, record, said, changed=context.client.task(record.id, queue=record.queue).cancel())
+    place = TaskRef(keys_of(client), encryption_of(client), record.id, record.queue)
+    changed = run_operation(broker_of(client), cancel(place, leave=left_of(found)))
+    return _done(context, record, said, changed=changed)
 
 
 def _delete(context: Context) -> Done:
+    found = context.form.one_of("state", STATES, "")
     record = _existing(context)
-    if not change(context.client, "delete", record.queue, [record.id]):
+    if not change(context.client, "delete", record.queue, [record.id], found=found):
+        if found == "dead" != record.state:
+            raise Refused(f"task {record.id} was dead and is {record.state} now: it is not deleted")
         raise Refused(f"task {record.id} is not deleted: a worker has it, or it is gone already")
     note_events(context.client, "delete", {record.queue: 1}, record.state)
     there = context.url("queue", queue=queue_of(record.queue)) or context.url("tasks")
@@ -245,8 +256,8 @@ pages: list[Page] = [
 actions: list[Action] = [
     Action(path="/tasks/{task}/requeue", name="task.requeue", endpoint=_requeue, takes=_FIELDS, query=_FIELDS),
     Action(path="/tasks/{task}/edit", name="task.edit", endpoint=_edit, takes=(*_FIELDS, "params"), query=_FIELDS),
-    Action(path="/tasks/{task}/cancel", name="task.cancel", endpoint=_cancel, takes=_FIELDS, query=_FIELDS),
-    Action(path="/tasks/{task}/delete", name="task.delete", endpoint=_delete, takes=_FIELDS, query=_FIELDS),
+    Action(path="/tasks/{task}/cancel", name="task.cancel", endpoint=_cancel, takes=_SEEN, query=_FIELDS),
+    Action(path="/tasks/{task}/delete", name="task.delete", endpoint=_delete, takes=_SEEN, query=_FIELDS),
     Action(path="/tasks/{task}/run-now", name="task.run-now", endpoint=_run_now, takes=_FIELDS, query=_FIELDS),
     Action(path="/tasks/{task}/replay", name="task.replay", endpoint=_replay, takes=_FIELDS, query=_FIELDS),
 ]

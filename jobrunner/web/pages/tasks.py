@@ -225,16 +225,16 @@ def _bulk(context: Context) -> Done:
         raise Refused("no task is selected")
     if len(chosen) > _MOST_CHOSEN:
         raise Refused(f"too many tasks are selected: at most {_MOST_CHOSEN}; select all that match instead")
-    return _at_once(context, action, chosen, found_dead=form.text("state") == "dead")
+    return _at_once(context, action, chosen, found=form.text("state"))
 
 
-def _at_once(context: Context, action: str, chosen: list[tuple[str, str]], *, found_dead: bool) -> Done:
+def _at_once(context: Context, action: str, chosen: list[tuple[str, str]], *, found: str) -> Done:
     by_queue: dict[str, list[str]] = {}
     for queue, task_id in chosen:
         by_queue.setdefault(queue, []).append(task_id)
     client = context.client
-    changed = {queue: change(client, action, queue, ids, found_dead=found_dead) for queue, ids in by_queue.items()}
-    note_events(client, action, changed, "dead" if found_dead else "")
+    changed = {queue: change(client, action, queue, ids, found=found) for queue, ids in by_queue.items()}
+    note_events(client, action, changed, "dead" if found == "dead" else "")
     done = sum(changed.values())
     text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
     what = f"{len(chosen):,} selected: {', '.join(task_id for _, task_id in chosen)}"

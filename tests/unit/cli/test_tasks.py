@@ -244,6 +244,25 @@ def test_a_bulk_cancel_of_the_dead_leaves_what_is_requeued_meanwhile(
     assert client.task(mixed["dead"], queue="crash").state is TaskState.WAITING
 
 
+def test_a_bulk_cancel_leaves_what_died_while_the_question_was_open(
+    cli: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found_then_died(*args: Any) -> list[TaskPosition]:
+        found = matching_tasks(*args)
+        for lease in client.queue("mail").reserve():
+            lease.rollback(error="broken")
+        return found
+
+    client.queue("mail").configure(max_attempts=1)
+    client.queue("mail").push_many([1, 2])
+    monkeypatch.setattr(cli_tasks, "matching_tasks", found_then_died)
+
+    assert cli("tasks", "cancel", "--queue", "mail", "--state", "waiting", "--yes").out == (
+        "cancelled 1 task of queue mail, 1 task ended or dead meanwhile\n"
+    )
+    assert client.queue("mail").counts()["dead"] == 1
+
+
 def test_a_bulk_cancel_of_the_dead_writes_the_event_of_a_deletion(
     cli: Callable[..., Any], client: Client, mixed: dict[str, str]
 ) -> None:

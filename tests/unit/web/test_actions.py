@@ -16,9 +16,11 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.inspector.audit import entries
+from jobrunner.inspector.search import matching
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.task import Task
+from jobrunner.web import operations
 from jobrunner.web.auth import Identity, Role
 from jobrunner.web.credentials import Token
 from jobrunner.web.operations import Operations, read_operation
@@ -465,6 +467,53 @@ def test_tasks_selected_in_the_list_of_the_dead_are_left_when_they_are_requeued_
 
     assert (answer["changed"], answer["chosen"]) == (1, 2)
     assert (client.queue("mail").ids("waiting"), client.queue("mail").ids("dead")) == (["d0"], [])
+
+
+def test_a_task_that_was_requeued_since_its_page_was_read_is_not_deleted(admin: Any, client: Client) -> None:
+    dead(client, 1)
+    page = admin.get("/tasks/d0?queue=mail").text
+    assert page.count('name="state" value="dead"') == 1
+    assert client.task("d0", queue="mail").requeue()
+
+    answer = do(admin, "/tasks/d0/delete", queue="mail", state="dead")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "task d0 was dead and is waiting now: it is not deleted"
+    assert client.queue("mail").ids("waiting") == ["d0"]
+    assert do(admin, "/tasks/d0/delete", queue="mail", state="waiting").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/tasks/d0/cancel", "/tasks/bulk"])
+def test_a_task_that_died_since_its_page_was_read_is_not_deleted_by_its_cancellation(
+    admin: Any, client: Client, path: str
+) -> None:
+    dead(client, 1)
+    fields = {"action": "cancel", "ids": ["mail d0"]} if path == "/tasks/bulk" else {"queue": "mail"}
+
+    answer = do(admin, path, state="pending", **fields)
+
+    assert answer.json().get("error", "task d0 is dead: nothing was changed") == "task d0 is dead: nothing was changed"
+    assert answer.json().get("changed", 0) == 0
+    assert client.queue("mail").ids("dead") == ["d0"]
+
+
+def test_an_operation_that_cancels_leaves_what_dies_before_it_gets_there(
+    browse: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found_then_died(*args: Any) -> Any:
+        for found in matching(*args):
+            for lease in client.queue("mail").reserve(10):
+                lease.rollback(error="broken")
+            yield found
+
+    client.enqueue(Task(id="t0", queue="mail", payload=b"1", max_attempts=1))
+    monkeypatch.setattr(operations, "matching", found_then_died)
+    operator = browse(auth=as_role(Role.OPERATOR), name="ann")
+
+    operation = do(operator, "/tasks/bulk", action="cancel", all="1", queue="mail").json()["to"]
+
+    wait_for(lambda: operator.get(operation, headers=JSON).json()["operation"]["state"] == "done")
+    assert client.queue("mail").ids("dead") == ["t0"]
 
 
 def test_to_cancel_all_leaves_what_is_dead(browse: Callable[..., Any], client: Client) -> None:

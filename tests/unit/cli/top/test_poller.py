@@ -53,6 +53,21 @@ def test_what_is_done_is_in_the_audit_log(client: Client) -> None:
     assert messages[2:4] == ["requeued 1 of queue mail", "task dies is not dead any more"]
 
 
+def test_a_task_that_died_while_its_question_was_open_is_not_deleted(client: Client) -> None:
+    mail = client.queue("mail")
+    mail.push(1, id="dies", max_attempts=1)
+    mail.reserve()[0].rollback(error="no")
+    server = ServerPoller(client)
+    server.start()
+
+    server.act(ServerRequest(act="cancel", queue="mail", id="dies"))
+    message = server.answers.get(timeout=10)(Screen()).message
+    server.stop()
+
+    assert message == "task dies is over already, or dead"
+    assert mail.ids("dead") == ["dies"]
+
+
 def fail(client: Client, queue: str, *errors: str, max_attempts: int = 1) -> None:
     for error in errors:
         client.queue(queue).push(1, max_attempts=max_attempts)
