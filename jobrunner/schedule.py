@@ -38,6 +38,7 @@ _SECOND = timedelta(seconds=1)
 _MAX_LENGTH = 256
 _FIELDS = re.compile(r"[0-9a-z*/,#?-]+([ \t]+[0-9a-z*/,#?-]+){4,5}", re.IGNORECASE | re.ASCII)
 _SIZES = (60, 24, 31, 12, 7, 60)
+_SAME_ENDS = re.compile(r"(?:^|(?<=,))0*(\w+)-0*\1(?:/\d+)?(?=,|$)", re.IGNORECASE | re.ASCII)
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -302,7 +303,8 @@ def _fields(expression: object) -> list[str]:
     if nearest_or_nth and fields[2] not in "*?" and fields[4] not in "*?":
         # croniter neither joins nor intersects these: it drops one of the two fields.
         raise InvalidOption(f"cron is {text!r}; give * for one of the two day fields beside #, L or W")
-    return text.split()
+    # croniter lets a range end before it begins, and goes once round for 10-10: every hour, where cron(8) means one.
+    return [_SAME_ENDS.sub(r"\1", part) for part in text.split()]
 
 
 def _matcher(expression: str) -> Any:

@@ -331,6 +331,29 @@ def test_a_step_of_a_whole_field_is_once_in_each_round() -> None:
     assert local_ticks("0 */24 * * *", "UTC", "2026-03-01 00:30", 2) == ["02 00:00 +0000", "03 00:00 +0000"]
 
 
+@pytest.mark.parametrize(
+    ("expression", "plain"),
+    [
+        ("0 10-10 * * *", "0 10 * * *"),
+        ("5-5 0 * * *", "5 0 * * *"),
+        ("0 0 5-5 * *", "0 0 5 * *"),
+        ("0 0 1 3-3 *", "0 0 1 3 *"),
+        ("0 0 1 jan-Jan *", "0 0 1 jan *"),
+        ("0 0 * * mon-mon", "0 0 * * mon"),
+        ("0 0 * * 0-0", "0 0 * * 0"),
+        ("0 10-10/2 * * *", "0 10 * * *"),
+        ("0 1-11,010-10,20-20 * * *", "0 1-11,10,20 * * *"),
+        ("0 0 * * * 30-30", "0 0 * * * 30"),
+    ],
+)
+def test_a_range_of_one_value_is_that_value(expression: str, plain: str) -> None:
+    """croniter goes once round from 10 to 10: a job would run every hour."""
+    assert Cron(expression) == Cron(plain)
+    assert ticks_from(Cron(expression), NOON, NOON + timedelta(days=9)) == ticks_from(
+        Cron(plain), NOON, NOON + timedelta(days=9)
+    )
+
+
 def test_a_sixth_field_is_the_second() -> None:
     schedule = Cron("*/30 3 * * * 10,50", "Europe/Madrid")
     first = schedule.next_after(utc("2024-06-01T01:00:10.5"))
