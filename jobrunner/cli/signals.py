@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from jobrunner.client.client import Client, endpoint_of
+from jobrunner.client.client import Client, close_clients, endpoint_of
 from jobrunner.errors import UsageError
 from jobrunner.logs import SafeLogger
 from jobrunner.settings import working_folder
@@ -167,8 +167,8 @@ def folder_of_start() -> Path:
 class Restart:
     """Whether this process is to begin anew, which keeps its id: systemd and containers do not see it end.
 
-    Create it before modules are loaded, so that their exit handlers run before the restart. A process that does not
-    begin anew ignores signals from then on.
+    Create it before modules are loaded, so that their exit handlers run before the restart. Clients are closed then,
+    which sends what they have buffered. A process that does not begin anew ignores signals from then on.
     """
 
     def __init__(self) -> None:
@@ -200,6 +200,7 @@ class Restart:
         os._exit(0)
 
     def _exit(self) -> None:
+        close_clients()
         self._begin_anew()
         ignore_signals()
 

@@ -2,6 +2,7 @@
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from jobrunner.broker.broker import Broker, server_clock
@@ -49,7 +50,8 @@ class Client:
 
     1. settles its settings (argument > environment > pyproject.toml > the embedded server);
     2. connects at the first call, starting the embedded server if that is the one;
-    3. on `close` ends its connections and leaves the embedded server; use after that raises ClientClosed.
+    3. on `close`, or when the program ends, closes its connections and leaves the embedded server; use after that
+       raises ClientClosed. Handlers that a program gave to `atexit` after it imported jobrunner run before.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Client:
         self._buffer = buffer_of(self.settings, self._keys, self._encryption, self._endpoint, now_ms)
         self._routes = Routes(self._keys, self._endpoint)
         self._redaction = SharedRedaction(self.settings.redact)
-        atexit.register(self.close)
+        _open_clients.add(self)
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "Client":
@@ -93,7 +95,7 @@ class Client:
 
     def close(self) -> None:
         """Ends the connections; the embedded server stops when this was its last user."""
-        atexit.unregister(self.close)
+        _open_clients.discard(self)
         if self._buffer is not None:
             self._buffer.close()
         self._broker.close()
@@ -242,6 +244,19 @@ class Client:
             self._broker, TaskRef(self._keys, self._encryption, task_id, task.queue), durability=reached, is_new=is_new
         )
 
+
+_open_clients: set[Client] = set()
+
+
+def close_clients() -> None:
+    """Closes every client that is open, as the program ends; an error of one keeps no other open."""
+    with ExitStack() as ends:
+        for client in _open_clients.copy():
+            ends.callback(client.close)
+
+
+# Not for each client as it is made: a handler that was registered before would run after it, and its tasks be lost.
+atexit.register(close_clients)
 
 B_co = TypeVar("B_co", covariant=True)
 K_co = TypeVar("K_co", covariant=True)

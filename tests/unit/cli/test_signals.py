@@ -113,6 +113,37 @@ elif Path.cwd().name == "two":
 """
 
 
+CLOSES_ITS_CLIENT = """
+import sys
+from pathlib import Path
+from jobrunner import Client
+from jobrunner.cli.signals import Restart
+
+class Noted(Client):
+    def close(self):
+        super().close()
+        print("closed", file=sys.stderr)
+
+renewal = Restart()
+Noted("redis://127.0.0.1:1")
+print("begins", file=sys.stderr)
+if not Path("again").exists():
+    Path("again").touch()
+    renewal.ask(lambda: None)
+"""
+
+
+def test_clients_are_closed_before_a_worker_begins_anew(tmp_path: Path) -> None:
+    """They send then what they have buffered."""
+    ran = subprocess.run(
+        [sys.executable, "-c", CLOSES_ITS_CLIENT],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (ran.returncode, ran.stderr.split()) == (0, ["begins", "closed", "begins", "closed"])
+
+
 def test_a_worker_begins_anew_in_the_folder_that_a_link_leads_to_by_then(tmp_path: Path) -> None:
     """And where it is when the link is gone."""
     (tmp_path / "one").mkdir()

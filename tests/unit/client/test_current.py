@@ -1,6 +1,8 @@
 """The client of the process, and the one of an event loop."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -44,3 +46,29 @@ def test_the_client_of_a_loop_has_the_clock_of_the_current_one(client: Client) -
 
     with pinned(client):
         assert asyncio.run(clocks())
+
+
+ENDS = """
+import atexit, sys
+from jobrunner import configure, job
+
+@job(queue="ends")
+def note(what: str) -> None: ...
+
+atexit.register(lambda: print(note.enqueue("the end").is_new))
+configure(sys.argv[1], sys.argv[2], buffer_tasks=int(sys.argv[3]))
+note.enqueue("the beginning")
+"""
+
+
+@pytest.mark.parametrize("buffer_tasks", ["0", "9"])
+def test_what_a_program_enqueues_as_it_ends_is_sent(client: Client, buffer_tasks: str) -> None:
+    """Its handler was registered before the client was made, and would be called after one of the client."""
+    settings = client.settings
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDS, settings.url, settings.prefix, buffer_tasks],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True\n", "")
+    assert client.stats()["ends"].waiting == 2
