@@ -156,7 +156,8 @@ class MemoryFlow:
     def result(self) -> Any:
         """The result of the flow. Raises as FlowHandle.result; TaskTimeout at once for a step that has not ended."""
         noted = self._owner.joins.noted(self.flow.id)
-        if any(outcome != "succeeded" for outcome, _ in noted.values()) and (error := self.flow.stopped(noted)):
+        ended = [noted[number][0] for number in self.flow.awaited if number in noted]
+        if any(outcome != "succeeded" for outcome in ended) and (error := self.flow.stopped(noted)):
             raise error
         missing = [number for number in self.flow.awaited if number not in noted]
         if missing:

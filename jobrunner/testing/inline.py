@@ -5,6 +5,7 @@ They run through the worker's own Runner: parameters are written and read, hooks
 
 import asyncio
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -35,6 +36,7 @@ from jobrunner.worker.run.runner import Runner
 _LEASE = "1"
 _LONGEST_REASON = 200
 """Of a line in `failures`, as on a server."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -260,12 +262,12 @@ def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
     if isinstance(outcome, Succeeded | Cancelled) and result_ttl_of(attempt) == 0:
         entry.is_kept = False
     if isinstance(outcome, Succeeded):
-        entry.state, entry.result = TaskState.SUCCEEDED, outcome.result
+        entry.state, entry.result = TaskState.SUCCEEDED, outcome.result or None
     elif isinstance(outcome, Cancelled):
         entry.state = TaskState.CANCELLED
     elif isinstance(outcome, Failed | Unknown):
         entry.error, entry.retry_count = outcome.error, 1
-        first_line = outcome.error.partition("\n")[0][:_LONGEST_REASON]
+        first_line = _CONTROL.sub(" ", outcome.error.partition("\n")[0][:_LONGEST_REASON])
         entry.fields["failures"] = f"{unix_ms()}\t1\tfailed\t\t{first_line}".encode()
         if isinstance(outcome, Unknown):  # no other worker is there that might know the job
             outcome = Failed(outcome.error)

@@ -80,7 +80,7 @@ class MemoryClient(Client):
 
     def queues(self) -> list[str]:
         """Queues that something was enqueued into."""
-        return sorted({entry.task.queue for entry in self.entries.values()})
+        return sorted({entry.task.queue for entry in list(self.entries.values())})
 
     def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
         """Takes one task in. The same id again leaves the first task as it was, while that is kept."""
@@ -128,7 +128,7 @@ class MemoryClient(Client):
         for queue, ids in new.items():
             if (most := self.kept_of(queue).read().max_size) is None:
                 continue
-            held = sum(entry.task.queue == queue and entry.waits for entry in self.entries.values())
+            held = sum(entry.task.queue == queue and entry.waits for entry in list(self.entries.values()))
             if held + len(ids) > most:
                 raise full(queue, len(ids), most)
 
@@ -142,11 +142,11 @@ class MemoryClient(Client):
         known = self.entry_of(task)
         if known is not None and not known.is_kept:
             known = None
-        if known is not None or task.lock is None:
+        if task.lock is None:
             return known
         place = (split_queue(task.queue)[0], task.lock.digest)
         holder_key, ends_ms = self._locks.get(place, (b"", 0.0))
-        holder = self.entries.get(holder_key)
+        holder = None if holder_key == self._key(task) else self.entries.get(holder_key)
         if holder is not None and ends_ms > unix_ms():
             lives = holder.state in (TaskState.WAITING, TaskState.SCHEDULED, TaskState.PENDING)
             begun = holder.state is TaskState.PENDING or holder.retry_count > 0
@@ -162,8 +162,9 @@ class MemoryClient(Client):
                         f"a task like this one, {holder_id}, is in queue {task.queue!r} already", holder_id
                     )
                 return holder
-        self._locks[place] = (self._key(task), _lock_ends_ms(task))
-        return None
+        if known is None:
+            self._locks[place] = (self._key(task), _lock_ends_ms(task))
+        return known
 
     def put_instead(self, holder: MemoryTask, task: Task) -> None:
         """Gives a unique task that has not begun the due time and priority of another one, with `replace` all of it."""
@@ -171,7 +172,8 @@ class MemoryClient(Client):
         if task.lock is not None and task.lock.on_clash == "reschedule":
             same |= {"payload": holder.task.payload, "headers": holder.task.headers}
         holder.task = msgspec.structs.replace(task, **same)
-        holder.state, holder.start_by_ms = _first_state(task), self._start_by_ms(task)
+        holder.start_by_ms = self._start_by_ms(task)
+        holder.wait(_due_ms(task))
 
     def _start_by_ms(self, task: Task) -> float | None:
         """When a task expires that is enqueued now, by its own option or that of its queue."""
@@ -246,7 +248,8 @@ class MemoryClient(Client):
         """Takes a new task in. Raises PayloadTooLarge, QueueFull."""
         check_size(task.payload, self.settings.payload_limit)
         self.check_capacity([task])
-        entry = MemoryTask(task=task, state=_first_state(task), start_by_ms=self._start_by_ms(task))
+        entry = MemoryTask(task=task, start_by_ms=self._start_by_ms(task))
+        entry.wait(_due_ms(task))
         self.entries[self._key(task)] = entry
         return entry
 
@@ -255,14 +258,16 @@ class MemoryClient(Client):
         return self.take(task)
 
 
-def _first_state(task: Task) -> TaskState:
-    return TaskState.SCHEDULED if task.delay_ms or task.at_ms is not None else TaskState.WAITING
+def _due_ms(task: Task) -> float | None:
+    """When a task is due that is enqueued now, Unix ms; None: at once."""
+    now_ms = unix_ms()
+    due_ms = now_ms + (task.delay_ms or 0.0) if task.at_ms is None else task.at_ms
+    return due_ms if due_ms > now_ms else None
 
 
 def _lock_ends_ms(task: Task) -> float:
-    now_ms = unix_ms()
     assert task.lock is not None
-    return max(task.at_ms or 0.0, now_ms + (task.delay_ms or 0.0)) + task.lock.ttl_ms
+    return (_due_ms(task) or unix_ms()) + task.lock.ttl_ms
 
 
 class AsyncMemoryClient(AsyncClient):

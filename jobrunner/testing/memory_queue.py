@@ -1,6 +1,7 @@
 """Queues without a server: their settings are checked and kept, and their pause and limits apply to tasks that begin.
 All else of a queue is refused."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Unpack
@@ -13,6 +14,7 @@ from jobrunner.client.queue import Queue
 from jobrunner.client.settings_hash import read_settings, write_settings
 from jobrunner.clock import unix_ms
 from jobrunner.queue_settings import QueueSettings, RateLimit, SettingKeywords
+from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration
 
 
@@ -21,10 +23,15 @@ class KeptSettings:
     """What was configured for one queue, and how far its limits are used. A partition is None for the whole queue."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
-    is_paused: bool = False
+    paused_until_ms: float = 0.0
     _running: Counter[str | None] = field(default_factory=Counter)
     _buckets: dict[str | None, tuple[float, float]] = field(default_factory=dict)
     """Tokens left, and when that was, in Unix ms."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a pause keeps tasks from beginning now."""
+        return self.paused_until_ms > unix_ms()
 
     def read(self) -> QueueSettings:
         """The settings in force."""
@@ -74,11 +81,12 @@ class MemoryQueue(Queue):
     def settings(self) -> QueueSettings:
         return self._kept.read()
 
-    def pause(self, for_: Duration | None = None) -> None:  # noqa: ARG002
-        self._kept.is_paused = True
+    def pause(self, for_: Duration | None = None) -> None:
+        length_ms = milliseconds(for_, "for_")
+        self._kept.paused_until_ms = math.inf if length_ms is None else unix_ms() + length_ms
 
     def resume(self) -> None:
-        self._kept.is_paused = False
+        self._kept.paused_until_ms = 0.0
 
     def is_paused(self) -> bool:
         return self._kept.is_paused

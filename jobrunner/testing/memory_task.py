@@ -14,7 +14,7 @@ from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.task import TaskRef, gone, read_result
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
-from jobrunner.clock import utc_now
+from jobrunner.clock import from_ms, utc_now
 from jobrunner.errors import TaskTimeout, UsageError
 from jobrunner.settings import Duration
 from jobrunner.task import Task, TaskState
@@ -26,7 +26,7 @@ class MemoryTask:
     """A task that was enqueued, and what became of it."""
 
     task: Task
-    state: TaskState
+    state: TaskState = TaskState.WAITING
     when: datetime | None = None
     attempts: int = 0
     retry_count: int = 0
@@ -43,6 +43,11 @@ class MemoryTask:
     def waits(self) -> bool:
         """Whether it is waiting or scheduled."""
         return self.state in (TaskState.WAITING, TaskState.SCHEDULED)
+
+    def wait(self, due_ms: float | None = None) -> None:
+        """Puts the task where it waits to be handed out: until `due_ms`, Unix ms, or from now on."""
+        self.state = TaskState.WAITING if due_ms is None else TaskState.SCHEDULED
+        self.when = None if due_ms is None else from_ms(due_ms)
 
     def record(self) -> TaskRecord:
         """The task as it stands. Raises TaskGone."""
@@ -67,21 +72,22 @@ class MemoryTask:
         """Cancels the task. Returns False when it is finished."""
         if self.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
             return False
-        self.state = TaskState.CANCELLED
+        self.state, self.when = TaskState.CANCELLED, utc_now()
         return True
 
     def requeue(self) -> bool:
         """Puts a dead task back to wait, with its counts at zero. Returns False when it is not dead."""
         if self.state is not TaskState.DEAD:
             return False
-        self.state, self.attempts, self.retry_count = TaskState.WAITING, 0, 0
+        self.attempts, self.retry_count, self.start_by_ms = 0, 0, None
+        self.wait()
         return True
 
     def run_now(self) -> bool:
         """Has a scheduled task wait. Returns False when it is not scheduled."""
         if self.record().state is not TaskState.SCHEDULED:
             return False
-        self.state, self.when = TaskState.WAITING, None
+        self.wait()
         return True
 
 
