@@ -210,6 +210,9 @@ class JobRun(msgspec.Struct, eq=False):
     _encryption: PayloadEncryption | None = None
     after: bytes | None = None
     """Which results the payload says that this run is given; None: the payload is neither encrypted nor signed."""
+    is_acknowledged: bool = False
+    """Whether the task ended before this run, with `ack="early"`: nothing of it is on the server, and another task may
+    have its id."""
 
     @property
     def task(self) -> RunningTask:
@@ -243,6 +246,8 @@ class JobRun(msgspec.Struct, eq=False):
     def received(self) -> UpstreamResults:
         """The results passed by the flow, read at first use. Raises ServerError, TaskGone after a lost lease,
         EncryptionError, Fail for those that the server did not keep."""
+        if self.is_acknowledged:
+            return UpstreamResults()
         if self._received is None:
             from jobrunner.client.flow_results import decrypted_results, receive
 
@@ -285,7 +290,7 @@ class JobRun(msgspec.Struct, eq=False):
         A note that cannot be written is no reason for an attempt to fail. The answer tells whether to stop.
         """
         now = monotonic()
-        if done < total and now - self._noted_at < _PROGRESS_PAUSE_S:
+        if self.is_acknowledged or (done < total and now - self._noted_at < _PROGRESS_PAUSE_S):
             return
         self._noted_at = now
         keys = self._keys.queue(self.attempt.queue)

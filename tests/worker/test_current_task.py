@@ -67,6 +67,35 @@ def test_a_function_and_a_coroutine_function_see_their_task(current: Client, run
         current_task()
 
 
+def test_a_job_whose_task_has_ended_already_is_given_nothing_and_told_nothing_of_another(
+    current: Client, run: Any, declare: Any
+) -> None:
+    """With `ack="early"`. The id is free by then, and a task that has it is no attempt that took its lease away."""
+    seen: list[Any] = []
+
+    def noted() -> None:
+        task = current_task()
+        task.progress(1, 3)
+        seen.append((task.job, task.results, task.outcomes, task.cancelled))
+
+    @declare("current.early", ack="early")
+    def early(again: bool) -> None:
+        if again:
+            early.using(id="mine").enqueue(False)
+        noted()
+
+    @declare("current.early_awaited", ack="early")
+    async def early_awaited(again: bool) -> None:
+        if again:
+            await early_awaited.using(id="yours").aenqueue(False)
+        noted()
+
+    early.using(id="mine").enqueue(True)
+    early_awaited.using(id="yours").enqueue(True)
+    run(queues=["current"])
+    assert sorted(seen) == [(name, (), (), False) for name in ("current.early", "current.early_awaited") for _ in "12"]
+
+
 def test_coroutines_and_threads_side_by_side_each_see_their_own(current: Client, run: Any, declare: Any) -> None:
     many = 8
     together, thread_barrier = asyncio.Barrier(many), threading.Barrier(many)

@@ -103,6 +103,7 @@ class Runner:
             return self._run(attempt, definition, job, run, is_late)
         if not self._acknowledge(attempt):
             return Released()
+        run.is_acknowledged = True
         return already_acknowledged(attempt, self._run(attempt, definition, job, run, is_late))
 
     async def run_async(self, attempt: Attempt, on_cancel: OnCancel = pass_on_cancellation) -> Outcome:
@@ -126,6 +127,7 @@ class Runner:
                 return await self._run_async(attempt, definition, job, run, on_cancel)
             if not await asyncio.to_thread(self._acknowledge, attempt):
                 return Released()
+            run.is_acknowledged = True
             return already_acknowledged(attempt, await self._run_async(attempt, definition, job, run, on_cancel))
         finally:
             RUNNING.set(before)
