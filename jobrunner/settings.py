@@ -205,7 +205,13 @@ def _middleware(given: object, stored: FileSettings) -> tuple[Any, ...]:
 def _settle_encryption(options: dict[str, Any], stored: FileSettings) -> None:
     keys = options.get("payload_keys")
     if keys is None:
-        keys = [key for key in os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "").split(",") if key.strip()]
+        said = os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "")
+        keys = [key for key in said.split(",") if key.strip()]
+        if said and not keys:  # as "$NEW,$OLD" is without both: payloads would be plain
+            raise InvalidOption(
+                "JOBRUNNER_PAYLOAD_KEYS has commas or blanks and no key; see whether the variables in it are set, or "
+                "unset it for plain payloads"
+            )
     if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
         raise InvalidOption("payload_keys is not a list of texts; give [key] or [new_key, old_key]")
     options["payload_keys"] = tuple(keys)

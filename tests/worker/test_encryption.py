@@ -407,6 +407,14 @@ def test_the_payload_that_takes_the_place_of_another_opens_in_its_place(
     assert seen == ["second"]
 
 
+@pytest.mark.parametrize("said", [",", " , ", " "])
+def test_a_variable_with_commas_and_no_key_is_refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """As "$NEW,$OLD" is where neither is set: payloads would be stored as plain text."""
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_KEYS", said)
+    with pytest.raises(InvalidOption, match=r"JOBRUNNER_PAYLOAD_KEYS has commas or blanks and no key"):
+        Client("redis://127.0.0.1:1")
+
+
 def test_tasks_of_periodic_jobs_are_encrypted_by_the_leader(connect: Callable[..., Client], clock: Any) -> None:
     client = connect(OLD, require_encryption=True)
     from jobrunner.broker.calls import leader as leader_calls
