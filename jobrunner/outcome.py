@@ -116,6 +116,8 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True):
     """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
 
     succeeded: bool = True
+    error: str = ""
+    """As of Failed; empty when the run did not fail."""
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True, kw_only=True):

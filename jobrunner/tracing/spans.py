@@ -118,7 +118,7 @@ def end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
         return
     try:
         span.set_attribute("jobrunner.outcome", name_of(attempt, outcome))
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failed | Acknowledged) and outcome.error:
             fail(span, outcome.error)
         if isinstance(outcome, Moved):
             span.set_attribute("jobrunner.moved_to", outcome.queue)

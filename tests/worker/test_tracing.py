@@ -339,6 +339,29 @@ def test_a_task_that_is_given_up_is_dead_and_one_that_snoozes_is_no_error(
     assert outcomes["snoozed"] is StatusCode.UNSET
 
 
+def test_a_task_that_was_acknowledged_early_and_fails_is_an_error(
+    current: Client, run: Any, declared: list[str], spans: Recorder
+) -> None:
+    """Nothing but the log and the trace knows of it: the task is gone, and is not tried again."""
+
+    @job(queue="mail", ack="early")
+    def traced_early(fails: bool) -> Any:
+        if fails:
+            raise RuntimeError("no more")
+        return Snooze(in_=60)
+
+    declared.append("traced_early")
+    for fails in (True, False):
+        traced_early.enqueue(fails)
+    run(queues=["mail"], concurrency=1)
+
+    assert [attributes_of(span)["jobrunner.outcome"] for span in spans.run] == ["acknowledged"] * 2
+    failed, snoozed = spans.run
+    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "RuntimeError: no more")
+    assert [event.name for event in failed.events] == ["exception"]
+    assert (snoozed.status.status_code, list(snoozed.events)) == (StatusCode.UNSET, [])
+
+
 def test_an_attempt_in_a_process_that_dies_has_a_span_and_its_child_knows_it(
     current: Client, run: Any, spans: Recorder
 ) -> None:

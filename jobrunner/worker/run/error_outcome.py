@@ -221,5 +221,5 @@ def already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
     if not isinstance(outcome, Succeeded):
         reason = fields_of(outcome) if isinstance(outcome, Failed) else {"error": type(outcome).__name__}
         _log.error("early-acknowledged task not retried", **subject_of(attempt), **reason)
-        return Acknowledged(succeeded=False)
+        return Acknowledged(succeeded=False, error=outcome.error if isinstance(outcome, Failed) else "")
     return Acknowledged()

@@ -466,7 +466,9 @@ def test_a_task_whose_early_acknowledgement_is_refused_does_not_run(runner: Runn
 def test_an_early_task_that_fails_is_given_up_at_once(runner: Runner, server: NoServer) -> None:
     server.answers = [["ok"]]
     acts["run"] = throw(ValueError("no"))
-    assert runner.run(attempt_at("runner.early")) == Acknowledged(succeeded=False)
+    outcome = runner.run(attempt_at("runner.early"))
+    assert isinstance(outcome, Acknowledged)
+    assert (outcome.succeeded, outcome.error.partition("\n")[0]) == (False, "ValueError: no")
     assert calls == ["run", "on_failure", "on_dead"]
 
 
