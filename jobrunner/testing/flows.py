@@ -157,8 +157,9 @@ class MemoryFlow:
         """The result of the flow. Raises as FlowHandle.result; TaskTimeout at once for a step that has not ended."""
         noted = self._owner.joins.noted(self.flow.id)
         ended = [noted[number][0] for number in self.flow.awaited if number in noted]
-        if any(outcome != "succeeded" for outcome in ended) and (error := self.flow.stopped(noted)):
-            raise error
+        if any(outcome != "succeeded" for outcome in ended) and (blamed := self.flow.blamed(noted)):
+            entry = self._owner.entry_of(blamed[0])
+            raise self.flow.stopped(*blamed, "" if entry is None else entry.error)
         missing = [number for number in self.flow.awaited if number not in noted]
         if missing:
             step = self.flow.steps[missing[0]]

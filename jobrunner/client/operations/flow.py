@@ -126,18 +126,18 @@ class Flow:
         """The error for a flow that is no longer known."""
         return TaskGone(f"no flow {self.id}: it ended, or waited, longer ago than its ttl; see enqueue(ttl=…)")
 
-    def stopped(self, noted: Mapping[int, Noted]) -> TaskError | None:
-        """The error for a flow whose results will not come as things stand: it names the first step to blame."""
-        for number, (outcome, _) in sorted(noted.items()):
-            task = self.steps[number]
-            if outcome == "dead":
-                return TaskFailed(
-                    f"flow {self.id}: task {task.id} ({task.type}) is dead; its record says why, and requeued it takes "
-                    "the flow on"
-                )
-            if outcome == "cancelled":
-                return TaskCancelled(f"flow {self.id}: task {task.id} ({task.type}) was cancelled")
-        return None
+    def blamed(self, noted: Mapping[int, Noted]) -> tuple[Task, str] | None:
+        """The first step because of which the results will not come as things stand, and how it ended."""
+        ends = ((self.steps[number], outcome) for number, (outcome, _) in sorted(noted.items()))
+        return next(((step, outcome) for step, outcome in ends if outcome in ("dead", "cancelled")), None)
+
+    def stopped(self, step: Task, outcome: str, error: str = "") -> TaskError:
+        """The error for a flow that this step stopped; `error` is the step's own, as its record has it."""
+        blamed = f"flow {self.id}: task {step.id} ({step.type})"
+        if outcome == "cancelled":
+            return TaskCancelled(f"{blamed} was cancelled")
+        why = f": {error.splitlines()[0]}; " if error else "; its record says why, and "
+        return TaskFailed(f"{blamed} is dead{why}requeued it takes the flow on")
 
 
 @dataclass(slots=True)
@@ -284,9 +284,10 @@ def wait_for_result(
         # A dead step may be requeued between the two reads, so only a success is an end; the next turn reads the rest
         noted.update({number: one for number, one in ended.items() if one[0] == "succeeded"})
         if any(outcome != "succeeded" for outcome, _ in ended.values()):
-            error = flow.stopped((yield from _members(flow, keys, range(len(flow.steps)))))
-            if error is not None:
-                raise error
+            blamed = flow.blamed((yield from _members(flow, keys, range(len(flow.steps)))))
+            if blamed is not None:
+                record = yield from ask(tasks.show(keys, blamed[0].id, queue=blamed[0].queue))
+                raise flow.stopped(*blamed, "" if record is None else record.error)
         missing = [number for number in missing if number not in noted]
         if not missing:
             return _read(flow, keys, encryption, flow.shape, noted)

@@ -109,7 +109,7 @@ def test_callbacks_come_by_how_the_steps_ended() -> None:
         ("dead", (1, None, None), ("succeeded", "dead", "pending")),
         ("complete", (1, None, 3), ("succeeded", "dead", "succeeded")),
     ]
-    with pytest.raises(TaskFailed, match=r"memory\.bad"):
+    with pytest.raises(TaskFailed, match=r"\(memory\.bad\) is dead: Fail: no use; requeued it takes the flow on"):
         flow.result()
 
 
