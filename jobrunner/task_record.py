@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
+from typing import Any
 
 from jobrunner.clock import from_ms, read_instant
+from jobrunner.codec import decode
 from jobrunner.errors import EncryptionError, PayloadStoreError
 from jobrunner.task import TaskState
 
@@ -55,6 +58,17 @@ class TaskRecord:
     """Whether the result stands here as ciphertext."""
     placeholder: str = field(repr=False, default="")
     """The text that pages and commands show for a payload that is ciphertext or a reference here; else empty."""
+
+    @property
+    def progress(self) -> dict[str, Any] | None:
+        """What the job last published with `progress(…)`: its `done`, `total` and `note`; None before it did, and for
+        what is damaged."""
+        try:
+            found = decode(self.fields.get("progress", b""))
+            done, total, note = found["done"], found["total"], str(found["note"])
+            return {"done": done, "total": total, "note": note} if isfinite(done + total) else None
+        except (KeyError, OverflowError, TypeError, ValueError):
+            return None
 
     @property
     def failures(self) -> list[Failure]:

@@ -1,7 +1,5 @@
 """One task: parameters, timeline, result, and the actions on it."""
 
-import json
-import math
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -160,14 +158,9 @@ def _decoded(raw: bytes | None, record: TaskRecord) -> Any:
 
 
 def _progress(context: Context, record: TaskRecord) -> dict[str, Any] | None:
-    """The last progress report: done, total, note."""
-    try:
-        said = json.loads(record.fields["progress"])
-        note = context.redaction.text(str(said.get("note", "")))
-        done, total = float(said["done"]), float(said["total"])
-        return {"done": done, "total": total, "note": note} if math.isfinite(done + total) else None
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
-        return None
+    """The last progress report, its note redacted."""
+    found = record.progress
+    return None if found is None else found | {"note": context.redaction.text(found["note"])}
 
 
 def _facts(context: Context, record: TaskRecord) -> list[tuple[str, Any]]:

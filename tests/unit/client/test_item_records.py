@@ -127,3 +127,27 @@ def test_pop_says_how_often_an_item_was_handed_out_before(way: Any, clock: Any, 
     told = {one.payload: (one.attempts, one.retry_count) for one in queue.pop(9)}
     assert expired.attempts == 1
     assert told == {"failed": (2, 1), "expired": (2, 1), "released": (1, 0), "fresh": (1, 0), "damaged": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"),
+    [
+        (b'{"done":2,"total":3,"note":"rows"}', {"done": 2, "total": 3, "note": "rows"}),
+        (b'{"done":0.5,"total":1,"note":""}', {"done": 0.5, "total": 1, "note": ""}),
+        (None, None),
+        (b"{broken", None),
+        (b"[1]", None),
+        (b'{"done":2}', None),
+        (b'{"done":"2","total":3,"note":""}', None),
+        (b'{"done":1e999,"total":3,"note":""}', None),
+    ],
+)
+def test_a_record_has_the_progress_that_its_job_published(
+    way: Any, raw: redis.Redis, stored: bytes | None, found: dict[str, Any] | None
+) -> None:
+    """A program had to read and decode a field of the hash."""
+    task_id = way.queue("q").push(1)
+    if stored is not None:
+        raw.hset(keys_of(way).queue("q").task(task_id), "progress", stored)
+    assert way.task(task_id).record().progress == found
+    assert way.queue("q").tasks("waiting")[0].progress == found
