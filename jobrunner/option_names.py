@@ -77,6 +77,7 @@ _CALLED_HERE: Final = _RETIRED | {
         "retry_time reconnect_timeout": "retry_timeout",
         "max_stalled_count max_lost": "max_stalled",
         "acks_late acknowledge": "ack",
+        "ignore_result store_results store_result": "result_ttl",
     }.items()
     for name in names.split()
 }  # fmt: skip
@@ -89,10 +90,10 @@ _WHERE: Final = {
         "max_attempts backoff retry_on max_stalled keepalive timeout ack result_ttl expires_in unique partition_by "
         "every cron tz catch_up overlap jitter": "@job",
         "in_ at priority queue id": "enqueue(), using() and push()",
-        "rate max_inflight dead_letter_queue dead_ttl max_size history": "Queue.configure()",
+        "rate max_inflight dead_letter_queue dead_ttl max_size history": "queue() and Queue.configure()",
         "to fan_out": "Pipeline.station()",
         "headers partition": "push()",
-        "max_inflight_per_partition rate_per_partition": "Queue.configure()",
+        "max_inflight_per_partition rate_per_partition": "queue() and Queue.configure()",
         "retry_timeout payload_encryption require_encryption url prefix": "configure() and Client()",
         "prefetch_time executor": "Worker()",
     }.items()
@@ -116,10 +117,30 @@ _SENT_BY: Final = {
 }  # fmt: skip
 """Methods of tasks of Celery, Sidekiq, Dramatiq, RQ, Procrastinate, Taskiq and Oban, and what does so here."""
 
+_ASKED_BY: Final = {
+    name: here
+    for names, here in {
+        "get wait join get_result return_value latest_result value result_sync wait_result": "result(timeout=…)",
+        "status get_status get_state ready successful failed is_finished is_failed is_queued is_started "
+        "is_scheduled finished completed": "record().state",
+        "traceback exc_info exception get_error": "error",
+        "info meta get_meta": "record().progress",
+        "refresh fetch reload": "record()",
+        "revoke abort delete terminate forget": "cancel()",
+        "retry requeue_job": "requeue()",
+        "job_id task_id jid uid get_id": "id",
+        "retries": "retry_count",
+        "created_at enqueued_at inserted_at date_created": "enqueue_time",
+    }.items()
+    for name in names.split()
+}
+"""Members of what an enqueue of Celery, RQ, Dramatiq, arq, SAQ or Huey returns, and what does so of a handle here."""
+
 _PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
 _OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"
 _ADVICE: Final = {
     **dict.fromkeys(("args", "kwargs", "params", "parameters"), _PARAMETERS),
+    "bind": "in the job, current_task() is the task that runs: its id, attempt, max_attempts, headers, progress(…)",
     **dict.fromkeys(("host", "port", "db", "database", "username", "user", "password", "ssl"), _OF_THE_URL),
 }
 _NOTE: Final = " (it counts the first attempt too: 3 retries are max_attempts=4)"
@@ -196,9 +217,9 @@ def meant(name: str, known: Collection[str]) -> str | None:
     return None if near is None else repr(near)
 
 
-def no_attribute(owner: object, what: str, name: str) -> AttributeError:
-    """The error for an attribute that a job does not have; for a method of another framework it names ours."""
-    here = _SENT_BY.get(name)
+def no_attribute(owner: object, what: str, name: str, *, is_handle: bool = False) -> AttributeError:
+    """The error for an attribute that a job or a handle does not have; for one of another framework it names ours."""
+    here = (_ASKED_BY if is_handle else _SENT_BY).get(name)
     remedy = f"; it is called {here} here" if here else ""
     return AttributeError(f"{what} has no attribute {name!r}{remedy}", name=name, obj=None if here else owner)
 

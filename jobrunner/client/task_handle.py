@@ -7,7 +7,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.client.operations import task as task_operations
 from jobrunner.client.operations.operation import Operation, run_operation, run_operation_async
 from jobrunner.errors import UsageError
-from jobrunner.option_names import checks_methods
+from jobrunner.option_names import checks_methods, no_attribute
 from jobrunner.settings import Duration
 from jobrunner.task import TaskState
 
@@ -52,6 +52,11 @@ class _LastRead:
 
     def _last_read(self) -> "TaskRecord":
         raise NotImplementedError
+
+    if not TYPE_CHECKING:  # a type checker would take any attribute for known
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name, is_handle=True)
 
 
 @checks_methods

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from starlette.background import BackgroundTask
 
+from jobrunner.client.async_client import AsyncClient
+from jobrunner.client.client import Client
 from jobrunner.errors import (
     DuplicateJob,
     InvalidName,
@@ -483,6 +485,29 @@ def test_methods_of_other_frameworks_are_answered_with_ours(name: str, here: str
         with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; it is called {here}"):
             getattr(owner, name)
         assert not hasattr(owner, "nothing_like_it")
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [("get", r"result\(timeout=…\)"), ("status", r"record\(\)\.state"), ("ready", r"record\(\)\.state"),
+     ("return_value", r"result\("), ("traceback", "error"), ("revoke", r"cancel\(\)"), ("info", r"record\(\)\.prog")],
+)  # fmt: skip
+def test_members_of_results_elsewhere_are_answered_with_those_of_a_handle(name: str, here: str) -> None:
+    nowhere = "redis://127.0.0.1:1"
+    for owner in (Client(nowhere).task("x", queue="q"), AsyncClient(nowhere).task("x", queue="q")):
+        with pytest.raises(AttributeError, match=rf"TaskHandle' object has no attribute '{name}'; it is called {here}"):
+            getattr(owner, name)
+        assert not hasattr(owner, "nothing_like_it")
+        assert copy.copy(owner).id == "x"
+
+
+def test_bind_and_ignore_result_of_celery_are_answered() -> None:
+    with pytest.raises(UnknownOption, match=r"'bind' of @job; in the job, current_task\(\) is the task that runs"):
+        job(plain, bind=True)
+    with pytest.raises(UnknownOption, match="'ignore_result' of @job; did you mean 'result_ttl'"):
+        job(plain, ignore_result=True)
+    with pytest.raises(UnknownOption, match=r"it is called 'rate' here, and is an option of queue\(\) and Queue\.conf"):
+        job(plain, rate_limit="10/s")
 
 
 def test_a_parameter_may_have_the_name_of_a_foreign_method() -> None:
