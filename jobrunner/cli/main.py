@@ -50,8 +50,38 @@ COMMANDS = {
 
 
 _MISUSE = 2
-_RETIRED = {"redis": "server"}
-"""Names of commands in builds before 0.1.0 and the present ones."""
+_CALLED_HERE = {
+    name: here
+    for names, here in {
+        "redis": "server",  # in builds before 0.1.0
+        "worker worker-pool multi run start consumer huey_consumer sidekiq": "work",
+        "beat scheduler cron": "periodic list",
+        "purge empty flush": "queues purge",
+        "suspend pause": "queues pause",
+        "revoke cancel": "tasks cancel",
+        "requeue retry": "dead requeue",
+        "failed": "dead list",
+        "inspect info": "status",
+        "flower web ui": "dashboard",
+        "call send push": "enqueue",
+    }.items()
+    for name in names.split()
+}
+"""Commands of RQ, Celery, Dramatiq, arq, Huey and Sidekiq, and those that do so here."""
+_OPTIONS_HERE = {
+    "A": "modules are arguments: jobrunner work MODULE",
+    "app": "modules are arguments: jobrunner work MODULE",
+    "B": "the workers themselves fire periodic jobs",
+    "beat": "the workers themselves fire periodic jobs",
+    "c": "concurrency", "threads": "concurrency", "t": "concurrency",
+    "Q": "queues",
+    "P": "executor", "pool": "executor", "worker_type": "executor",
+    "l": "log_level", "loglevel": "log_level",
+    "w": "processes", "workers": "processes", "num_workers": "processes",
+    "max_tasks_per_child": "max_tasks", "max_jobs": "max_tasks", "max_memory_per_child": "max_memory",
+    "with_scheduler": "the workers themselves fire periodic jobs",
+}  # fmt: skip
+"""Options of their workers, and what they are called here, or what to do instead."""
 
 
 class CommandGroup(click.Group):
@@ -70,7 +100,7 @@ class CommandGroup(click.Group):
         """The command that `args` begin with."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
-            near = [one for one in (_RETIRED.get(args[0]),) if one in known]
+            near = [one for one in (_CALLED_HERE.get(args[0], ""),) if one.partition(" ")[0] in known]
             near = near or difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise click.UsageError(f"unknown command {args[0]!r}; {hint}", ctx)
@@ -108,9 +138,14 @@ def _present_word(error: click.NoSuchOption) -> str | None:
     name = error.option_name.lstrip("-").replace("-", "_")
     if name in ("master", "remote") and "conf" in known:
         return f"set JOBRUNNER_SPARK_{name.upper()}, which all processes of the command read"
-    if (told := retired(name, list(known))) or (near := present(name)) not in known:
+    if told := retired(name, list(known)):
         return told
-    return f"it is called {known[near]!r} here"
+    near = present(name)
+    if near not in known and "concurrency" in known:  # the command runs workers
+        near = _OPTIONS_HERE.get(name, near)
+        if " " in near:
+            return near
+    return f"it is called {known[near]!r} here" if near in known else None
 
 
 class LazyGroup(CommandGroup):
