@@ -39,6 +39,10 @@ _MAX_LENGTH = 256
 _FIELDS = re.compile(r"[0-9a-z*/,#?-]+([ \t]+[0-9a-z*/,#?-]+){4,5}", re.IGNORECASE | re.ASCII)
 _SIZES = (60, 24, 31, 12, 7, 60)
 _SAME_ENDS = re.compile(r"(?:^|(?<=,))0*(\w+)-0*\1(?:/\d+)?(?=,|$)", re.IGNORECASE | re.ASCII)
+_VALUES = (
+    ("minute", "0-59"), ("hour", "0-23"), ("day", "1-31"), ("month", "1-12 or jan-dec"), ("weekday", "0-7 or sun-sat"),
+    ("second", "0-59"),
+)  # fmt: skip
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -317,8 +321,21 @@ def _matcher(expression: str) -> Any:
     except CroniterBadDateError as error:
         raise InvalidOption(f"cron {expression!r} never fires; give a day that its months have") from error
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        raise InvalidOption(f"cron {expression!r} cannot be read: {error}; mend it") from error
+        raise InvalidOption(f"cron is {expression!r}{_wrong_field(expression)}") from error
     return matcher
+
+
+def _wrong_field(expression: str) -> str:
+    """Which field croniter refuses, and what it may be: croniter names the expression alone."""
+    from croniter import croniter
+
+    fields = expression.split()
+    for place, (name, values) in enumerate(_VALUES[: len(fields)]):
+        alone = ["*"] * len(fields)
+        alone[place] = fields[place]
+        if not croniter.is_valid(" ".join(alone)):
+            return f": its {name} is {fields[place]!r}; give {values}"
+    return ", whose fields do not fit together; give minute hour day month weekday, second sixth if need be"
 
 
 def _zone(name: object) -> "ZoneInfo":
