@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Unpack
 
+from jobrunner.broker.broker import server_clock
 from jobrunner.client.client import Client
 from jobrunner.settings import ClientOptions
 
@@ -19,9 +20,18 @@ _listeners: "list[Callable[[], None]]" = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
 
 
-def configure(url: str | None = None, prefix: str | None = None, **options: Unpack[ClientOptions]) -> Client:
-    """Sets the client of this process and returns it. Nothing is connected yet. Options are those of Client."""
-    return use(Client(url, prefix, **options))
+def configure(
+    url: str | None = None,
+    prefix: str | None = None,
+    *,
+    now_ms: Callable[[], bytes] = server_clock,
+    **options: Unpack[ClientOptions],
+) -> Client:
+    """Sets the client of this process, through which jobs are enqueued, and returns it. Nothing is connected yet.
+
+    Options are those of Client: `durability`, `buffer_tasks`, `payload_keys`, `middleware` and more.
+    """
+    return use(Client(url, prefix, now_ms=now_ms, **options))
 
 
 def use(client: Client) -> Client:

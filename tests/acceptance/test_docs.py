@@ -8,6 +8,7 @@ Each Python block of each page is run, in one process for a page, or has a mark 
 Pages whose blocks are files that name themselves (``# tasks.py``) are copied out and run by other tests.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -77,3 +78,31 @@ def test_no_python_block_is_written_so_that_it_is_neither_run_nor_marked() -> No
     for path in PAGES.rglob("*.md"):
         fences = re.findall(r"^ *```py", path.read_text("utf-8"), re.MULTILINE)
         assert len(fences) == len(blocks(str(path.relative_to(PAGES)))), f"{path}: write ```python at the margin"
+
+
+@pytest.mark.timeout(240)
+def test_the_examples_have_no_type_errors(tmp_path: Path) -> None:
+    """What a page writes is right for an editor, too: one gave an option that no signature had.
+
+    Of the pages that consist of files, that on tests alone: the frameworks of the recipes have no types everywhere.
+    """
+    for page in pages():
+        code = [code for mark, _, code in blocks(page) if mark != "fragment"]
+        (tmp_path / f"page_{re.sub(r'[^a-z]', '_', page)}.py").write_text("\n".join(code), "utf-8")
+    for _, _, code in blocks("testing.md"):
+        if named := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / named[1]).write_text(code, "utf-8")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--check-untyped-defs", "--ignore-missing-imports", "."],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+
+    wrong_on_purpose = re.compile(r'page_jobs_md.*"times"')
+    errors = [line for line in checked.stdout.splitlines() if "error:" in line and not wrong_on_purpose.search(line)]
+    assert not errors, checked.stderr or "\n".join(errors)
+    assert "checked" in checked.stdout, checked.stderr
