@@ -46,7 +46,15 @@ if TYPE_CHECKING:
 
 @checks_options
 class Client:
-    """A connection to one server under one prefix. Its life:
+    """A connection to one server under one prefix.
+
+    Options, which docs/reference/settings.md explains: `durability` ("none", "fsync", "replicated"),
+    `durability_timeout`; `retry_timeout`, seconds to try to reach a server that is away; `buffer_tasks`,
+    `buffer_bytes`, `buffer_flush`; `payload_limit`, `result_limit`, in bytes; `payload_keys`, `payload_encryption`,
+    `require_encryption`; `payload_store`, `payload_store_above`; `middleware`; `redact`. `now_ms` is a clock for tests
+    (`jobrunner.testing.Travel`). Raises UnknownOption, InvalidOption.
+
+    Its life:
 
     1. settles its settings (argument > environment > pyproject.toml > the embedded server);
     2. connects at the first call, starting the embedded server if that is the one;

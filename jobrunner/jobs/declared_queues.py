@@ -63,10 +63,14 @@ _of_pipelines: dict[str, DeclaredQueue] = {}
 def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
     """Declares a queue and its settings, beside the jobs that use it: `queue("tenants", fair=True, history=86400)`.
 
-    The settings are those of `Queue.configure`, with the same checks, and `max_per_worker`: how many of its tasks one
-    worker holds at a time. Workers that load the module publish them when
-    they start. What an operator changes by hand (command line, dashboard, `configure`) is kept until the declared value
-    of that setting changes. Declaring the same twice is allowed.
+    The settings are those of `Queue.configure`, with the same checks: `max_inflight`, `rate`, `max_size`, `fair`,
+    `max_inflight_per_partition`, `rate_per_partition`, `history`, `history_max`, `dead_ttl`, `dead_max`, and what its
+    tasks have unless their jobs say otherwise (`max_attempts`, `backoff`, `keepalive`, `expires_in`); and
+    `max_per_worker`: how many of its tasks one worker holds at a time.
+
+    Workers that load the module publish them when they start. What an operator changes by hand (command line,
+    dashboard, `configure`) is kept until the declared value of that setting changes. Declaring the same twice is
+    allowed.
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateQueue for a second declaration with other settings.
     """

@@ -101,6 +101,11 @@ class _UsingOfClassOrInstance:
 
     def __get__(self, job: Any, owner: Any) -> Any:
         def using(**given: Any) -> Any:
+            """The same job with options for the tasks enqueued through what is returned: those of `enqueue`.
+
+            `SendMail.using(in_=60).enqueue(to="ada")`, or `SendMail(to="ada").using(in_=60).enqueue()`; also as a step
+            of a flow. Raises UnknownOption, InvalidOption, NaiveDatetime.
+            """
             options = read_options(given, "Job.using")
             if job is None:
                 return JobWithOptions[Any](owner, options)

@@ -51,7 +51,16 @@ class WorkerSummary:
 
 @checks_options
 class Worker:
-    """Runs the tasks of its queues, once: to run them again, make another one. Its life:
+    """Runs the tasks of its queues in this program, as `jobrunner work` does in a process of its own.
+
+    `modules` declare its jobs; without them it has those that are imported. `queues` are names, or weights by name;
+    without them it serves those of the jobs. Up to `concurrency` tasks run at once. `client` is that of the process
+    unless given. `allow_eviction` starts it on a server that may evict tasks. Options, which docs/reference/settings.md
+    explains: `executor` ("threads", "processes", "async"), `min_concurrency`, `max_per_queue`, `gates`, `grace`,
+    `max_tasks`, `max_memory`, `heartbeat`, `unknown_grace`, `events`, `release`, and intervals that need no change.
+    Raises UnknownOption, InvalidOption.
+
+    It works once: to run tasks again, make another one. Its life:
 
     1. loads its modules, waits for a server that is loading its data, checks that the server is safe for tasks;
     2. starts the lease keeper, then its loops (fetch, notifier, coordinator, heartbeat, stats), then the drivers of the

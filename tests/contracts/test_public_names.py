@@ -1,14 +1,18 @@
 """`import jobrunner` has the names of `public.py`, each imported from its module when it is first used."""
 
+import inspect
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jobrunner
 import jobrunner.public
+from jobrunner.settings import ClientOptions
+from jobrunner.worker.settings import WorkerOptions
 from tests.contracts.sources import ROOT, source
 from tests.support.server import Server
 
@@ -87,3 +91,16 @@ def test_the_lease_keeper_imports_next_to_nothing() -> None:
 
 def test_a_worker_of_threads_imports_neither_redis_py_nor_asyncio() -> None:
     assert heavy(imported_by("from jobrunner import Worker; Worker")) == []
+
+
+TUNING = {"poll", "prefetch_time", "batch_max", "leader_ttl", "sweep", "forget_queues"}
+"""Options of a worker that its docstring calls intervals that need no change."""
+
+
+@pytest.mark.parametrize(
+    ("described", "options"), [(jobrunner.Client, ClientOptions), (jobrunner.Worker, WorkerOptions)]
+)
+def test_help_of_a_class_names_the_options_that_it_takes(described: type, options: Any) -> None:
+    """`**options: Unpack[ClientOptions]` was all that `help(jobrunner.Client)` said of them."""
+    text = inspect.getdoc(described) or ""
+    assert [name for name in options.__annotations__ if f"`{name}`" not in text and name not in TUNING] == []
