@@ -182,11 +182,19 @@ def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None
     return frozenset(one for types in serving for one in types or ())
 
 
+def no_worker_check(url: str) -> Check:
+    """The result for a server without workers. On an embedded one they may be at work in another folder."""
+    if url.startswith("embedded:"):
+        advice = "jobrunner work MODULE, in this folder: without a URL each folder has a server of its own"
+        return warn("workers", "none on the server of this folder", advice)
+    return warn("workers", "none", "jobrunner work MODULE")
+
+
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
     """Workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other set-ups."""
     workers = client.workers()
     found, shards = views_and_shards(client, workers)
-    yield ok("workers", f"{len(workers)} at work") if workers else warn("workers", "none", "jobrunner work MODULE")
+    yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url)
     if workers:
         yield leader_check(leader(client))
     yield from (slots_check(worker) for worker in workers if worker.held_by)

@@ -14,6 +14,7 @@ from jobrunner.inspector.doctor.workload import (
     OtherPrefix,
     leader_check,
     neighbour_checks,
+    no_worker_check,
     other_prefixes,
     types_checks,
     work_checks,
@@ -33,6 +34,15 @@ def warned(client: Client) -> dict[str, str]:
 
 def test_an_empty_set_up_misses_workers_only(client: Client) -> None:
     assert warned(client) == {"workers": "none"}
+
+
+def test_of_an_embedded_server_without_workers_it_is_said_that_each_folder_has_its_own() -> None:
+    """A worker that ran in another folder was told to be started."""
+    assert no_worker_check("redis://shop").advice == "jobrunner work MODULE"
+    for url in ("embedded://", "embedded:///srv/app/.jobrunner"):
+        check = no_worker_check(url)
+        assert (check.verdict, check.found) == ("warn", "none on the server of this folder")
+        assert check.advice.endswith("in this folder: without a URL each folder has a server of its own")
 
 
 def test_workers_without_a_leader_are_worth_a_look(client: Client) -> None:
