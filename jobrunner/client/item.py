@@ -1,7 +1,6 @@
 """An item: payload, headers, options; and the errors for the replies to a report."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -144,17 +143,9 @@ def _lost_reply(task_id: str) -> str:
     )
 
 
-def read_payload(raw: bytes | None, encoding: bytes | None, job: str = "") -> Any:
-    """The pushed payload; of a task of a job, its parameters by name. `job` is the type of the task, of an item empty.
-
-    A task of a job has no encoding: what a producer of its own wrote there may be other than JSON, and stays bytes.
-    """
-    if encoding == b"json":
-        return decode(raw or b"")
-    if job and not encoding and raw:
-        with suppress(ValueError):
-            return decode(raw)
-    return raw
+def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:
+    """The pushed payload."""
+    return decode(raw or b"") if encoding == b"json" else raw
 
 
 def read_headers(raw: bytes | None) -> dict[str, str]:

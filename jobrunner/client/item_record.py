@@ -35,7 +35,7 @@ class Popped:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRecord(TaskRecord):
     """An item as it stood when it was read. `payload` and `result` are what was pushed and what it was committed with;
-    of a task of a job they are its parameters by name, as JSON values, and what it returned.
+    of a task of a job, as with a lease, `payload` is the JSON of its parameters.
 
     What cannot be decrypted or read stands there as it is stored, and `unread` says why.
     """
@@ -54,7 +54,7 @@ def item_record(record: TaskRecord) -> ItemRecord:
     found |= {"raw_payload": record.payload, "raw_result": record.result}
     if record.unread is None:
         try:
-            found["payload"] = read_payload(record.payload, record.fields.get("encoding"), record.type)
+            found["payload"] = read_payload(record.payload, record.fields.get("encoding"))
             found["result"] = None if record.result is None else decode(record.result)
         except ValueError as error:
             found |= {"payload": record.payload, "result": record.result, "unread": error}

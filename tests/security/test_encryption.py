@@ -336,7 +336,7 @@ def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
     chain(group(Pay(to="ann"), Pay(to="bob")), step()).enqueue()
     keys = keys_of(encrypting).queue("vault")
     for lease in encrypting.queue("vault").reserve(4):
-        lease.commit(result=lease.payload["to"])
+        lease.commit(result=lease.payload.decode())
     relay(broker_of(encrypting), keys_of(encrypting), tags=["vault"])
     waiting = [one.decode() for one in raw.zrange(keys.waiting, 0, -1)]
     of_other, mine = sorted(waiting, key=lambda one: b"other" not in opened(encrypting, one))

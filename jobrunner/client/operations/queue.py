@@ -139,14 +139,13 @@ def _popped(
     retry_count: bytes | None = None,
 ) -> Popped:
     found: Any
-    job = (type_ or b"").decode("utf-8", "replace")
     try:
         if ref.encryption is not None or encoding:
-            of = (raw_id.decode("utf-8", "replace"), job)
+            of = (raw_id.decode("utf-8", "replace"), (type_ or b"").decode("utf-8", "replace"))
             context = EncryptionContext(*of, ref.keys.tag, ref.name, headers or b"", then or b"")
-            found = read_payload(*decrypt_payload(ref.encryption, raw or b"", encoding, context)[:2], job)
+            found = read_payload(*decrypt_payload(ref.encryption, raw or b"", encoding, context)[:2])
         else:
-            found = read_payload(raw, encoding, job)
+            found = read_payload(raw, encoding)
     except (EncryptionError, PayloadStoreError, ValueError) as error:
         found = error
     tries = whole(retry_count)

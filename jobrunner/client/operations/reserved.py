@@ -41,11 +41,10 @@ class ReservedItem:
 
     @property
     def payload(self) -> Any:
-        """The pushed payload: the same bytes, or the same JSON value; of a task of a job its parameters by name. Raises
-        ValueError for a damaged JSON payload, EncryptionError for an encrypted or signed one that cannot be decrypted,
-        PayloadStoreError for one that the payload store does not give."""
-        raw, encoding = plain_payload(self._line.encryption, self._line.keys, self.attempt)
-        return read_payload(raw, encoding, self.attempt.type)
+        """The pushed payload: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload,
+        EncryptionError for an encrypted or signed one that cannot be decrypted, PayloadStoreError for one that the
+        payload store does not give."""
+        return read_payload(*plain_payload(self._line.encryption, self._line.keys, self.attempt))
 
     @property
     def enqueue_time(self) -> datetime:

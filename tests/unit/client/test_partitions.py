@@ -40,8 +40,8 @@ def test_a_job_names_the_parameter_that_is_its_key(current: Client) -> None:
     assert (queue.settings().max_inflight_per_partition, queue.settings().rate_per_partition) == (1, rate)
     Report.enqueue_many([Report(tenant_id=7, page=page) for page in range(3)])
     Report(tenant_id=None).enqueue()
-    held = sorted(queue.reserve(9), key=lambda lease: str(lease.payload))
-    assert [lease.payload for lease in held] == [{"tenant_id": 7, "page": 0}, {"tenant_id": None, "page": 0}]
+    held = sorted(queue.reserve(9), key=lambda lease: bytes(lease.payload))
+    assert [lease.payload for lease in held] == [b'{"tenant_id":7,"page":0}', b'{"tenant_id":null,"page":0}']
     held[0].commit()
     (second,) = queue.reserve(9)
     second.commit()
