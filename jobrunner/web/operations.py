@@ -10,10 +10,10 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -35,13 +35,10 @@ CHANGES = ("requeue", "cancel", "delete")
 _OPEN = ("pending", "waiting", "scheduled")
 """The states of the tasks that an operation cancels when no state was chosen. To cancel a dead task deletes it."""
 _KEPT_MS = 86_400_000
-_AT_ONCE = 500
 _SILENT_MS = 30_000
 _BEAT_S = 5.0
 _AT_A_TIME = 2
 _log = logging.getLogger("jobrunner.web")
-Chosen = tuple[str, str]
-"""(queue, task id)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +51,8 @@ class Operation:
     id: str
     action: str
     who: str
-    wanted: Filter | None
-    """The filter of "all that match"; None for tasks that were selected one by one."""
+    wanted: Filter
+    """The tasks that it is about: all that match."""
     state: str
     total: int
     looked: int
@@ -82,27 +79,23 @@ class Operations:
         self._client = client
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
 
-    def start(
-        self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = (), rate: float | None = None
-    ) -> str:
-        """Starts an operation on all tasks that match `wanted`, or on the tasks chosen; returns its id. `rate`: tasks
-        per second that become due when they are requeued."""
-        operation_id, fixed = secrets.token_hex(8), list(chosen)
-        total = len(fixed) if wanted is None else sum(total_of(self._client, one) for one in _searches(action, wanted))
+    def start(self, action: str, *, who: str, wanted: Filter, rate: float | None = None) -> str:
+        """Starts an operation on all tasks that match `wanted`; returns its id. `rate`: tasks per second that become
+        due when they are requeued."""
+        operation_id = secrets.token_hex(8)
         fields: dict[str, Any] = {
             "action": action,
             "who": who,
             "state": "queued",
-            "total": total,
+            "total": sum(total_of(self._client, one) for one in _searches(action, wanted)),
             "began_ms": unix_ms(),
+            "wanted": msgspec.json.encode(asdict(wanted)),
         }
         if rate:
             fields["rate"] = rate
-        if wanted is not None:
-            fields["wanted"] = msgspec.json.encode(asdict(wanted))
         broker_of(self._client).run_many(_begin(self._client, operation_id, fields))
         step_ms = 1000 / rate if rate and action == "requeue" else 0.0
-        run = _OperationRun(self._client, operation_id, action, who, wanted, fixed, step_ms)
+        run = _OperationRun(self._client, operation_id, action, who, wanted, step_ms)
         threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
         return operation_id
 
@@ -120,17 +113,10 @@ class _OperationRun:
     """One operation as it runs: piece by piece, with its progress recorded after each."""
 
     def __init__(
-        self,
-        client: Client,
-        operation_id: str,
-        action: str,
-        who: str,
-        wanted: Filter | None,
-        fixed: list[Chosen],
-        step_ms: float,
+        self, client: Client, operation_id: str, action: str, who: str, wanted: Filter, step_ms: float
     ) -> None:
         self._client, self._id, self._action, self._who = client, operation_id, action, who
-        self._wanted, self._fixed, self._step_ms = wanted, fixed, step_ms
+        self._wanted, self._step_ms = wanted, step_ms
         self._looked = self._done = self._refused = 0
         self._changed: Counter[str] = Counter()
         """Changed tasks by queue, for the events."""
@@ -165,16 +151,14 @@ class _OperationRun:
     def _note(self, state: str) -> None:
         """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many; and
         events of what was changed."""
-        words = None if self._wanted is None else filter_words(self._wanted)
         try:
-            of_state = "" if self._wanted is None else self._wanted.state
-            note_events(self._client, self._action, self._changed, of_state)
+            note_events(self._client, self._action, self._changed, self._wanted.state)
             audit.write(
                 self._client,
                 who=self._who,
                 role="",
                 action=f"operation.{self._action}",
-                what=f"{len(self._fixed):,} selected" if words is None else words or "all tasks",
+                what=filter_words(self._wanted) or "all tasks",
                 outcome=f"{state}: {self._done:,} changed, {self._refused:,} not (operation {self._id})",
                 address="",
             )
@@ -183,13 +167,13 @@ class _OperationRun:
 
     def _go_through(self) -> bool:
         """Returns whether a user cancelled the operation."""
-        for looked, state, piece in self._pieces():
+        for state, piece in self._pieces():
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
                 changed = self._change(queue, ids, state)
                 self._changed[queue] += changed
                 self._done, self._refused = self._done + changed, self._refused + len(ids) - changed
-            self._looked += looked
+            self._looked += EXAMINED_AT_ONCE
             if self._say("running"):
                 return True
         return False
@@ -201,16 +185,11 @@ class _OperationRun:
         requeue = requeue_all(keys_of(self._client), queue, ids, start_ms=start_ms, step_ms=self._step_ms)
         return run_operation(broker_of(self._client), requeue)
 
-    def _pieces(self) -> Iterator[tuple[int, str, list[Chosen]]]:
-        """How many tasks were examined, the state in which they were searched, and those that match."""
-        if self._wanted is not None:
-            for wanted in _searches(self._action, self._wanted):
-                for found in matching(self._client, wanted, self._client.redaction()):
-                    yield EXAMINED_AT_ONCE, wanted.state, [(place.queue, place.id) for place in found]
-            return
-        rest = iter(self._fixed)
-        while piece := list(islice(rest, _AT_ONCE)):
-            yield len(piece), "", piece
+    def _pieces(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """The state in which tasks were searched, and queues and ids of those that match, of so many examined."""
+        for wanted in _searches(self._action, self._wanted):
+            for found in matching(self._client, wanted, self._client.redaction()):
+                yield wanted.state, [(place.queue, place.id) for place in found]
 
     def _say(self, state: str, **more: Any) -> bool:
         """Records progress; returns whether a user asked the operation to stop."""
@@ -319,7 +298,7 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
         id=operation_id,
         action=fields.get("action", ""),
         who=fields.get("who", ""),
-        wanted=msgspec.json.decode(fields["wanted"], type=Filter) if "wanted" in fields else None,
+        wanted=msgspec.json.decode(fields.get("wanted", "{}"), type=Filter),
         state="interrupted" if state in ("queued", "running") and is_silent else state,
         total=int(number("total")),
         looked=min(int(number("looked")), int(number("total"))),

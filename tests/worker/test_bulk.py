@@ -65,7 +65,7 @@ def test_an_operation_that_is_cancelled_ends_after_its_piece_and_says_so(current
 
 def test_an_operation_whose_process_died_is_shown_as_interrupted(current: Client, raw: Any) -> None:
     operations = Operations(current)
-    operation = operations.start("requeue", who="ann", wanted=None, chosen=[("w", "none")])
+    operation = operations.start("requeue", who="ann", wanted=Filter(queue="w"))
     wait_for(lambda: read_operation(current, operation).is_over)  # type: ignore[union-attr]
     for state in ("running", "queued"):
         raw.hset(keys_of(current).operation(operation), mapping={"state": state, "beat_ms": 1})

@@ -47,14 +47,13 @@ def _operation(context: Context) -> tuple[str, Values]:
 
 
 def _back(context: Context, found: Operation) -> str:
-    wanted = _wanted(found)
+    wanted = filter_fields(found.wanted)
     return context.url("tasks") + (f"?{urlencode(wanted)}" if wanted else "")
 
 
 def _facts(found: Operation) -> list[tuple[str, Any]]:
-    wanted = filter_words(found.wanted) if found.wanted else ""
     told: list[tuple[str, Any]] = [
-        ("Tasks", wanted or ("all" if found.wanted else "those that were selected")),
+        ("Tasks", filter_words(found.wanted) or "all"),
         ("Rate", rate(found.rate) if found.rate else ""),
         ("Changed", f"{found.done:,}"),
         ("Not changed", f"{found.refused:,}" if found.refused else ""),
@@ -64,10 +63,6 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
         ("Error", found.error),
     ]
     return [pair for pair in told if pair[1]]
-
-
-def _wanted(found: Operation) -> dict[str, str]:
-    return {} if found.wanted is None else filter_fields(found.wanted)
 
 
 def _cancel(context: Context) -> Done:

@@ -17,6 +17,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.inspector.audit import entries
 from jobrunner.inspector.search import matching
+from jobrunner.inspector.search_filter import Filter
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.task import Task
@@ -606,8 +607,9 @@ def test_the_record_of_an_operation_that_runs_for_more_than_a_day_is_kept_and_ex
         raw.pexpire(key, 60_000)  # as after nearly a day
         return 1
 
+    dead(client, 1)
     monkeypatch.setattr("jobrunner.web.operations.change", late)
-    operation = Operations(client).start("requeue", who="ann", wanted=None, chosen=[("mail", "none")])
+    operation = Operations(client).start("requeue", who="ann", wanted=Filter(state="dead"))
 
     wait_for(lambda: (found := read_operation(client, operation)) is not None and found.is_over)
 
@@ -618,7 +620,7 @@ def test_an_operation_that_cannot_be_noted_is_shown_as_it_ended(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobrunner.inspector.audit.write", Mock(side_effect=ServerUnavailable("away for a moment")))
-    operation = Operations(client).start("requeue", who="ann", wanted=None, chosen=[("mail", "none")])
+    operation = Operations(client).start("requeue", who="ann", wanted=Filter(queue="mail"))
     for thread in threading.enumerate():
         if thread.name == "jobrunner-operation":
             thread.join(30)
