@@ -2,7 +2,7 @@
 which of them acts."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
@@ -12,7 +12,7 @@ from jobrunner.broker.calls.leader import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.cron import PeriodicTicks
-from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance, UnusedQueues
+from jobrunner.coordinator.maintenance import EvictionCheck, OwnQueues, QueueMaintenance, UnusedQueues
 from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.coordinator.records import DeathEvents, StatsCleanup, StatsSampler
 from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery
@@ -41,13 +41,11 @@ class Coordinator:
     A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
     instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock. A
     task that the server refuses, because of a damaged key or a cluster node that is away, does not keep the others from
-    running. However
-    long a turn takes, `renew` keeps the lock, from a thread of its own, unless a task hangs.
+    running. However long a turn takes, `renew` keeps the lock, from a thread of its own, unless a task hangs.
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, worker_id: str, times: LeaderTimes, *, served: Collection[str],
-        cron: PeriodicTicks, reserves: Callable[[], bool] = lambda: True,
+        self, broker: Broker, keys: Keys, worker_id: str, times: LeaderTimes, own: OwnQueues, cron: PeriodicTicks
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -62,11 +60,11 @@ class Coordinator:
         self._death_events = DeathEvents(broker, keys)
         budget, unused_ms = ScanBudget(), round(times.forget_queues_s * 1000)
         flows, batches = FlowRecovery(broker, keys), BatchRecovery(broker, keys)
-        maintenance = QueueMaintenance(broker, keys, times.sweep_s, served, self._server_now_ms, reserves)
+        maintenance = QueueMaintenance(broker, keys, times.sweep_s, own, self._server_now_ms)
         sampler = StatsSampler(broker, keys, budget)
         unused = self._unused_queues = UnusedQueues(
             broker, keys, budget, unused_ms, self._server_now_ms,
-            needed=lambda: self._cron.queues.union(served),
+            needed=lambda: self._cron.queues.union(own.names),
         )  # fmt: skip
         takers = (self._death_events.take, flows.take, batches.take, maintenance.take, sampler.take, unused.take)
         self._scan = LeaderScan(broker, keys, times.sweep_s, takers, budget, unused_ms)

@@ -5,6 +5,7 @@ that the server deletes none of them.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from jobrunner.broker.broker import Broker
@@ -22,23 +23,28 @@ from jobrunner.logs import SafeLogger
 _AT_ONCE = 100
 
 
+@dataclass(frozen=True, slots=True)
+class OwnQueues:
+    """The queues that the leader's own worker serves. Each of its reserves maintains them, so while it reserves the
+    leader leaves them out."""
+
+    names: frozenset[str] = frozenset()
+    reserves: Callable[[], bool] = lambda: True
+    """Whether the worker takes tasks now."""
+
+
 class QueueMaintenance:
     """A maintenance task of the leader: maintains each queue when it is due, as the leader's scan or the maintenance
-    before predicted. Instants are the server's, by `now_ms`.
-
-    The queues that its own worker serves are left out while that `reserves`: each of its reserves maintains them.
-    """
+    before predicted. Instants are the server's, by `now_ms`."""
 
     def __init__(
-        self, broker: Broker, keys: Keys, every_s: float, served: Collection[str], now_ms: Callable[[], float],
-        reserves: Callable[[], bool] = lambda: True,
+        self, broker: Broker, keys: Keys, every_s: float, own: OwnQueues, now_ms: Callable[[], float]
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._every_s = every_s
-        self._served = frozenset(served)
+        self._own = own
         self._now_ms = now_ms
-        self._reserves = reserves
         self._due: dict[str, float] = {}
         self._line: list[tuple[float, str]] = []
         """A heap; an entry that differs from `_due` is stale."""
@@ -46,7 +52,7 @@ class QueueMaintenance:
     def take(self, found: ScanReply) -> None:
         """Takes in the result of a scan. Queues that were due already keep their place in the heap."""
         now_ms = self._now_ms()
-        left_out = self._served if self._reserves() else frozenset()
+        left_out = self._own.names if self._own.reserves() else frozenset()
         for name, at_ms in found.due.items():
             known = self._due.get(name)
             if name not in left_out and (known is None or (known > now_ms and known != at_ms)):

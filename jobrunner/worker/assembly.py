@@ -17,6 +17,7 @@ from jobrunner.client.current import within
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.errors import InvalidOption, NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.registry import declaring_modules, targets_of
 from jobrunner.logs import IDENTITY
@@ -172,7 +173,6 @@ class Assembly:
             self._complaints,
             max_tasks=self._exact_tasks,
             isolates=settings.executor != "processes",
-            shards=shards,
         )
         coordinator = self._coordinator(tasks.rotation.queues, lambda: fetcher.reserves)
         identity = self._identity(queues)
@@ -183,9 +183,11 @@ class Assembly:
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
-        registration = Registration(self._worker_id, known, self._client.settings.redact, settings.release)
+        registration = Registration(
+            self._worker_id, known, settings.heartbeat, self._client.settings.redact, settings.release
+        )
         heartbeat = Heartbeat(
-            self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat,
+            self._broker, self._keys, self._encryption, registration, commands,
             (shards, drivers.shards, Declarations(self._broker, self._keys, known, settings.heartbeat)),
         )
         gates = Gates(checks, commands.set_gate)
@@ -206,8 +208,7 @@ class Assembly:
         return Coordinator(
             self._broker, self._keys, self._worker_id,
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
-            served=served,
-            reserves=reserves,
+            own=OwnQueues(frozenset(served), reserves),
             cron=PeriodicTicks(
                 self._broker, self._keys, self._inline, self._stats.late_ticks.append, settings.leader_ttl
             ),
@@ -234,6 +235,7 @@ class Assembly:
             stats=self._stats,
             log=AttemptLog(),
             cleaner=cleaner,
+            shards=shards,
             leases_are_short=shortest_lease_s() * 1000 < SHORT_MS,
         )
 

@@ -112,6 +112,8 @@ class Registration:
 
     worker_id: str
     queues: frozenset[str]
+    every_s: float
+    """Seconds between heartbeats."""
     redact: Sequence[str] = ()
     """Names of parameters that no page of the dashboard may show."""
     release: str = ""
@@ -128,7 +130,7 @@ class HeartbeatListener(Protocol):
 
 
 class Heartbeat:
-    """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence.
+    """Announces the worker every `every_s`; it counts as gone after three of them in silence.
 
     The reply holds the commands for this worker (`quiet`, `stop`), which `commands` carries out. When they change the
     record of the worker, the next heartbeat follows at once. The same round trip checks whether a newer version of
@@ -138,7 +140,7 @@ class Heartbeat:
 
     def __init__(
         self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, registration: Registration,
-        commands: Commands, heartbeat_s: float, listeners: Sequence[HeartbeatListener],
+        commands: Commands, listeners: Sequence[HeartbeatListener],
     ) -> None:  # fmt: skip
         self._broker = broker
         self._listeners = listeners
@@ -146,7 +148,6 @@ class Heartbeat:
         self._encryption = encryption
         self._registration = registration
         self._commands = commands
-        self._heartbeat_s = heartbeat_s
         self._has_started = False
         self._periodics: list[JobDefinition] = []
         self._published: dict[str, bytes] = {}
@@ -154,7 +155,7 @@ class Heartbeat:
 
     def step(self) -> float:
         """One heartbeat; returns the seconds to the next."""
-        ttl_ms = round(self._heartbeat_s * 3000)
+        ttl_ms = round(self._registration.every_s * 3000)
         worker_id, queues = self._registration.worker_id, self._registration.queues
         periodics = [job for job in all_jobs() if job.periodic is not None]
         calls: list[Call[Any]] = [
@@ -183,7 +184,7 @@ class Heartbeat:
             one.take(list(islice(replies, len(some))))
         is_changed = self._commands.obey(commands)
         self._has_started = True
-        return 0.0 if is_changed else self._heartbeat_s
+        return 0.0 if is_changed else self._registration.every_s
 
     def retire(self) -> None:
         """Takes the worker off the list."""

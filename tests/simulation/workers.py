@@ -13,6 +13,7 @@ from jobrunner.client.operations.flow_relay import relay
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.errors import BatchLost, LeaseError, OutcomeUnknown, QueueFull, ReportsRefused, ServerUnavailable
 from jobrunner.task import Lock, Task, new_id
 from tests.simulation.scheduler import Actor
@@ -238,7 +239,7 @@ def leader(rounds: int, name: str) -> Callable[[Actor], None]:
 def coordinator_of(actor: Actor, name: str) -> Coordinator:
     """The product's coordinator of a worker with that name."""
     times = LeaderTimes(ttl_s=6.0, sweep_s=2.0)
-    return Coordinator(actor.broker, KEYS, name, times, served=(), cron=PeriodicTicks(actor.broker, KEYS, None))
+    return Coordinator(actor.broker, KEYS, name, times, OwnQueues(), cron=PeriodicTicks(actor.broker, KEYS, None))
 
 
 def last_worker(actor: Actor) -> None:

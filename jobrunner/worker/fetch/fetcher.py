@@ -41,7 +41,7 @@ class Fetcher:
 
     def __init__(
         self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs, complaints: Complaints | None = None, *,
-        max_tasks: int = 0, isolates: bool = True, shards: ServedShards | None = None,
+        max_tasks: int = 0, isolates: bool = True,
     ) -> None:  # fmt: skip
         self._parts = parts
         self._rotation = parts.rotation
@@ -56,9 +56,8 @@ class Fetcher:
         self._unread = UnreadReservations()
         self._lost = LostReplies(parts.broker, parts.keys)
         self._max_tasks = max_tasks
-        self._shards = shards
-        if shards is not None:
-            shards.on_change = self.fetch_now
+        if parts.shards is not None:
+            parts.shards.on_change = self.fetch_now
         self._woken: set[str] = set()
         self._listened_at = 0.0
         self.reserving = True
@@ -107,8 +106,8 @@ class Fetcher:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises what the
         server refused, after everything else was taken in."""
         turn = FetchTurn(self._may_reserve)
-        if self._shards is not None and self._shards.has_changed:
-            self._serve_more(self._shards)
+        if self._parts.shards is not None and self._parts.shards.has_changed:
+            self._serve_more(self._parts.shards)
         if not turn.may_reserve:
             self._take_unread(turn)
             self._intake.give_back_unbegun()

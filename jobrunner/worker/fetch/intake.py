@@ -27,6 +27,7 @@ from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import CANNOT_START, START_HINT, CannotStartError, Executor, FinishedAttempts
+from jobrunner.worker.shards import ServedShards
 
 _STOOD_STILL_MS = 500.0
 """A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
@@ -60,6 +61,8 @@ class TaskParts:
     release: str = ""
     timed: set[str] = field(default_factory=set)
     """Queues that keep history, by the last reserve from each: tasks of these are reported with their run times."""
+    shards: ServedShards | None = None
+    """The shards of its queues; None when they never change."""
     leases_are_short: bool = False
     """Whether a lease is declared to be so short that it may end before a lease keeper that is still starting renews
     it. Of lengths that are only on the server the first reserve tells."""

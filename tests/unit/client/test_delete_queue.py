@@ -17,6 +17,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.coordinator.scan import ScanBudget
 from jobrunner.errors import InvalidName, QueueNotEmpty, UsageError
 from jobrunner.jobs.build import published
@@ -317,7 +318,7 @@ def test_the_leader_forgets_what_was_unused_for_a_week(
 
     def lead() -> None:
         leader = Coordinator(
-            broker, keys, "a", LeaderTimes(60, 0.0, WEEK_MS / 1000), served=[], cron=PeriodicTicks(broker, keys, None)
+            broker, keys, "a", LeaderTimes(60, 0.0, WEEK_MS / 1000), OwnQueues(), cron=PeriodicTicks(broker, keys, None)
         )
         leader.step()
         leader.step()
@@ -347,7 +348,7 @@ def test_a_queue_that_was_about_to_leave_is_looked_after(
     raw.srem(keys.queues, "mail")
 
     clock.advance(61_000)
-    leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), served=[], cron=PeriodicTicks(broker, keys, None))
+    leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), OwnQueues(), cron=PeriodicTicks(broker, keys, None))
     leader.step()
     assert client.queues() == ["mail"]
     assert raw.zcard(keys.queues_leaving) == 0

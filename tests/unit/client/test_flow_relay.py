@@ -20,6 +20,7 @@ from jobrunner.client.operations import flow_relay
 from jobrunner.client.operations.flow_relay import relay, relaying
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.join import Arrival, Ended, Join, write_onward
@@ -408,7 +409,7 @@ def test_the_leader_looks_also_at_queues_that_it_serves(flow: Flow, client: Clie
     flow.end("y", "b", to(("c", "j", 0)))
     client.queue("b").push("z")
     leader = Coordinator(
-        broker_of(client), keys, "w", LeaderTimes(10, 5), served=["a", "b"],
+        broker_of(client), keys, "w", LeaderTimes(10, 5), OwnQueues(frozenset({"a", "b"})),
         cron=PeriodicTicks(broker_of(client), keys, None),
     )  # fmt: skip
     leader.step()

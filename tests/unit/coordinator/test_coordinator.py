@@ -13,6 +13,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.coordinator import coordinator
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.errors import ServerError
 from jobrunner.jobs.build import published
@@ -31,7 +32,7 @@ Elect = Callable[..., Coordinator]
 def elect(broker: Broker, keys: Keys) -> Elect:
     """elect("a", ttl_s=…): a candidate with that name."""
     return lambda name, ttl_s=TTL_S: Coordinator(
-        broker, keys, name, LeaderTimes(ttl_s, 5.0), served=[], cron=PeriodicTicks(broker, keys, None)
+        broker, keys, name, LeaderTimes(ttl_s, 5.0), OwnQueues(), PeriodicTicks(broker, keys, None)
     )
 
 
@@ -144,7 +145,7 @@ def test_a_new_definition_is_seen_at_the_next_renewal(elect: Elect, client: Clie
 
 def test_deaths_are_told_once_though_leaders_take_turns(broker: Broker, keys: Keys, client: Client) -> None:
     leaders = [
-        Coordinator(broker, keys, name, LeaderTimes(60, 0.0), served=[], cron=PeriodicTicks(broker, keys, None))
+        Coordinator(broker, keys, name, LeaderTimes(60, 0.0), OwnQueues(), PeriodicTicks(broker, keys, None))
         for name in "ab"
     ]
     queue = client.queue("q")
@@ -162,7 +163,8 @@ def test_deaths_are_told_once_though_leaders_take_turns(broker: Broker, keys: Ke
 
 def test_what_is_told_is_read_once_while_it_leads(broker: Broker, keys: Keys, client: Client, raw: redis.Redis) -> None:
     client.queue("q").push("x")
-    leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), served=["q"], cron=PeriodicTicks(broker, keys, None))
+    own = OwnQueues(frozenset({"q"}))
+    leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), own, PeriodicTicks(broker, keys, None))
     leader.step()
     raw.hset(keys.events_cursor, "q", 7)
     leader.step()
@@ -180,7 +182,7 @@ def test_a_leader_that_was_suspended_behind_its_look_tells_nothing(
     queue.configure(max_attempts=1)
     queue.push("x", id="t")
     queue.reserve()[0].rollback(error="no")
-    second = Coordinator(broker, keys, "b", LeaderTimes(TTL_S, 5.0), served=[], cron=PeriodicTicks(broker, keys, None))
+    second = Coordinator(broker, keys, "b", LeaderTimes(TTL_S, 5.0), OwnQueues(), PeriodicTicks(broker, keys, None))
     step = LeaderScan.step
 
     def suspended(look: LeaderScan) -> float:
@@ -190,7 +192,7 @@ def test_a_leader_that_was_suspended_behind_its_look_tells_nothing(
         return pause
 
     monkeypatch.setattr(LeaderScan, "step", suspended)
-    first = Coordinator(broker, keys, "a", LeaderTimes(TTL_S, 5.0), served=[], cron=PeriodicTicks(broker, keys, None))
+    first = Coordinator(broker, keys, "a", LeaderTimes(TTL_S, 5.0), OwnQueues(), PeriodicTicks(broker, keys, None))
     first.step()
 
     assert [one.kind for one in client.events() if "died" in one.kind] == ["task_died"]

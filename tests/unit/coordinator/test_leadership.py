@@ -13,6 +13,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.coordinator import coordinator
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.coordinator.scan import LeaderScan
 from tests.support.stopped_clock import FakeClock, stopped
 from tests.support.waiting import wait_for
@@ -30,7 +31,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def elect(broker: Broker, keys: Keys) -> Callable[[str], Coordinator]:
     """A candidate with that name."""
     return lambda name: Coordinator(
-        broker, keys, name, LeaderTimes(TTL_S, 5.0), served=[], cron=PeriodicTicks(broker, keys, None)
+        broker, keys, name, LeaderTimes(TTL_S, 5.0), OwnQueues(), cron=PeriodicTicks(broker, keys, None)
     )
 
 

@@ -13,7 +13,7 @@ from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.server import eviction_policy
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.coordinator.maintenance import EvictionCheck, QueueMaintenance
+from jobrunner.coordinator.maintenance import EvictionCheck, OwnQueues, QueueMaintenance
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
 from jobrunner.errors import ServerRefused
 from tests.support.clock import Clock
@@ -26,7 +26,7 @@ class Swept:
     def __init__(self, broker: Broker, keys: Keys, clock: Clock) -> None:
         self.reserves = True
         self._sweep = QueueMaintenance(
-            broker, keys, every_s=5.0, served=["served"], now_ms=lambda: clock.ms or 0, reserves=lambda: self.reserves
+            broker, keys, 5.0, OwnQueues(frozenset({"served"}), lambda: self.reserves), now_ms=lambda: clock.ms or 0
         )
         self._look = LeaderScan(broker, keys, 0.0, [self._sweep.take], ScanBudget(1000.0))
 
