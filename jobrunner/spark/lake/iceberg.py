@@ -1,6 +1,12 @@
-"""Tables of Apache Iceberg, by the library `pyiceberg` and a catalog that it knows by name."""
+"""Tables of Apache Iceberg, by the library `pyiceberg` and a catalog that it knows by name.
 
-from collections.abc import Sequence
+Marks are in a property of the table, `jobrunner.batches`, that each commit writes together with its snapshot: as a JSON
+object, batch → [mark, Unix seconds]. So they outlast snapshots that expire. A commit asserts the snapshot that it was
+made for, and so never overwrites marks that another commit wrote since the table was loaded.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -17,15 +23,19 @@ from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_files import live_files, named_files, unquoted
-from jobrunner.spark.lake.iceberg_marks import read_marks, with_marks
 from jobrunner.spark.lake.iceberg_merge import replace_rows
 from jobrunner.spark.lake.iceberg_nulls import keep_nulls
 from jobrunner.spark.lake.iceberg_overwrite import overwrite
-from jobrunner.spark.lake.identity import PARTS, WriteAttempt
+from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
+MARKS = "jobrunner.batches"
+_DAY_S = 86_400
+_KEPT_S = KEPT_DAYS * _DAY_S
+_MARKS_BEYOND_A_DAY = 2_000
+"""Marks older than a day that a table keeps: they are in each version of its metadata, some 60 bytes each."""
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 _OWN = ("jobrunner.", "schema.")
 _SMALL = 64 * 2**20
@@ -117,7 +127,7 @@ class IcebergLake:
         return plain(schema, smallest=pa.int32())
 
     def mark_of(self, batch_id: str) -> int | None:
-        found = read_marks(self._table, self.address).get(batch_id)
+        found = _read_marks(self._table, self.address).get(batch_id)
         return None if found is None else found[0]
 
     @property
@@ -158,7 +168,7 @@ class IcebergLake:
 
     def fence(self, batch_id: str) -> None:
         transaction = self._table.transaction()
-        transaction.set_properties(with_marks(self._table, self.address, {batch_id: PARTS}))
+        transaction.set_properties(_with_marks(self._table, self.address, {batch_id: PARTS}))
         with transaction.update_snapshot({"jobrunner.fenced": batch_id}).fast_append():
             pass
         self._commit(transaction)
@@ -212,7 +222,7 @@ class IcebergLake:
     def _begin(self, attempt: WriteAttempt) -> Transaction:
         transaction = self._table.transaction()
         self._change_columns(transaction)
-        return transaction.set_properties(with_marks(self._table, self.address, attempt.marks()))
+        return transaction.set_properties(_with_marks(self._table, self.address, attempt.marks()))
 
     def _change_columns(self, transaction: Transaction) -> None:
         if self._plan is not None and self._plan.changes_table:
@@ -226,5 +236,33 @@ class IcebergLake:
             raise CommitConflict(str(error)) from error
         return self.version
 
+
 def _about(attempt: WriteAttempt) -> dict[str, str]:
     return {"jobrunner.batch": attempt.batch_id, "jobrunner.epoch": str(attempt.epoch)}
+
+
+def _read_marks(table: Table, address: TableAddress) -> dict[str, list[int]]:
+    """Batch → [mark, Unix seconds]. Raises TableError when another program changed them."""
+    text = table.properties.get(MARKS)
+    if not text:
+        return {}
+    try:
+        found: dict[str, list[int]] = json.loads(text)
+        if all(len(one) == 2 for one in found.values()):
+            return found
+    except (ValueError, TypeError, AttributeError):
+        pass
+    raise TableError(
+        f"table {address}: its property {MARKS} was changed by another program, and says no more which "
+        "batches are written; restore it from an earlier version of the metadata"
+    )
+
+
+def _with_marks(table: Table, address: TableAddress, new: Mapping[str, int]) -> dict[str, str]:
+    """The property to set: the marks of a table with new ones, without those that are too old. Raises TableError."""
+    there, now = _read_marks(table, address), unix_ms() // 1000
+    kept = {batch: one for batch, one in there.items() if now - one[1] < _DAY_S}
+    older = [(batch, one) for batch, one in there.items() if _DAY_S <= now - one[1] < _KEPT_S]
+    kept |= dict(sorted(older, key=lambda pair: -pair[1][1])[:_MARKS_BEYOND_A_DAY])
+    marks = kept | {batch: [mark, now] for batch, mark in new.items()}
+    return {MARKS: json.dumps(marks, separators=(",", ":"))}

@@ -18,7 +18,7 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate, snapshot
 
 from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost, TableError, UsageError
-from jobrunner.spark.lake import iceberg_marks
+from jobrunner.spark.lake import iceberg
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.services import clean_up_table, compact_table
 from jobrunner.spark.lake.storage import local_path
@@ -149,12 +149,12 @@ def test_iceberg_forgets_marks_by_age_and_number(catalog, numbers, monkeypatch):
     lake = Lake(f"iceberg:{catalog()}.db.t")
     lake.write(part("b0.1"), numbers(0))
     later = unix_ms() + 7 * 86_400_000
-    monkeypatch.setattr(iceberg_marks, "unix_ms", lambda: later)
+    monkeypatch.setattr(iceberg, "unix_ms", lambda: later)
     lake.write(part("b1"), numbers(1))
     assert lake.write(part("b0.1", epoch=2), numbers(0)).repeated
     assert lake.mark("b0") == 0
-    monkeypatch.setattr(iceberg_marks, "unix_ms", lambda: later + 2 * 86_400_000)
-    monkeypatch.setattr(iceberg_marks, "_MARKS_BEYOND_A_DAY", 1)
+    monkeypatch.setattr(iceberg, "unix_ms", lambda: later + 2 * 86_400_000)
+    monkeypatch.setattr(iceberg, "_MARKS_BEYOND_A_DAY", 1)
     lake.write(part("b2"), numbers(2))
     assert [lake.mark(batch) is not None for batch in ("b0", "b0.1", "b1", "b2")] == [False, False, True, True]
 
@@ -183,7 +183,7 @@ def test_marks_that_another_program_destroyed_end_the_commit(catalog, numbers):
     lake = Lake(f"iceberg:{catalog()}.db.t")
     lake.write(part("a"), numbers(0))
     with load_catalog("lake").load_table("db.t").transaction() as change:
-        change.set_properties({iceberg_marks.MARKS: "[1]"})
+        change.set_properties({iceberg.MARKS: "[1]"})
     with pytest.raises(TableError, match=f"table {lake.table}: its property jobrunner.batches was changed"):
         lake.write(part("b"), numbers(1))
 
