@@ -139,12 +139,12 @@ class UnusedQueues:
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, thrift: ScanBudget, unused_ms: int, now_ms: Callable[[], float],
+        self, broker: Broker, keys: Keys, budget: ScanBudget, unused_ms: int, now_ms: Callable[[], float],
         needed: Callable[[], Collection[str]],
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
-        self._thrift = thrift
+        self._budget = budget
         self._unused_ms = unused_ms
         self._now_ms = now_ms
         self._needed = needed
@@ -169,11 +169,11 @@ class UnusedQueues:
             pause = self._recovers.every_s
         if not (self._unmarked or self._unused):
             return pause
-        if not self._thrift.pause:
-            with self._thrift.spending():
+        if not self._budget.pause:
+            with self._budget.spending():
                 self._mark(_some(self._unmarked))
                 self._forget(_some(self._unused))
-        return min(self._thrift.pause, pause)
+        return min(self._budget.pause, pause)
 
     def _mark(self, names: list[str]) -> None:
         if names:

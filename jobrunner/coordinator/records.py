@@ -34,10 +34,10 @@ class StatsSampler:
     It samples queues in which a scan found tasks or changed totals; all others have not changed.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, thrift: ScanBudget | None = None) -> None:
+    def __init__(self, broker: Broker, keys: Keys, budget: ScanBudget | None = None) -> None:
         self._broker = broker
         self._keys = keys
-        self._thrift = thrift or ScanBudget()
+        self._budget = budget or ScanBudget()
         self._found: set[str] = set()
         self._left: list[str] = []
         self._minute = -1
@@ -54,11 +54,11 @@ class StatsSampler:
             self._found = set()
             self._minute = minute
             self._take_some(now_ms)
-        elif self._left and not self._thrift.pause:
-            with self._thrift.spending():
+        elif self._left and not self._budget.pause:
+            with self._budget.spending():
                 self._take_some(now_ms)
         until_next = ((minute + 1) * stats_calls.MINUTE_MS - now_ms) / 1000
-        return min(self._thrift.pause, until_next) if self._left else until_next
+        return min(self._budget.pause, until_next) if self._left else until_next
 
     def _take_some(self, now_ms: float) -> None:
         """Samples the first thousand. Those that the server does not answer for have their turn again: no later scan
@@ -86,10 +86,10 @@ class StatsCleanup:
     A queue that is used again in that moment loses its counts until then, as its deletion meant.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, thrift: ScanBudget) -> None:
+    def __init__(self, broker: Broker, keys: Keys, budget: ScanBudget) -> None:
         self._broker = broker
         self._keys = keys
-        self._thrift = thrift
+        self._budget = budget
         self._rounds = Interval(_EVERY_S)
         self._left: list[bytes] = []
         self._cursor = 0
@@ -100,10 +100,10 @@ class StatsCleanup:
             if pause := self._rounds.begin():
                 return pause
             self._left = [self._keys.events_cursor, self._keys.stats_sampled, self._keys.stats_total]
-        if not self._thrift.pause:
-            with self._thrift.spending():
+        if not self._budget.pause:
+            with self._budget.spending():
                 self._trim_some(self._left[-1])
-        return self._thrift.pause
+        return self._budget.pause
 
     def _trim_some(self, key: bytes) -> None:
         scan = command("HSCAN", key, self._cursor, "COUNT", _FIELDS_AT_ONCE, read=lambda reply: reply)
@@ -146,49 +146,49 @@ class DeathEvents:
         self._broker = broker
         self._keys = keys
         self._found = ScanReply()
-        self._told: dict[str, int] | None = None
+        self._reported: dict[str, int] | None = None
 
     def forget(self) -> None:
         """Called when leadership begins: earlier results may be stale."""
-        self._found, self._told = ScanReply(), None
+        self._found, self._reported = ScanReply(), None
 
     def take(self, found: ScanReply) -> None:
         """Takes in the result of a scan."""
         self._found = together((self._found, found))
 
     def step(self) -> float:
-        """Tells of what the last look found, once; returns infinity."""
+        """Reports what the last scan found, once; returns infinity."""
         found, self._found = self._found, ScanReply()
         if found.silent:
-            self._tell_lost(found.silent)
+            self._report_lost(found.silent)
         if found.dead:
-            self._tell_dead(found.dead)
+            self._report_deaths(found.dead)
         return math.inf
 
-    def _tell_lost(self, silent: list[str]) -> None:
+    def _report_lost(self, silent: list[str]) -> None:
         # A worker that took itself off the list since the scan is not lost.
         removed = self._broker.run_many([command("ZREM", self._keys.workers, one, read=int) for one in silent])
         lost = [worker for worker, was_there in zip(silent, removed, strict=True) if was_there]
         if lost:
             self._broker.run_many([events.note(self._keys, "worker_lost", worker=worker) for worker in lost])
 
-    def _tell_dead(self, dead: Mapping[str, int]) -> None:
-        told, self._told = self._told, None  # after an error, as what it says may have been written
-        if told is None:
-            told = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
+    def _report_deaths(self, dead: Mapping[str, int]) -> None:
+        reported, self._reported = self._reported, None  # after an error, as what it says may have been written
+        if reported is None:
+            reported = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
         errors = ErrorsPutAside(self._broker)
         for name, total in dead.items():
-            before = told.get(name, 0)
+            before = reported.get(name, 0)
             if total == before:
                 continue
             try:
-                told[name] = self._tell_of(self._keys.queue(name), total, total - before)
+                reported[name] = self._report_of_queue(self._keys.queue(name), total, total - before)
             except JobrunnerError as error:
                 errors.put(error)
         errors.raise_first()
-        self._told = told
+        self._reported = reported
 
-    def _tell_of(self, queue: QueueKeys, total: int, grown: int) -> int:
+    def _report_of_queue(self, queue: QueueKeys, total: int, grown: int) -> int:
         """Writes events of deaths; returns how many deaths of the queue are reported then."""
         died = self._broker.run(command("LRANGE", queue.deaths, 0, _LONGEST_LIST - 1, read=texts))
         named, count = died[:_NAMED], max(grown, len(died))
@@ -198,10 +198,10 @@ class DeathEvents:
             calls.append(events.note(self._keys, "tasks_died", queue=name, count=count - len(named)))
         # Words may be of deaths behind the total; a total that fell back (an older backup) is where to go on from.
         early = max(0, len(died) - grown) if grown > 0 else 0
-        told = total + early
-        note = command("HSET", self._keys.events_cursor, queue.name, told, read=int)
+        reported = total + early
+        note = command("HSET", self._keys.events_cursor, queue.name, reported, read=int)
         self._broker.run_many([*calls, command("LTRIM", queue.deaths, len(died), -1, read=bool), note])
-        return told
+        return reported
 
     def _death(self, queue: QueueKeys, word: str) -> Call[None]:
         task, type_, attempts, fate, error = (word.split("\t", 4) + [""] * 4)[:5]

@@ -48,21 +48,21 @@ class LeaderScan:
     """A maintenance task of the leader: scans queues and workers, and hands the result to `takers`.
 
     Every `every_s` it scans the workers and the recently active queues in one round trip. It goes through all other
-    queues slice by slice, in rounds that begin every `every_s` at most and last as long as the budget (`thrift`)
-    requires. So the cost of a scan follows the activity and not the number of queues. A queue that cannot be scanned
-    does not keep the takers from the others.
+    queues slice by slice, in rounds that begin every `every_s` at most and last as long as the budget requires. So the
+    cost of a scan follows the activity and not the number of queues. A queue that cannot be scanned does not keep the
+    takers from the others.
     """
 
     def __init__(
         self, broker: Broker, keys: Keys, every_s: float, takers: Collection[Callable[[ScanReply], object]],
-        thrift: ScanBudget | None = None, unused_ms: int = 0,
+        budget: ScanBudget | None = None, unused_ms: int = 0,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._looks = Interval(every_s)
         self._rounds = Interval(every_s)
         self._takers = takers
-        self._thrift = thrift or ScanBudget()
+        self._budget = budget or ScanBudget()
         self._unused_ms = unused_ms
         self._cursor = 0
         self._busy: dict[str, float] = {}
@@ -74,7 +74,7 @@ class LeaderScan:
         self._cursor, self._busy, self._totals, self._totals_of_round = 0, {}, {}, {}
         self._looks.end()
         self._rounds.end()
-        self._thrift.forget()
+        self._budget.forget()
 
     def step(self) -> float:
         """Scans, when that is due; returns the seconds to the next scan. Raises the first error of the server."""
@@ -88,11 +88,11 @@ class LeaderScan:
         """Some slices of the round through all queues; returns the seconds to the next."""
         if not self._cursor and (pause := self._rounds.left):
             return pause
-        if pause := self._thrift.pause:
+        if pause := self._budget.pause:
             return pause
         if not self._cursor:
             self._rounds.begin()
-        with self._thrift.spending():
+        with self._budget.spending():
             for _ in range(_SLICES_OF_A_TURN):
                 self._cursor, names = self._broker.run(registered(self._keys, self._cursor))
                 try:
@@ -102,7 +102,7 @@ class LeaderScan:
                         self._totals, self._totals_of_round = self._totals_of_round, {}
                 if not self._cursor:
                     return self._rounds.every_s
-        return self._thrift.pause
+        return self._budget.pause
 
     def _names_of_busy(self) -> list[str]:
         now = monotonic()

@@ -105,7 +105,7 @@ class LiveUpdates:
     def __init__(self, client: Client, alerts: AlertThresholds | None = None) -> None:
         self._client = client
         self._alerts = alerts or AlertThresholds()
-        self._pulse = LiveRates()
+        self._live_rates = LiveRates()
         self._lock = threading.Lock()
         self._last: DashboardSnapshot | None = None
         self._taken_s = 0.0
@@ -220,7 +220,7 @@ class LiveUpdates:
 
     def _take(self) -> DashboardSnapshot:
         seen = look(self._client)
-        self._pulse.add(seen)
+        self._live_rates.add(seen)
         graphs = self._graphs()
         ends = end_queues(graphs.values())
         unserved = tuple(queue for queue in seen.queues if queue.is_unserved and queue.name not in ends)
@@ -230,8 +230,8 @@ class LiveUpdates:
             warnings=(*_warnings(seen, unserved), *_late(seen, self._alerts)),
             alerts=self._alerts,
             unserved=unserved,
-            total=self._pulse.total(),
-            rates={queue.name: self._pulse.rates(queue.name) for queue in seen.queues},
+            total=self._live_rates.total(),
+            rates={queue.name: self._live_rates.rates(queue.name) for queue in seen.queues},
         )
 
 

@@ -44,46 +44,46 @@ def top(shared: CommonOptions, every: float, once: bool) -> None:
         raise Refusal(f"the live view needs rich: {install_command('top')}")
     with connected(shared) as client:
         if shared.as_json:
-            seen, pulse = _two_looks(client, every)
-            answer_json(_value(seen, pulse, groups_of(client, seen)))
+            seen, live_rates = _two_looks(client, every)
+            answer_json(_value(seen, live_rates, groups_of(client, seen)))
         elif once or not (sys.stdin.isatty() and draws_over(sys.stdout)):
-            seen, pulse = _two_looks(client, every)
-            _show_once(seen, pulse, groups_of(client, seen), ends_of(client))
+            seen, live_rates = _two_looks(client, every)
+            _show_once(seen, live_rates, groups_of(client, seen), ends_of(client))
         else:
             _show_live(client, every)
 
 
 def _two_looks(client: Client, apart_s: float) -> tuple[LiveSnapshot, LiveRates]:
-    pulse = live_rates_of(client)
-    pulse.add(look(client))
+    live_rates = live_rates_of(client)
+    live_rates.add(look(client))
     sleep(apart_s)
     seen = look(client, recent_failures(client))
-    pulse.add(seen)
-    return seen, pulse
+    live_rates.add(seen)
+    return seen, live_rates
 
 
-def _value(seen: LiveSnapshot, pulse: LiveRates, found: ErrorGroups) -> dict[str, Any]:
+def _value(seen: LiveSnapshot, live_rates: LiveRates, found: ErrorGroups) -> dict[str, Any]:
     value: dict[str, Any] = plain_json(seen)
     del value["at_s"]
     for queue in value["queues"]:
-        queue["rates"] = _rates(pulse.rates(queue["name"]))
+        queue["rates"] = _rates(live_rates.rates(queue["name"]))
     groups = plain_json([{**asdict(group), "title": group.title} for group in found.groups])
-    return value | {"groups": groups, "ungrouped": found.ungrouped, "rates": _rates(pulse.total())}
+    return value | {"groups": groups, "ungrouped": found.ungrouped, "rates": _rates(live_rates.total())}
 
 
 def _rates(rates: Any) -> dict[str, float | None]:
     return {"in_per_s": rates.into, "out_per_s": rates.out, "failed_per_s": rates.bad}
 
 
-def _show_once(seen: LiveSnapshot, pulse: LiveRates, groups: ErrorGroups, ends: frozenset[str]) -> None:
+def _show_once(seen: LiveSnapshot, live_rates: LiveRates, groups: ErrorGroups, ends: frozenset[str]) -> None:
     from rich.console import Console  # the extra may be absent
 
     from jobrunner.cli.top.draw import frame
 
-    rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
+    rates = {queue.name: live_rates.rates(queue.name) for queue in seen.queues}
     size = shutil.get_terminal_size((100, 40))
     console = Console(width=size.columns, highlight=False)
-    screen = Screen(look=seen, rates=rates, total=pulse.total(), groups=groups, ends=ends)
+    screen = Screen(look=seen, rates=rates, total=live_rates.total(), groups=groups, ends=ends)
     lines = frame(screen, size.columns, max(size.lines, 24))[:-1]
     while lines and not lines[-1].plain.strip():
         lines.pop()

@@ -58,7 +58,7 @@ class ServerPoller:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._pulse: LiveRates | None = None
+        self._live_rates: LiveRates | None = None
         self._groups: ErrorGroups | None = None
         self._ends: frozenset[str] = frozenset()
         self._groups_until_s = 0.0
@@ -121,10 +121,10 @@ class ServerPoller:
     def _look(self, screen: Screen) -> Change:
         try:
             seen = look(self._client)
-            pulse = self._pulse = self._pulse or live_rates_of(self._client)
-            pulse.add(seen)
-            rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
-            total = pulse.total()
+            live_rates = self._live_rates = self._live_rates or live_rates_of(self._client)
+            live_rates.add(seen)
+            rates = {queue.name: live_rates.rates(queue.name) for queue in seen.queues}
+            total = live_rates.total()
             if screen.page == "tasks" and screen.tasks is None:
                 self._groups_until_s = 0.0  # the list of a state opens with the groups as they are now
             groups = self._known_groups(seen)

@@ -76,31 +76,31 @@ def test_what_workers_counted_comes_before_what_died(client: Client, raw: Any) -
 
 
 def test_rates_are_what_the_totals_grew_by(client: Client) -> None:
-    pulse, queue = LiveRates(), client.queue("mail")
+    rates, queue = LiveRates(), client.queue("mail")
     queue.push_many(range(10))
-    pulse.add(first := look(client))
-    assert pulse.rates("mail").out is None
+    rates.add(first := look(client))
+    assert rates.rates("mail").out is None
     queue.push_many(range(6))
     queue.pop(4)
 
-    pulse.add(replace(look(client), at_s=first.at_s + 2.0))
+    rates.add(replace(look(client), at_s=first.at_s + 2.0))
 
-    assert (pulse.rates("mail").into, pulse.rates("mail").out, pulse.rates("mail").course) == (3.0, 2.0, (2.0,))
-    assert pulse.total().out == 2.0
-    assert pulse.rates("never seen").out == 0.0
+    assert (rates.rates("mail").into, rates.rates("mail").out, rates.rates("mail").course) == (3.0, 2.0, (2.0,))
+    assert rates.total().out == 2.0
+    assert rates.rates("never seen").out == 0.0
 
 
 def test_rates_are_of_the_last_ten_seconds_and_a_new_queue_counts_from_nothing(client: Client) -> None:
-    pulse, empty = LiveRates(), look(client)
+    rates, empty = LiveRates(), look(client)
     client.queue("mail").push_many(range(20))
     full = look(client)
 
     for at_s, seen in ((0.0, empty), (1.0, full), (2.0, full)):
-        pulse.add(replace(seen, at_s=at_s))
-    assert pulse.rates("mail").into == 10.0
+        rates.add(replace(seen, at_s=at_s))
+    assert rates.rates("mail").into == 10.0
     for at_s in range(3, 20):
-        pulse.add(replace(full, at_s=float(at_s)))
-    assert pulse.rates("mail").into == 0.0
+        rates.add(replace(full, at_s=float(at_s)))
+    assert rates.rates("mail").into == 0.0
 
 
 def test_a_queue_that_could_not_be_read_for_a_while_is_not_new_afterwards(client: Client) -> None:
@@ -116,22 +116,22 @@ def test_a_queue_that_could_not_be_read_for_a_while_is_not_new_afterwards(client
         lost = (replace(one, totals={}, problem="away") for one in seen.queues if one.name == away)
         return replace(seen, at_s=at_s, queues=(*queues, *lost))
 
-    pulse = LiveRates()
+    rates = LiveRates()
     for snapshot in (at(0.0, 10), at(1.0, 12), at(2.0, 12, away="mail"), at(3.0, 13), at(4.0, 14)):
-        pulse.add(snapshot)
-    assert pulse.rates("mail").out == pulse.rates("other").out == 1.0
-    assert pulse.rates("mail").course == (2.0, 0.0, 0.0, 1.0)
-    assert pulse.rates("other").course == (2.0, 0.0, 1.0, 1.0)
+        rates.add(snapshot)
+    assert rates.rates("mail").out == rates.rates("other").out == 1.0
+    assert rates.rates("mail").course == (2.0, 0.0, 0.0, 1.0)
+    assert rates.rates("other").course == (2.0, 0.0, 1.0, 1.0)
 
     for second in range(20):
-        pulse.add(at(5.0 + second, 20, away="mail"))
-    pulse.add(at(25.0, 30))
-    assert (pulse.rates("mail").out, pulse.rates("other").out) == (0.0, 1.0), "it may have been much or little"
-    pulse.add(at(26.0, 32))
-    assert pulse.rates("mail").out == 2.0
+        rates.add(at(5.0 + second, 20, away="mail"))
+    rates.add(at(25.0, 30))
+    assert (rates.rates("mail").out, rates.rates("other").out) == (0.0, 1.0), "it may have been much or little"
+    rates.add(at(26.0, 32))
+    assert rates.rates("mail").out == 2.0
 
 
-def test_a_pulse_begins_with_the_minutes_before(client: Client, clock: Clock) -> None:
+def test_rates_begin_with_the_minutes_before(client: Client, clock: Clock) -> None:
     minute_ms, now_ms = 60_000, clock.set()  # no minute may end between the figures and their reading
     for back, done in ((3, 120), (1, 60), (0, 600)):
         changes = {"mail send succeeded": done, "mail send failed": 7}
@@ -139,26 +139,26 @@ def test_a_pulse_begins_with_the_minutes_before(client: Client, clock: Clock) ->
         broker_of(client).run_many(stats_calls.observe(keys_of(client), at_ms, "w1", back + 1, changes))
     client.queue("mail").push(1)
 
-    pulse = live_rates_of(client)
-    pulse.add(first := look(client))
-    assert pulse.rates("mail").course[-3:] == (2.0, 0.0, 1.0)  # the minute that runs is left out
+    rates = live_rates_of(client)
+    rates.add(first := look(client))
+    assert rates.rates("mail").course[-3:] == (2.0, 0.0, 1.0)  # the minute that runs is left out
     client.queue("mail").pop(1)
-    pulse.add(replace(look(client), at_s=first.at_s + 2.0))
+    rates.add(replace(look(client), at_s=first.at_s + 2.0))
 
-    assert pulse.rates("mail").course[-3:] == (0.0, 1.0, 0.5)
-    assert pulse.total().course == pulse.rates("mail").course
+    assert rates.rates("mail").course[-3:] == (0.0, 1.0, 0.5)
+    assert rates.total().course == rates.rates("mail").course
 
 
 def test_totals_that_went_back_are_no_negative_rate(client: Client) -> None:
-    pulse = LiveRates()
+    rates = LiveRates()
     client.queue("mail").push_many(range(20))
     full = look(client)
     emptied = replace(full, queues=tuple(replace(one, totals={"enqueued": 3}) for one in full.queues))
 
-    pulse.add(replace(full, at_s=0.0))
-    pulse.add(replace(emptied, at_s=1.0))
+    rates.add(replace(full, at_s=0.0))
+    rates.add(replace(emptied, at_s=1.0))
 
-    assert pulse.rates("mail").into == 0.0
+    assert rates.rates("mail").into == 0.0
 
 
 def test_a_look_takes_few_round_trips_however_many_queues_there_are(client: Client, monkeypatch: Any) -> None:
