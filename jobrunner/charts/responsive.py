@@ -18,6 +18,7 @@ from jobrunner.formatting import number
 
 _WIDTH, _HEIGHT = 600.0, 160.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 24.0
+_SPARK_LOOK = "waiting"
 _DAY_S = 86_400
 _MOST_TICKS = 7
 
@@ -61,14 +62,14 @@ def lines(
     return _with_axes(starts, drawn, parts, y, title=title, unit=unit, marks=marks)
 
 
-def sparkline(values: Values, *, label: str, look: str = "waiting") -> Markup:
+def sparkline(values: Values, *, label: str) -> Markup:
     """A line of the size of a word; without values, an empty plot of the same size."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     y = ChartScale(0.0, top, _SPARK_HEIGHT - 1, 1.0)  # half the width of the line stays free at both ends
     xs = [at * _SPARK_WIDTH / max(len(values) - 1, 1) for at in range(len(values))]
     parts = []
     for points in runs(xs, values, y):
-        parts += [filled(look, points, _SPARK_HEIGHT), curve(look, points)]
+        parts += [filled(_SPARK_LOOK, points, _SPARK_HEIGHT), curve(_SPARK_LOOK, points)]
     return safe(
         f'<svg class="sparkline" viewBox="0 0 {_SPARK_WIDTH:.0f} {_SPARK_HEIGHT:.0f}" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'

@@ -182,14 +182,7 @@ class Assembly:
             return {"leads": int(coordinator.leads), "held_by": monitor.check(begun)}
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
-        known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
-        registration = Registration(
-            self._worker_id, known, settings.heartbeat, self._client.settings.redact, settings.release
-        )
-        heartbeat = Heartbeat(
-            self._broker, self._keys, self._encryption, registration, commands,
-            (shards, drivers.shards, Declarations(self._broker, self._keys, known, settings.heartbeat)),
-        )
+        heartbeat = self._heartbeat(queues, commands, (shards, drivers.shards))
         gates = Gates(checks, commands.set_gate)
         loops = (
             fetcher.loop,
@@ -202,6 +195,19 @@ class Assembly:
             *([Loop("payload store", cleaner.step, self._complaints)] if cleaner is not None else ()),
         )
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
+
+    def _heartbeat(
+        self, queues: Sequence[str], commands: Commands, shards: tuple[ServedShards, ServedShards]
+    ) -> Heartbeat:
+        settings = self._settings
+        known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
+        registration = Registration(
+            self._worker_id, known, settings.heartbeat, self._client.settings.redact, settings.release
+        )
+        declarations = Declarations(self._broker, self._keys, known, settings.heartbeat)
+        return Heartbeat(
+            self._broker, self._keys, self._encryption, registration, commands, (*shards, declarations)
+        )  # fmt: skip
 
     def _coordinator(self, served: Sequence[str], reserves: Callable[[], bool]) -> Coordinator:
         settings = self._settings

@@ -289,9 +289,11 @@ def seem_registered(keys: Keys, names: Sequence[str]) -> Call[list[bool]]:
     return replace(call, read=lambda reply: call.read(reply or [0] * len(names)), may_fail=True)
 
 
-def some_registered(keys: Keys, most: int = 1000) -> Call[list[str]]:
-    """Names of queues that were used; all of them unless there are more."""
-    return command("SRANDMEMBER", keys.queues, most, read=lambda reply: list(filter(is_queue, map(text, reply))))
+def some_registered(keys: Keys) -> Call[list[str]]:
+    """Names of queues that were used, at most 1,000."""
+    return command(
+        "SRANDMEMBER", keys.queues, NAMES_AT_ONCE, read=lambda reply: list(filter(is_queue, map(text, reply)))
+    )
 
 
 def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[list[str]]:
