@@ -83,7 +83,7 @@ class Access:
             raise NotIdentified("you are not logged in: log in first")
         request.scope[_IDENTITY] = identity
         if identity.role < least:
-            raise NotAllowed(f"a {identity.role.name.lower()} may not do this: it takes the role {least.name.lower()}")
+            raise NotAllowed(f"your role is {identity.role.name.lower()}: this takes the role {least.name.lower()}")
         return identity
 
     def _proved(self, request: HTTPConnection) -> Identity | None:

@@ -7,8 +7,9 @@ parameters, run the endpoint, answer. The handler checks the role; a template th
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -172,13 +173,16 @@ class Dashboard:
         if status >= 500 and not self.access.is_identified(request):
             text = "the server is away" if status == 503 else "internal error"  # no more for strangers
         self.access.note_refusal(request, error, text)
-        if status == 401 and self.access.has_login and not wants_json(request) and request.method == "GET":
-            onward = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            return RedirectResponse(f"{request.scope.get('root_path', '')}/login?{urlencode({'next': onward})}", 303)
+        values: dict[str, Any] = {"error": text, "status": status}
+        if status == 401 and self.access.has_login and not wants_json(request):
+            to = f"{request.scope.get('root_path', '')}/login?{urlencode({'next': _page_of(request)})}"
+            if request.method == "GET":
+                return RedirectResponse(to, 303)
+            values["login"] = to
         nobody = Identity(name="", role=Role.VIEWER)
         request.scope[_REFUSING] = True
         context = self.context(request, nobody, RequestParameters(()))
-        response = self.answer(context, "error.html", {"error": text, "status": status}, status)
+        response = self.answer(context, "error.html", values, status)
         if status == 401 and self.access.auth.challenge:
             response.headers["www-authenticate"] = self.access.auth.challenge
         return self.later(response, error) if isinstance(error, TooMany) else response
@@ -218,6 +222,15 @@ class Dashboard:
     def _check_meant(self, request: Request, identity: Identity, form: RequestParameters) -> None:
         given = request.headers.get(TOKEN_HEADER) or form.text(TOKEN_FIELD)
         check_meant(request, identity, self.access.key, given)
+
+
+def _page_of(request: Request) -> str:
+    """Path and query of the page that a request is for, or whose form it sends; '' where that is not known."""
+    url = str(request.url) if request.method == "GET" else request.headers.get("referer", "")
+    with suppress(ValueError):
+        _, _, path, query, _ = urlsplit(url)
+        return path + (f"?{query}" if query else "")
+    return ""
 
 
 def _query(request: Request) -> RequestParameters:

@@ -80,7 +80,8 @@ def test_each_role_may_do_what_its_role_says(browse: Callable[..., Any], action:
     allowed = role >= ROLE_OF[action.name]
     assert (answer.status_code == 403) == (not allowed), answer.text
     if not allowed:
-        assert "takes the role" in answer.json()["error"]
+        least = ROLE_OF[action.name].name.lower()
+        assert answer.json()["error"] == f"your role is {role.name.lower()}: this takes the role {least}"
 
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda one: one.name)

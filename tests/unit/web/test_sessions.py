@@ -50,6 +50,22 @@ def test_after_logging_out_a_copy_of_the_cookie_is_of_no_use(browse: Browse) -> 
     assert thief.post_form("/queues/mail/pause", headers=JSON).status_code == 401
 
 
+def test_an_action_after_the_session_has_ended_leads_to_the_login_and_back_to_its_page(
+    browse: Browse, client: Client
+) -> None:
+    client.queue("mail").push(1)
+    ann = logged_in(browse, "ann")
+    ann.post_form("/logout")
+
+    answer = ann.post_form("/queues/mail/pause", headers={"referer": "http://127.0.0.1/queues/mail?span=day"})
+
+    assert answer.status_code == 401
+    assert "Nothing was changed. " in answer.text
+    assert 'href="/login?next=%2Fqueues%2Fmail%3Fspan%3Dday"' in answer.text
+    assert ann.post_form("/queues/mail/pause", headers={"referer": "http://["}).status_code == 401
+    assert not client.queue("mail").is_paused()
+
+
 def test_live_updates_end_with_the_session(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "EVERY_S", 0.01)
     sessions, live = Sessions(client, b"key"), LiveUpdates(client)
