@@ -24,7 +24,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.dead_and_history import note_changes
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import Leave, cancel_all, delete_all, requeue_all
-from jobrunner.clock import unix_ms
+from jobrunner.clock import sleep, unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector import audit
 from jobrunner.inspector.search import EXAMINED_AT_ONCE, matching, total_of
@@ -37,6 +37,8 @@ _OPEN = ("pending", "waiting", "scheduled")
 _KEPT_MS = 86_400_000
 _SILENT_MS = 30_000
 _BEAT_S = 5.0
+_TRIES = 720
+"""To record a failure: for an hour."""
 _AT_A_TIME = 2
 _log = logging.getLogger("jobrunner.web")
 
@@ -104,9 +106,11 @@ class Operations:
             if run.is_cancelled_while_it_waits():
                 return
         try:
-            run.carry_out()
+            failure = run.carry_out()
         finally:
             self._turns.release()
+        if failure is not None:
+            run.record_failure(failure)
 
 
 class _OperationRun:
@@ -133,8 +137,8 @@ class _OperationRun:
         self._note("cancelled")
         return True
 
-    def carry_out(self) -> None:
-        """Runs the operation to its end; an error ends it and is recorded."""
+    def carry_out(self) -> Exception | None:
+        """Runs the operation to its end. Returns the error that ended it, which is still to be recorded."""
         try:
             self._say("running")
             state = "cancelled" if self._go_through() else "done"
@@ -142,11 +146,22 @@ class _OperationRun:
             self._note(state)
         except Exception as error:
             _log.exception("operation %s ended with an error", self._id)
-            self._note(f"failed: {error}")
+            return error
+        return None
+
+    def record_failure(self, error: Exception) -> None:
+        """Records the end by an error, as soon as the server answers: it may be away, and that be the error."""
+        ended_ms = unix_ms()
+        for pause_s in (*[_BEAT_S] * _TRIES, None):
             try:
-                self._say("failed", ended_ms=unix_ms(), error=str(error)[:500])
+                self._say("failed", ended_ms=ended_ms, error=str(error)[:500])
+                break
             except JobrunnerError:
-                _log.warning("operation %s will be shown as interrupted: the server is away", self._id)
+                if pause_s is None:
+                    _log.warning("operation %s is shown as interrupted: the server is away", self._id)
+                    return
+                sleep(pause_s)
+        self._note(f"failed: {error}")
 
     def _note(self, state: str) -> None:
         """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many; and

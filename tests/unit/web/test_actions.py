@@ -28,6 +28,7 @@ from jobrunner.web.operations import Operations, read_operation
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.routing import ROLE_OF
 from jobrunner.worker.queues import publish_declared
+from tests.support.server import Server
 from tests.support.waiting import wait_for
 
 JSON = {"accept": "application/json"}
@@ -629,6 +630,35 @@ def test_an_operation_that_cannot_be_noted_is_shown_as_it_ended(
     ended = read_operation(client, operation)
     assert ended is not None
     assert (ended.state, ended.error) == ("done", "")
+
+
+def test_an_operation_that_an_outage_ended_is_shown_as_failed_when_the_server_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, tried = Server(appendonly="yes", appendfsync="always"), threading.Event()
+
+    def goes_away(*_: Any, **__: Any) -> int:
+        server.kill()
+        raise ServerUnavailable("no server")
+
+    def soon(_: float) -> None:
+        tried.set()
+        threading.Event().wait(0.01)
+
+    monkeypatch.setattr(operations, "change", goes_away)
+    monkeypatch.setattr(operations, "sleep", soon)
+    with Client(server.url, retry_timeout=0.1) as client:
+        operation = Operations(client).start("requeue", who="ann", wanted=None, chosen=[("mail", "none")])
+        assert tried.wait(30)
+        server.start()
+
+        ended = wait_for(lambda: (found := read_operation(client, operation)) and found.is_over and found)
+        note = wait_for(lambda: next(iter(entries(client)), None))
+    server.remove()
+
+    assert (ended.state, ended.error) == ("failed", "no server")
+    assert (note.action, note.who) == ("operation.requeue", "ann")
+    assert note.outcome.startswith("failed: no server: 0 changed")
 
 
 def test_selected_tasks_are_named_in_the_audit_log(admin: Any, client: Client) -> None:
