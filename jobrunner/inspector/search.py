@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, in_slices
 from jobrunner.broker.calls.search import SearchChunk, search_state, state_size
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
@@ -27,6 +27,7 @@ from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.inspector import task_rows
 from jobrunner.inspector.search_filter import Filter, match_of, without_hidden
 from jobrunner.inspector.shards import with_shards
+from jobrunner.inspector.snapshot import CALLS_AT_ONCE
 from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
 
@@ -184,7 +185,8 @@ def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tupl
         calls = [state_size(keys[name], state, match_of(wanted)) for state, name in pairs]
         sizes = broker_of(client).run_many(calls) if is_strict else broker_of(client).run_each(calls)
     else:
-        stands = [stand for some in broker_of(client).run_many(bulk_counts(list(keys.values()))) for stand in some]
+        slices = in_slices(bulk_counts(list(keys.values())), CALLS_AT_ONCE)
+        stands = [stand for some in slices for found in broker_of(client).run_many(some) for stand in found]
         sizes = [_size(stand, state) for state in states for stand in stands]
     problems = {name: str(size) for (_, name), size in zip(pairs, sizes, strict=True) if not isinstance(size, int)}
     if sizes and isinstance(sizes[0], JobrunnerError) and len(problems) == len(names):

@@ -20,7 +20,7 @@ from jobrunner.inspector.shards import merged, with_shards
 from jobrunner.queue_settings import RateLimit
 
 _ORIGINS_AT_ONCE = 500
-_CALLS_AT_ONCE = 10
+CALLS_AT_ONCE = 10
 """Commands that look at queues in one round trip: others wait for some ten milliseconds at most."""
 
 
@@ -146,7 +146,7 @@ def views_and_shards(
     summaries: dict[str, tuple[QueueSummary | str, float]] = {}
     calls = bulk_counts([keys_of(client).queue(name) for name in every])
     left = iter(every)
-    for some in in_slices(calls, _CALLS_AT_ONCE):
+    for some in in_slices(calls, CALLS_AT_ONCE):
         now_ms, *slices = broker_of(client).run_many([server_time(), *some])
         for found in chain.from_iterable(slices):
             name = next(left)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner.client.client import Client, keys_of
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.queues import register
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, ServerRefused
 from jobrunner.inspector import search as search_module
@@ -53,6 +57,25 @@ def test_damaged_numbers_count_as_missing_beside_sound_tasks(client: Client, raw
     done = search(client, Filter(state="done"), limit=5).tasks
 
     assert {(one.id, one.attempt, one.lost) for one in done} == {("a", 1, 0), ("b", 1, 0)}
+
+
+def test_thousands_of_queues_are_counted_in_portions(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other clients of the server wait for one of them, and so does the socket's time-out."""
+    sent: list[int] = []
+
+    def run_many(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
+        sent.append(sum(call.script is not None and call.script.name == "queue_bulk_counts" for call in calls))
+        return as_before(broker, calls)
+
+    broker_of(client).run_many(register(keys_of(client), [f"queue-{n}" for n in range(1, 620)]))
+    fill(client, 1, queue="queue-600")
+    as_before = Broker.run_many
+    monkeypatch.setattr(Broker, "run_many", run_many)
+
+    found = search(client, Filter(), limit=5)
+
+    assert ([one.queue for one in found.tasks], found.total) == (["queue-600"], 1)
+    assert [count for count in sent if count] == [10, 3]
 
 
 def test_pages_follow_each_other_without_a_gap(client: Client) -> None:
