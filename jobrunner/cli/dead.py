@@ -174,7 +174,7 @@ def requeue(
     """
     if [bool(ids), everything or not conditions.are_none, group is not None].count(True) != 1:
         raise click.UsageError(
-            "select tasks in one way: --id ID; or --job TEXT, --error TEXT, ...; or --group ID; or --all"
+            "select tasks in one way: --id ID, or conditions such as --job TEXT, or --group ID, or --all"
         )
     if text is not None and len(ids) != 1:
         raise click.UsageError("--payload replaces the payload of one task; name the task with one --id ID")

@@ -180,8 +180,8 @@ def test_one_returns_with_a_corrected_payload(cli: Says, client: Client, payload
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "--id ID; or --job TEXT"),
-        (("--id", "a", "--all"), "select tasks in one way"),
+        ((), "--id ID, or conditions such as --job TEXT"),
+        (("--id", "a", "--all"), "--id ID, or conditions such as --job TEXT, or --group ID, or --all"),
         (("--id", "a", "--job", "Welcome"), "select tasks in one way"),
         (("--all", "--payload", "1"), "--payload replaces the payload of one task"),
         (("--id", "a", "--id", "b", "--payload", "1"), "--payload replaces the payload of one task"),
