@@ -19,11 +19,14 @@ from jobrunner.task_record import TaskRecord
 _COUNTS = ("total", "succeeded", "dead", "cancelled", "sent_ms")
 _MOST_CALLBACKS = 6
 _LONGEST_RESULT = 2000
+NOT_BEGUN = "not begun"
+MAYBE_ENDED = "not begun, or no longer kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowStep:
-    """A task of a flow. `state` is `not begun` for a step that waits for others, or whose record is gone."""
+    """A task of a flow. `state` is `not begun` for a step that waits for others, or whose record is gone; `not begun,
+    or no longer kept` for a callback without a record whose steps may have ended."""
 
     number: int
     """From 0; -1 for a callback."""
@@ -108,18 +111,31 @@ def read_flow(
         if number in final:
             return final[number][0]
         ended = known[number][0] if number in known else ""
-        return states[member.id] or ended or "not begun"
+        return states[member.id] or ended or NOT_BEGUN
 
+    flow = _flow(flow_id, counts)
     return replace(
-        _flow(flow_id, counts),
+        flow,
         first=first,
         steps=[
             FlowStep(number=n, member=one, state=state(n, one), result=render(_stored(known.get(n))))
             for n, one in enumerate(here, first)
         ],
-        callbacks=[FlowStep(number=-1, member=one, state=states[one.id] or "not begun") for one in called],
+        callbacks=[
+            FlowStep(number=-1, member=one, state=states[one.id] or _without_record(flow, one)) for one in called
+        ],
         is_described=steps is not None or first > 0,
     )
+
+
+def _without_record(flow: FlowView, callback: FlowMember) -> str:
+    """The state of a callback whose record is not there, by its rule and the counts of the flow."""
+    if callback.rule == "dead":
+        may_have_begun = flow.dead > 0
+    else:
+        failed = flow.dead + flow.cancelled if callback.rule == "success" else 0
+        may_have_begun = callback.after != (0, flow.total) or not (flow.pending or failed)
+    return MAYBE_ENDED if may_have_begun else NOT_BEGUN
 
 
 def _unread(flow_id: str, error: JobrunnerError) -> FlowView:

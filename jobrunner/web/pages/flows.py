@@ -5,7 +5,7 @@ from functools import partial
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import is_encrypted_result
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.flows import read_flow, recent_flows
+from jobrunner.inspector.flows import MAYBE_ENDED, NOT_BEGUN, read_flow, recent_flows
 from jobrunner.task import ENCRYPTED
 from jobrunner.web.errors import NotThere
 from jobrunner.web.pages.task import shown
@@ -35,6 +35,7 @@ def _flow(context: Context) -> tuple[str, Values]:
         "page": page,
         "last_page": max(pages, 1),
         "at_once": _STEPS_AT_ONCE,
+        "without_record": (NOT_BEGUN, MAYBE_ENDED),
     }
 
 

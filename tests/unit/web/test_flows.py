@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Job, Worker, chain, group, job
+from jobrunner.broker.call import command
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.inspector.flows import read_flow, recent_flows
@@ -75,6 +76,30 @@ def test_the_tasks_of_a_flow_lead_to_it_and_a_dead_one_is_told(browse: Browse, c
     assert f"/flows/{sent.id}" in browser.get(f"/tasks/{sent.tasks[0].id}").text
     sent.tasks[0].requeue()
     assert [step.state for step in read_flow(client, sent.id).steps] == ["waiting", "succeeded"]  # type: ignore[union-attr]
+
+
+def test_a_callback_that_ended_and_is_no_longer_kept_is_not_said_to_be_not_begun(
+    browse: Browse, client: Client
+) -> None:
+    calls = {"on_success": Total(), "on_complete": Total(), "on_dead": Total()}
+    sent = group(fetch.bind(1), fetch.bind(2), **calls).enqueue()
+
+    def states() -> dict[str, str]:
+        flow = read_flow(client, sent.id)
+        assert flow is not None
+        return {one.member.rule: one.state for one in flow.callbacks}
+
+    assert set(states().values()) == {"not begun"}
+    work(client)
+    assert states() == {"success": "succeeded", "complete": "succeeded", "dead": "not begun"}
+    for one in read_flow(client, sent.id).callbacks:  # type: ignore[union-attr]
+        broker_of(client).run(command("DEL", keys_of(client).queue("flow-b").task(one.member.id), read=int))
+
+    gone = "not begun, or no longer kept"
+    assert states() == {"success": gone, "complete": gone, "dead": "not begun"}
+    page = browse().get(f"/flows/{sent.id}").text
+    assert page.count(f'<span class="badge {gone}">{gone}</span>') == 2
+    assert not [one for one in read_flow(client, sent.id).callbacks if f"/tasks/{one.member.id}" in page]  # type: ignore[union-attr]
 
 
 def test_a_flow_that_cannot_be_read_keeps_nobody_from_the_others(browse: Browse, client: Client, raw: Any) -> None:
