@@ -169,6 +169,15 @@ class LiveSnapshot:
         """Tasks of all queues in one state."""
         return sum(getattr(queue, state) for queue in self.queues)
 
+    @property
+    def with_failures(self) -> list[str]:
+        """The queues that can have groups of errors, and those that cannot be read: of thousands mostly a few."""
+        return [
+            queue.name
+            for queue in self.queues
+            if queue.problem or queue.dead or any(map(queue.totals.get, WENT_WRONG))
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:

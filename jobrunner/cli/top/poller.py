@@ -23,7 +23,7 @@ from jobrunner.errors import JobrunnerError, ServerUnavailable, UsageError
 from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
-from jobrunner.inspector.live_snapshot import WENT_WRONG, LiveRates, LiveSnapshot, live_rates_of, look
+from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look
 from jobrunner.inspector.search import matching, search
 from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.task_rows import first_rows
@@ -38,8 +38,8 @@ _GROUPS_KEPT_S = 5.0
 
 
 def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
-    """The groups of errors of all queues that failed or have dead tasks, in one round trip. Raises ServerError."""
-    return read_groups(client, [one.name for one in seen.queues if one.dead or any(map(one.totals.get, WENT_WRONG))])
+    """The groups of errors of all queues, in one round trip. Raises ServerError."""
+    return read_groups(client, seen.with_failures)
 
 
 def ends_of(client: Client) -> frozenset[str]:

@@ -66,15 +66,16 @@ class SearchView:
 
 
 def _tasks(context: Context) -> tuple[str, Values]:
-    return _page(context, STATE_OF_LIST["tasks"])
+    return _page(context, context.snapshot(), STATE_OF_LIST["tasks"])
 
 
 def _dead(context: Context) -> tuple[str, Values]:
-    template, values = _page(context, STATE_OF_LIST["dead"])
+    seen = context.snapshot()
+    template, values = _page(context, seen, STATE_OF_LIST["dead"])
     filters, found = values["filters"], None
     group = _group(context, filters) if filters["group"] else None
     if not any(text for name, text in filters.items() if name not in ("queue", "job")):
-        queues = [filters["queue"]] if filters["queue"] else values["search"].queues
+        queues = [filters["queue"]] if filters["queue"] else seen.look.with_failures
         found = _of_job(read_groups(context.client, queues), filters["job"])
     most = _ALL_GROUPS if context.query.choice("groups", ("all",), "") else _FIRST_GROUPS
     return template, {**values, "group": group, "errors_found": found, "most_groups": most}
@@ -101,8 +102,7 @@ def _group(context: Context, filters: Mapping[str, str]) -> ErrorGroupView:
     return found
 
 
-def _page(context: Context, state: str) -> tuple[str, Values]:
-    seen = context.snapshot()
+def _page(context: Context, seen: DashboardSnapshot, state: str) -> tuple[str, Values]:
     view, found, wanted = _searched(context, seen, state)
     return "tasks.html", {
         "nav": seen.nav,

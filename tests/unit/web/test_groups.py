@@ -1,7 +1,7 @@
 """The page of dead tasks opens with errors in groups; one group has its page, and is requeued or purged."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import unescape
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.inspector.audit import entries
-from jobrunner.inspector.error_groups import read_groups
+from jobrunner.inspector.error_groups import ErrorGroups, read_groups
 from jobrunner.inspector.live_snapshot import look
 from jobrunner.inspector.search import matching
 from jobrunner.inspector.task_rows import TaskPosition
@@ -52,6 +52,27 @@ def test_the_page_opens_with_groups(browse: Callable[..., Any], failing: Client)
         ("CardDeclined", 3, 3), ("KeyError", 1, 1), ("TimeoutError", 0, 1),
     ]  # fmt: skip
     assert browse().get("/dead?queue=stats", headers=JSON).json()["errors_found"]["dead"] == 1
+
+
+def test_queues_in_which_nothing_failed_are_not_asked_for_groups(
+    browse: Callable[..., Any], failing: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of queues that took seconds, every two of them in each open tab."""
+    asked: list[str] = []
+
+    def read(client: Client, queues: Iterable[str]) -> ErrorGroups:
+        asked.extend(queues)
+        return read_groups(client, queues)
+
+    for n in range(20):
+        failing.queue(f"quiet-{n}").push(n)
+    fail(failing, "Later", "OSError: away", attempts=3, queue="retried")
+    monkeypatch.setattr("jobrunner.web.pages.tasks.read_groups", read)
+
+    found = browse().get("/dead", headers=JSON).json()["errors_found"]
+
+    assert sorted(asked) == ["mail", "retried", "stats"]
+    assert {one["queue"] for one in found["groups"]} == {"mail", "retried", "stats"}
 
 
 def test_a_job_is_shown_with_its_groups(browse: Callable[..., Any], failing: Client) -> None:
