@@ -176,9 +176,10 @@ class Dashboard:
         values: dict[str, Any] = {"error": text, "status": status}
         if status == 401 and self.access.has_login and not wants_json(request):
             to = f"{request.scope.get('root_path', '')}/login?{urlencode({'next': _page_of(request)})}"
-            if request.method == "GET":
+            if request.method != "GET":
+                values["login"] = to
+            elif _takes_html(request):  # Prometheus would take the form for metrics
                 return RedirectResponse(to, 303)
-            values["login"] = to
         nobody = Identity(name="", role=Role.VIEWER)
         request.scope[_REFUSING] = True
         context = self.context(request, nobody, RequestParameters(()))
@@ -222,6 +223,11 @@ class Dashboard:
     def _check_meant(self, request: Request, identity: Identity, form: RequestParameters) -> None:
         given = request.headers.get(TOKEN_HEADER) or form.text(TOKEN_FIELD)
         check_meant(request, identity, self.access.key, given)
+
+
+def _takes_html(request: Request) -> bool:
+    accepted = request.headers.get("accept", "*/*")
+    return accepted == "*/*" or "text/html" in accepted
 
 
 def _page_of(request: Request) -> str:

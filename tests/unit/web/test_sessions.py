@@ -66,6 +66,21 @@ def test_an_action_after_the_session_has_ended_leads_to_the_login_and_back_to_it
     assert not client.queue("mail").is_paused()
 
 
+@pytest.mark.parametrize(
+    ("path", "accepts"),
+    [("/metrics", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"),
+     ("/live", "text/event-stream")],
+)  # fmt: skip
+def test_a_program_without_a_login_is_told_so_and_not_led_to_a_form(browse: Browse, path: str, accepts: str) -> None:
+    """Prometheus followed to the form, answer 200, and reported a metric that it could not parse."""
+    stranger = browse(auth=NAMED)
+
+    answer = stranger.get(path, headers={"accept": accepts})
+
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="jobrunner"')
+    assert stranger.get(path).headers["location"].startswith("/login?next=")
+
+
 def test_live_updates_end_with_the_session(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "EVERY_S", 0.01)
     sessions, live = Sessions(client, b"key"), LiveUpdates(client)
