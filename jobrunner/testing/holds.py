@@ -74,7 +74,10 @@ def _hold_of(client: Client, queue: QueueKeys, waiting: int) -> Hold | None:
     settings = read_settings(broker.run(queues.settings(queue)))
     probed = broker.run(queues.probe(queue))
     if not probed.has_tasks and settings.rate is not None:
-        return Hold(queue=queue.name, waiting=waiting, why=f"rate={settings.rate}", lifts_ms=probed.next_event_ms)
+        refilled_ms, lifts_ms = probed.now_ms + settings.rate.seconds * 1000, probed.next_event_ms
+        if lifts_ms is not None and lifts_ms > refilled_ms:
+            lifts_ms = None  # it is another event: a shard without a slice of the rate has no refill
+        return Hold(queue=queue.name, waiting=waiting, why=f"rate={settings.rate}", lifts_ms=lifts_ms)
     by_partition = _limits_of_partitions(settings)
     if not by_partition:
         return None

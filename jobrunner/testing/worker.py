@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
+from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
@@ -76,6 +78,8 @@ class Travel:
 
 
 _LOOK_S = 0.005
+_LOOKS_AT_SHARDS = 500
+"""So often a hold is met before it ends a run: a worker looks once a second whether a limit is to move to a shard."""
 _MOST_JOURNEYS, _JOURNEYS_OF_A_TASK = 1000, 25
 """How often the clock travels before fewer tasks are left: for the whole run, and in addition for each task that is
 left, as each may have a due time of its own for each of its attempts."""
@@ -151,22 +155,23 @@ class JobrunnerWorker:
         worker = Worker(queues=weights, client=self._client, **options)
         watched = _WatchedRun(self, worker, served, drain, limit_s)
         done = watched.run()
-        return RunSummary(done.finished, done.released, done.seconds, find_holds(self._client, served).holds)
+        held = watched.ended_by or find_holds(self._client, served).holds
+        return RunSummary(done.finished, done.released, done.seconds, held)
 
     __call__ = run
 
-    def go_on(self, served: list[str], *, drain: bool, journeys: Journeys) -> bool:
-        """Whether tasks run, or can be handed out now; with `drain` moves the clock to where some can. Raises
-        ServerError, UsageError."""
+    def held_by(self, served: list[str], *, drain: bool, journeys: Journeys) -> tuple[Hold, ...]:
+        """What holds all tasks that wait; nothing while some run, or can be handed out now. With `drain` it moves the
+        clock to where some can. Raises ServerError, UsageError."""
         found = find_holds(self._client, served)
         if found.moves:
-            return True
+            return ()
         if not drain:
-            return not found.holds
+            return found.holds
         due = [(due_ms, name) for name in served if (due_ms := self._first_due(name)) is not None]
         lifts = [(hold.lifts_ms, hold.queue) for hold in found.holds if hold.lifts_ms is not None]
         if not due and not lifts:
-            return not any(hold.why != "a pause" for hold in found.holds)
+            return found.holds if any(hold.why != "a pause" for hold in found.holds) else ()
         soonest = min([*due, *lifts])
         if soonest in due:
             journeys.note(sum(one.open for one in self._counts(served)))
@@ -174,7 +179,7 @@ class JobrunnerWorker:
         self._fire_periodic()
         keys = keys_of(self._client)
         broker_of(self._client).run_many([queues.wake(keys.queue(hold.queue)) for hold in found.holds])
-        return True
+        return ()
 
     def _travel_to(self, instant_ms: float, queue: str) -> None:
         ahead_ms = max(instant_ms - self._travel.now_ms + 1, 1)
@@ -249,6 +254,8 @@ class _WatchedRun:
         self._journeys = Journeys()
         self._is_late = False
         self._error: Exception | None = None
+        self.ended_by: tuple[Hold, ...] = ()
+        """What held all tasks that waited when the run was ended for that."""
 
     def run(self) -> WorkerSummary:
         """Runs the worker to its end. Raises as JobrunnerWorker.run."""
@@ -283,16 +290,24 @@ class _WatchedRun:
     def _look_after(self) -> None:
         ends = monotonic() + self._limit_s
         stands_still = 0
+        held: tuple[Hold, ...] = ()
         while not self._over.wait(_LOOK_S):
             self._is_late = monotonic() > ends
-            if self._is_late or self._journeys.are_endless or stands_still > 1:
+            if stands_still > (_LOOKS_AT_SHARDS if self._may_shift(held) else 1):
+                self.ended_by = held
+            if self._is_late or self._journeys.are_endless or self.ended_by:
                 self._end()
                 return
             with suppress(ServerError):
-                goes_on = self._worker.in_hand or self._fixture.go_on(
+                held = () if self._worker.in_hand else self._fixture.held_by(
                     self._served, drain=self._drain, journeys=self._journeys
                 )
-                stands_still = 0 if goes_on else stands_still + 1
+                stands_still = stands_still + 1 if held else 0
+
+    def _may_shift(self, held: Sequence[Hold]) -> bool:
+        """Whether a limit may move between the shards of a queue, which takes a worker about a second."""
+        of_shards = Counter(map(whole_queue, self._served))
+        return any(hold.why != "a pause" and of_shards[whole_queue(hold.queue)] > 1 for hold in held)
 
     def _end(self) -> None:
         """Asks the worker to stop, and does not wait for a job that goes on."""

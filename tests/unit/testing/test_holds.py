@@ -37,11 +37,16 @@ def hang() -> None:
     released.wait(60)
 
 
+@job(name="holds.fail", queue="holds", max_attempts=1, partition_by="tenant")
+def fail(tenant: str) -> None:
+    raise ValueError(tenant)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_jobs() -> Iterator[None]:
     yield
     released.set()
-    for name in ("holds.note", "holds.flaky", "holds.hang"):
+    for name in ("holds.note", "holds.flaky", "holds.hang", "holds.fail"):
         forget(name)
 
 
@@ -129,6 +134,27 @@ def test_a_task_in_any_partition_runs(worker: JobrunnerWorker) -> None:
     late = note.enqueue(tenants[0])
     assert [hold.why for hold in worker.run(queues=["holds"]).held] == ["a pause"]
     assert late.state == "waiting"
+
+
+def test_a_drain_waits_for_a_rate_to_move_between_shards_and_travels_to_no_other_event(
+    worker: JobrunnerWorker, travel: Travel
+) -> None:
+    """It travelled to the day on which dead tasks are deleted, or ended with tasks that waited."""
+    queue = queue_of(worker)
+    queue.configure(partitions=2)
+    tenants = [f"tenant{n}" for n in range(8)]
+    dead = [fail.enqueue(tenant) for tenant in tenants]
+    assert len({task.id.partition("@")[2] for task in dead}) == 2
+    worker.run(queues=["holds"])
+    queue.configure(rate=RateLimit(1, per=timedelta(minutes=1)))
+    note.enqueue_many([note.bind(tenant) for tenant in tenants])
+    began = travel.now
+
+    summary = worker.run(queues=["holds"], drain=True)
+
+    assert (summary.finished, summary.held) == (8, ())
+    assert [task.state for task in dead] == ["dead"] * 8
+    assert travel.now - began < timedelta(hours=1)
 
 
 @pytest.mark.parametrize("drain", [False, True])
