@@ -23,7 +23,7 @@ from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_options
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn
-from jobrunner.settings import Duration
+from jobrunner.settings import Duration, check_whole
 
 _OF_ATTEMPTS = ("timeout", "retry_on", "on_crash", "result_ttl", "keepalive")
 """The last one is of the queue, too: an idle worker must poll before the shortest lease ends."""
@@ -117,11 +117,17 @@ def settle_station(
 
 def _settings(pipeline: str, queue: str, given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {option: value for option, value in given.items() if value is not None}
-    if settings.get("max_inflight") is not None and settings["max_inflight"] == 0:
-        raise InvalidOption(f"concurrency=0 of queue {queue!r}: give at least 1, or leave it out for no limit")
+    if settings.get("partitions", 1) != 1:
+        own = queue.partition("/")[2]
+        raise InvalidOption(
+            f"queue {queue!r}: partitions={settings['partitions']!r} is set on the server and not declared: use "
+            f"pipeline.queue({own!r}).configure(partitions=…)"
+        )
     if "dead_letter_queue" in settings:
         settings["dead_letter_queue"] = full_name(pipeline, settings["dead_letter_queue"])
     try:
+        if "max_inflight" in settings:
+            check_whole(settings["max_inflight"], "concurrency", minimum=1)
         write_settings(settings, queue)
     except InvalidOption as error:
         raise InvalidOption(f"queue {queue!r}: {error}") from error

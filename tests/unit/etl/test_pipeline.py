@@ -168,6 +168,23 @@ def test_a_wrong_value_is_refused_at_the_declaration(orders: Pipeline, options: 
         orders.station("raw", to="end", **options)
 
 
+def test_the_number_of_partitions_is_not_declared(orders: Pipeline) -> None:
+    """It was written among the settings of the queue, where nothing reads it."""
+    for refused in (
+        lambda: orders.sink("end", partitions=3)(work),  # type: ignore[call-arg]
+        lambda: orders.declare("graves", partitions=3),  # type: ignore[call-arg]
+        lambda: orders.spark_station("batches", to="end", partitions=3),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(InvalidOption, match="partitions=3 is set on the server and not declared"):
+            refused()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "x"])
+def test_a_wrong_concurrency_is_named_so(orders: Pipeline, wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"concurrency={wrong!r}: give a whole number from 1"):
+        orders.sink("end", concurrency=wrong)(work)
+
+
 def test_what_cannot_take_one_item_is_no_station(orders: Pipeline) -> None:
     with pytest.raises(PipelineError, match=r"is called as nothing\(item\)"):
 
