@@ -50,6 +50,11 @@ _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
 _CANCELLED = "[SPARK_JOB_CANCELLED]"
+_BY_OTHERS = {
+    "cancellation of all jobs": ", as all jobs of this Spark were: by cancelAllJobs(), a Ctrl-C or a stopped cell",
+    "killed via the Web UI": " in Spark's web UI",
+}
+"""By Spark's words for it, how somebody cancelled jobs that may be those of others: that says nothing about items."""
 _NOT_WRITTEN = "[TASK_WRITE_FAILED]"
 """Says of a task that wrote a file its folder and nothing else; the reason is that of Java's last cause."""
 _CAUSED_BY = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
@@ -108,7 +113,8 @@ class Cause(StrEnum):
     CODE = "code"
     """The function or the session, before any row was read: the items are not to blame."""
     OUTAGE = "outage"
-    """The connection to the server, or another transaction in a SQL database: says nothing about the items."""
+    """The connection to the server, another transaction in a SQL database, or somebody who cancelled Spark's jobs: says
+    nothing about the items."""
     LOST = "lost"
     """The lease ended: another driver may hold the batch."""
     ENGINE = "engine"
@@ -122,6 +128,8 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST
     if isinstance(error, ServerError) or name in _OUTAGE or _met_another_transaction(error, name):
+        return Cause.OUTAGE
+    if _cancelled_by_others(text_of(error)):
         return Cause.OUTAGE
     if _is_unreachable(error) or not is_alive(spark, title, group):
         return Cause.ENGINE
@@ -174,8 +182,14 @@ def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
     try:
         with job_names(spark, title or "jobrunner: is Spark alive?", group):
             return len(spark.range(0, 1, 1, 1).collect()) == 1
-    except Exception:  # a dead JVM shows itself by errors of many libraries
-        return False
+    except Exception as error:  # a dead JVM shows itself by errors of many libraries
+        return _CANCELLED in text_of(error)
+
+
+def _cancelled_by_others(text: str) -> str:
+    """How somebody cancelled the jobs, if that was neither this package nor the function itself."""
+    found = (words for said, words in _BY_OTHERS.items() if said in text) if _CANCELLED in text else ()
+    return next(iter(found), "")
 
 
 def _met_another_transaction(error: BaseException, name: str) -> bool:
@@ -218,7 +232,7 @@ def error_line(error: BaseException) -> str:
         kind, words = causes[-1]
         return _shortened(f"{kind}: {_FILE.sub('', words)}")
     if _CANCELLED in text:
-        return "SparkError: its jobs were cancelled"
+        return f"SparkError: its jobs were cancelled{_cancelled_by_others(text)}"
     if rpc := _RPC.search(text):
         return _shortened(f"{type(error).__name__}: {rpc['why']}")
     if is_of_spark(error) and (no_python := _without_python(text)):

@@ -139,6 +139,37 @@ def test_a_lost_lease_cancels_what_spark_runs_for_the_batch(leave, take, spark, 
     assert gone.is_set()
 
 
+@pytest.mark.parametrize(("how", "told"), [("all", "as all jobs of this Spark were"), ("web UI", "in Spark's web UI")])
+def test_jobs_that_somebody_cancels_are_known_as_such(flights, take, spark, how, told):
+    def forever(batches):
+        from time import sleep
+
+        for batch in batches:
+            sleep(600)
+            yield batch
+
+    flights.spark_station("clean", to="late", schema="n int")(lambda df, spark: df.mapInArrow(forever, df.schema))
+    flights.declare("late")
+    flights.push("clean", {"n": 1})
+    scala, over = spark.sparkContext._jsc.sc(), threading.Event()
+
+    def cancel():
+        while not over.wait(0.1):
+            for job in scala.statusTracker().getActiveJobIds():
+                scala.cancelAllJobs() if how == "all" else scala.cancelJob(job, "killed via the Web UI")
+
+    other = threading.Thread(target=cancel)
+    other.start()
+    try:
+        with pytest.raises(Exception, match="cancelled") as caught:
+            take("clean").run()
+    finally:
+        over.set()
+        other.join()
+    assert told in error_line(caught.value)
+    assert cause_of(caught.value, spark) is Cause.OUTAGE
+
+
 @pytest.mark.parametrize("steering", [Snooze(in_=3600), Retry(in_=3600)])
 @pytest.mark.parametrize("how", ["raised", "returned"])
 def test_a_batch_that_asks_for_it_is_due_again_later_and_not_halved(flights, drive, raw, keys, steering, how, audit):

@@ -507,6 +507,49 @@ def test_a_batch_that_is_cancelled_at_a_stop_says_so(station, client, monkeypatc
     assert (line["error"], line["cause"]) == ("SparkError: its jobs were cancelled", "stop")
 
 
+CANCELLED = "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 7 cancelled"
+BY_OTHERS = [
+    (" as part of cancellation of all jobs SQLSTATE: XXKDA",
+     ", as all jobs of this Spark were: by cancelAllJobs(), a Ctrl-C or a stopped cell"),
+    (" killed via the Web UI", " in Spark's web UI"),
+    (" because Stage 9 was cancelled: killed via the Web UI", " in Spark's web UI"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "told"), BY_OTHERS)
+def test_jobs_that_somebody_cancelled_are_no_failure_of_their_items(station, client, said, told):
+    """As a notebook does whose cell is interrupted, for all jobs of its Spark."""
+    served = station(max_attempts=2)
+    (only,) = client.queue(QUEUE).push_many([1])
+    for _ in range(4):
+        assert served.step(lambda members: Py4JError(f"{CANCELLED}{said}"))
+    assert served.failures.reason == f"SparkError: its jobs were cancelled{told}"
+    assert (client.task(only).state, client.task(only).record().retry_count) == ("pending", 0)
+    served.step(lambda members: None)
+    assert client.queue("flights/late").counts()["waiting"] == 1
+
+
+def test_jobs_that_a_function_cancelled_itself_are_a_failure_of_its_items(monkeypatch):
+    """Such as those of an item that takes too long."""
+    monkeypatch.setattr(failures, "is_alive", lambda *_: True)
+    assert cause_of(Py4JError(f"{CANCELLED} part of cancelled job tags [slow]"), None) is Cause.ITEMS
+
+
+def test_a_spark_whose_jobs_somebody_cancels_is_alive():
+    """Else two interrupts of a notebook end its worker, the second one in the check behind the first."""
+    said = f"{CANCELLED} as part of cancellation of all jobs"
+
+    class Cancelling:
+        addTag = removeTag = lambda *_: None  # noqa: N815 - as sessions of Spark Connect have it
+
+        def range(self, *_):
+            raise Py4JError(said)
+
+    assert failures.is_alive(Cancelling())
+    said = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext."
+    assert not failures.is_alive(Cancelling())
+
+
 def test_a_format_that_is_misspelt_is_no_item_s_fault_and_reads_as_one_error(monkeypatch):
     monkeypatch.setattr(failures, "is_alive", lambda *_: True)
     error = Py4JError("An error occurred while calling o7.save.\n: org.apache.spark.SparkClassNotFoundException: "
