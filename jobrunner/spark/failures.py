@@ -49,6 +49,11 @@ _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 """An error of the data source, which comes without a traceback."""
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
+_JAVA_CLASS = re.compile(r"(?:[\w$]+\.)+([\w$]+: )")
+_OF_A_VALUE = re.compile(
+    r"SparkException: \[(FAILED_EXECUTE_UDF|MALFORMED_RECORD_IN_PARSING|NOT_NULL_ASSERT_VIOLATION)\b"
+)
+"""Errors of an expression for a value (`from_json`, `parse_json`, a function in Java) without a class of their own."""
 _CANCELLED = "[SPARK_JOB_CANCELLED]"
 _BY_OTHERS = {
     "cancellation of all jobs": ", as all jobs of this Spark were: by cancelAllJobs(), a Ctrl-C or a stopped cell",
@@ -124,7 +129,8 @@ class Cause(StrEnum):
 def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: str = "") -> Cause:
     """Which side caused an error of a batch. Runs a small query to see whether the engine is alive; `title` and `group`
     are its names in Spark's web UI."""
-    name = error_line(error).partition(":")[0]
+    line = error_line(error)
+    name = line.partition(":")[0]
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST
     if isinstance(error, ServerError) or name in _OUTAGE or _met_another_transaction(error, name):
@@ -137,7 +143,8 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
         return Cause.CODE
     if is_of_python_task(error):
         return Cause.CODE if name in _NEVER_OF_ROWS else Cause.ITEMS if _PASSING.fullmatch(name) else Cause.ROWS
-    return Cause.ROWS if isinstance(error, _OF_VALUES) else Cause.ITEMS
+    is_of_value = isinstance(error, _OF_VALUES) or _OF_A_VALUE.match(line)
+    return Cause.ROWS if is_of_value else Cause.ITEMS
 
 
 def comes_again(traceback: str) -> bool:
@@ -244,6 +251,8 @@ def error_line(error: BaseException) -> str:
     first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
     if isinstance(error, AnalysisException):
         first = _EXPRESSION_ID.sub("", first)
+    if of_java := type(error).__module__.startswith("py4j") and _JAVA_CLASS.match(first):
+        return _shortened(of_java[1] + first[of_java.end() :])
     return _shortened(f"{type(error).__name__}: {first}")
 
 

@@ -12,6 +12,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.retry import Backoff
 from jobrunner.spark import data_source, write_batch, write_table
+from jobrunner.spark.failures import Cause, cause_of, error_line
 from jobrunner.spark.station.payload_shape import shape_of
 
 NO_PAUSE = Backoff(base=0)
@@ -213,6 +214,18 @@ def test_an_error_in_a_function_of_python_is_its_last_line(flights, attempt):
 def test_an_error_of_the_engine_is_its_first_sentence(flights, attempt):
     station(flights, lambda df, spark: df.withColumn("n", F.raise_error(F.lit("too old"))))
     assert attempt("clean") == "SparkRuntimeException: [USER_RAISED_EXCEPTION] too old"
+
+
+@pytest.mark.parametrize("how", ["from_json", "parse_json"])
+def test_an_error_of_a_value_that_python_has_no_class_for_is_that_of_a_row(flights, take, spark, how):
+    """PySpark passes it on as `Py4JJavaError`, in which the class is one of Java's."""
+    text, strict = F.lit("{"), {"mode": "FAILFAST"}
+    read = F.parse_json(text) if how == "parse_json" else F.from_json(text, "a int", strict).a
+    station(flights, lambda df, spark: df.withColumn("n", read).where("n is not null"))
+    with pytest.raises(Exception, match="MALFORMED") as caught:
+        take("clean").run()
+    assert error_line(caught.value).startswith("SparkException: [MALFORMED_RECORD_IN_PARSING")
+    assert cause_of(caught.value, spark) is Cause.ROWS
 
 
 def test_what_a_sink_returns_is_not_lost_in_silence(flights, attempt):

@@ -36,7 +36,7 @@ from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import prepare
-from jobrunner.spark.failures import is_of_spark
+from jobrunner.spark.failures import error_line, is_of_spark
 from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_counts import by_queue, counts_of, lacking
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
@@ -218,7 +218,7 @@ class _ArchiveRun:
             if not is_of_spark(error):
                 raise
             raise JobrunnerError(
-                f"the archive {self.place.where} was not written ({archives.reason_of(error)}); nothing was deleted, "
+                f"the archive {self.place.where} was not written ({error_line(error)}); nothing was deleted, "
                 "and the next run goes on with this window"
             ) from error
 

@@ -106,7 +106,7 @@ class FolderArchive:
         if not is_of_spark(error):
             return error
         return InvalidOption(
-            f"the archive {self.where} cannot be used ({reason_of(error)}): give a folder or URL that Spark reads "
+            f"the archive {self.where} cannot be used ({error_line(error)}): give a folder or URL that Spark reads "
             "and writes; nothing was deleted"
         )
 
@@ -123,11 +123,6 @@ def archive_at(spark: SparkSession, path: str) -> FolderArchive | TableArchive:
             "rename the folder"
         )
     return FolderArchive(spark, place)
-
-
-def reason_of(error: Exception) -> str:
-    """Spark's reason in one line."""
-    return error_line(error).removeprefix("Py4JJavaError: ")
 
 
 def read_archive(

@@ -556,8 +556,7 @@ def test_a_format_that_is_misspelt_is_no_item_s_fault_and_reads_as_one_error(mon
                       "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: parquett. SQLSTATE: 42K02")  # fmt: skip
     assert cause_of(error, None) is Cause.CODE
     assert failures.error_line(error) == (
-        "Py4JError: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data "
-        "source: parquett."
+        "SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: parquett."
     )
 
 
