@@ -88,6 +88,13 @@ def test_every_migration_page_has_a_module_side_by_side_and_says_what_to_do_with
         assert rows.count("\n| ") >= 6, name
 
 
+def test_an_hour_of_another_systems_schedule_has_its_minute() -> None:
+    """Celery, arq and Huey fire each minute of an hour that is named alone."""
+    for path in (ROOT / "docs" / "migrating").glob("*.md"):
+        lines = [line for line in path.read_text("utf-8").splitlines() if re.search(r"cron(tab)?\(.*hour=", line)]
+        assert not [line for line in lines if "minute" not in line], path.name
+
+
 def test_every_migration_page_is_in_the_navigation_readme_the_landing_page_and_the_comparison() -> None:
     compare = (ROOT / "docs" / "compare.md").read_text("utf-8")
     for path in (ROOT / "docs" / "migrating").glob("*.md"):
