@@ -70,22 +70,25 @@ class Enqueued:
     def __repr__(self) -> str:
         return "enqueued: " + ("; ".join(str(task) for task in self._tasks) or "nothing")
 
-    def of(self, job: Any, **params: Any) -> list[EnqueuedTask]:
+    def of(self, job: Any, /, **params: Any) -> list[EnqueuedTask]:
         """The tasks of one job, those only that have these parameters. Raises UnknownOption for a name that is none of
         its parameters: no task could have it."""
         name = _name_of(job)
         check_names(params, lookup(name).parameters.struct.__struct_fields__, f"parameter of job {name!r}")
         return [task for task in self._tasks if task.job == name and params.items() <= task.params.items()]
 
-    def one(self, job: Any, **params: Any) -> EnqueuedTask:
+    def one(self, job: Any, /, **params: Any) -> EnqueuedTask:
         """The only task of a job with these parameters. Raises AssertionError when there is none, or another."""
         found = self.of(job, **params)
         if len(found) != 1:
             raise AssertionError(f"{len(found)} tasks of {_shown(job, params)}, 1 was expected; {self!r}")
         return found[0]
 
-    def none(self, job: Any = None, **params: Any) -> None:
-        """Raises AssertionError when a task of the job (of any job) was enqueued with these parameters."""
+    def none(self, job: Any = None, /, **params: Any) -> None:
+        """Raises AssertionError when a task of the job was enqueued with these parameters; without a job, when any task
+        was. Raises UsageError for parameters without a job."""
+        if job is None and params:
+            raise UsageError(f"none({', '.join(params)}=…) names no job; give it first, as none(SendMail, address=…)")
         found = self._tasks if job is None else self.of(job, **params)
         if found:
             wanted = "no task" if job is None else f"no task of {_shown(job, params)}"

@@ -107,6 +107,18 @@ def test_none_is_none_of_a_job_or_at_all(enqueued: Enqueued) -> None:
     enqueued.none()
 
 
+def test_a_parameter_may_be_named_job(enqueued: Enqueued) -> None:
+    @job(name="recorded-apply")
+    def apply(job: str) -> None: ...
+
+    apply.enqueue(job="cook")
+    assert enqueued.one(apply, job="cook") is enqueued.of(apply, job="cook")[0]
+    enqueued.none(apply, job="baker")
+    with pytest.raises(UsageError, match=r"none\(job=…\) names no job; give it first"):
+        enqueued.none(job="cook")
+    forget("recorded-apply")
+
+
 def test_the_same_id_again_is_not_recorded_again(enqueued: Enqueued) -> None:
     for x in (1, 2):
         add.using(id="mine").enqueue(x)
