@@ -64,6 +64,35 @@ def test_the_classes_of_unittest_run_without_pytest(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+AFTER_A_DEPLOY = """
+from jobrunner.testing import inline
+
+def left() -> int:
+    with closing(shop()) as connection:
+        return connection.execute("SELECT count(*) FROM outbox").fetchone()[0]
+
+with closing(shop()) as connection, connection:
+    connection.execute("INSERT INTO outbox (id, job, params) VALUES ('of-before', 'removed', '{}')")
+    stage(connection, "confirm", number=7)
+with inline(propagate=False):
+    error = relay.enqueue().error
+print("RELAY", error.partition(chr(10))[0], left())
+with closing(shop()) as connection, connection:
+    connection.execute("DELETE FROM outbox WHERE id = 'of-before'")
+with inline():
+    relay.enqueue()
+print("RELAY", left())
+"""
+
+
+def test_a_row_of_a_job_that_is_gone_holds_up_the_outbox_until_it_is_deleted(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "recipes" / "outbox.md").read_text("utf-8")
+    first = page.partition("```python\n")[2].partition("```\n")[0]
+    ran = run("-c", first + AFTER_A_DEPLOY, cwd=tmp_path)
+    told = [line.removeprefix("RELAY ") for line in ran.stdout.splitlines() if line.startswith("RELAY ")]
+    assert told == ["KeyError: 'removed' 2", "0"], ran.stderr
+
+
 def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
     copy_out("recipes/django.md", tmp_path)
     place = "from orders.checkout import place_order; place_order('ada@example.org')"
