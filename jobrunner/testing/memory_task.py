@@ -109,22 +109,29 @@ class MemoryHandle(TaskHandle[Any]):
         return self._entry.is_kept
 
     def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
+        self._last = None
         return self._entry.value()
 
     def cancel(self) -> bool:
+        self._last = None
         return self._cancel(self._entry)
 
     def requeue(self) -> bool:
+        self._last = None
         return self._entry.requeue()
 
     def run_now(self) -> bool:
+        self._last = None
         return self._entry.run_now()
 
     def record(self) -> TaskRecord:
-        return self._entry.record()
+        self._last = None
+        return self._last_read()
 
     def _last_read(self) -> TaskRecord:
-        return self.record()
+        if self._last is None:
+            self._last = self._entry.record()
+        return self._last
 
 
 class AsyncMemoryHandle(AsyncTaskHandle[Any]):
@@ -139,15 +146,19 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
         return self._entry.is_kept
 
     async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
+        self._last = None
         return self._entry.value()
 
     async def cancel(self) -> bool:
+        self._last = None
         return self._cancel(self._entry)
 
     async def requeue(self) -> bool:
+        self._last = None
         return self._entry.requeue()
 
     async def run_now(self) -> bool:
+        self._last = None
         return self._entry.run_now()
 
     async def _read(self) -> TaskRecord:

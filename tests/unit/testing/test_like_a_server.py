@@ -14,7 +14,7 @@ from jobrunner import AsyncClient, Client, Unique, chain, group, job
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import current_client, pinned
 from jobrunner.client.loop_clients import current_async_client
-from jobrunner.errors import InvalidOption, JobrunnerError, TaskTimeout
+from jobrunner.errors import InvalidOption, JobrunnerError, TaskTimeout, UsageError
 from jobrunner.jobs.registry import forget
 from jobrunner.outcome import Cancel
 from jobrunner.testing import Enqueued, inline
@@ -83,6 +83,28 @@ def test_a_unique_task_that_is_there_goes_before_one_of_the_same_id() -> None:
     holder = single.enqueue()
     again = single.using(id="mine").enqueue()
     assert (again.id, again.is_new) == (holder.id, False)
+
+
+@pytest.mark.usefixtures("where")
+def test_the_fields_of_a_handle_are_those_of_its_last_read() -> None:
+    """A test that polls `state` without `record()` would pass, and the program wait for ever."""
+    task = plain.enqueue()
+    other = current_client().task(task.id)
+    before = task.state
+    other.cancel()
+    assert (before, task.state, other.state, task.record().state) == ("waiting", "waiting", "cancelled", "cancelled")
+
+
+@pytest.mark.usefixtures("where")
+def test_a_handle_in_asyncio_is_read_anew_after_it_changed_its_task() -> None:
+    async def seen() -> None:
+        task = await plain.aenqueue()
+        assert (await task.record()).state == task.state == "waiting"
+        await task.cancel()
+        with pytest.raises(UsageError, match="is not read yet"):
+            assert task.state
+
+    asyncio.run(seen())
 
 
 @pytest.mark.usefixtures("where")
