@@ -241,8 +241,8 @@ def _settle_payload_store(options: dict[str, Any], stored: FileSettings) -> None
         )
     options["payload_store"] = url
     above = options.get("payload_store_above")
-    if above is None and (said := os.environ.get("JOBRUNNER_PAYLOAD_STORE_ABOVE")):
-        above = int(said) if said.isdecimal() else said
+    if above is None and (said := os.environ.get(variable := "JOBRUNNER_PAYLOAD_STORE_ABOVE")):
+        above = check_whole(int(said) if said.isdecimal() else said, variable, minimum=0)
     if above is None:
         above = stored.payload_store_above
     if above is None:
@@ -316,6 +316,17 @@ def _check_names(table: Mapping[str, Any], what: str) -> None:
     check_options(table, known, what)
 
 
+def _check_values(table: Mapping[str, Any], path: Path) -> None:
+    """Raises InvalidOption for values that a client would refuse as well, but without the name of the file."""
+    for name, least in (("payload_limit", 1), ("result_limit", 1), ("payload_store_above", 0)):
+        if name in table:
+            check_whole(table[name], f"{name} in {path}", minimum=least)
+    if (protection := table.get("payload_encryption", "encrypt")) not in PROTECTIONS:
+        raise InvalidOption(f"payload_encryption = {protection!r} in {path}: choose one of {', '.join(PROTECTIONS)}")
+    if not isinstance(required := table.get("require_encryption", False), bool):
+        raise InvalidOption(f"require_encryption = {required!r} in {path}: give true or false")
+
+
 def _read_table(path: Path) -> FileSettings:
     try:
         table = _table(path.read_text("utf-8"))
@@ -324,6 +335,7 @@ def _read_table(path: Path) -> FileSettings:
     if not isinstance(table, Mapping):
         raise InvalidOption(f"jobrunner = {describe(table)} in {path}: give a table, [tool.jobrunner]")
     _check_names(table, f"option in [tool.jobrunner] of {path}")
+    _check_values(table, path)
     if "release" in table:
         check_release(table["release"], f"release in {path}")
     for name in ("url", "prefix", "payload_store"):

@@ -869,5 +869,5 @@ def test_the_store_may_be_named_in_the_environment_or_the_file_of_the_project(
     assert (settings.payload_store, settings.payload_store_above) == ("memory://environment", 9)
 
     monkeypatch.setenv("JOBRUNNER_PAYLOAD_STORE_ABOVE", "64k")
-    with pytest.raises(InvalidOption, match=r"payload_store_above='64k': give a whole number from 0"):
+    with pytest.raises(InvalidOption, match=r"JOBRUNNER_PAYLOAD_STORE_ABOVE='64k': give a whole number"):
         Client(server.url)
