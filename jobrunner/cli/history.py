@@ -85,11 +85,16 @@ def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
 
 
 def _nothing(client: Client, queue: str | None, conditions: TaskConditions) -> str:
-    if queue is not None:
-        settings = client.queue(queue).settings()
-        if settings.history is None and settings.history_max is None:
-            return f"queue {queue} keeps no history; jobrunner queues limit {queue} --history 7d has it keep one"
+    names = client.queues() if queue is None else [queue]
+    if names and not any(map(partial(_keeps_history, client), names)):
+        which = "no queue keeps history" if queue is None else f"queue {queue} keeps no history"
+        return f"{which}; jobrunner queues limit {queue or 'QUEUE'} --history 7d has it keep one"
     return nothing_found(queue, "finished", conditions)
+
+
+def _keeps_history(client: Client, queue: str) -> bool:
+    settings = client.queue(queue).settings()
+    return settings.history is not None or settings.history_max is not None
 
 
 _REPLAY_EXAMPLES = """\b

@@ -38,6 +38,9 @@ def test_a_queue_without_history_says_how_to_get_one(cli: Says, client: Client, 
     result = cli("history", "list", "mail")
     assert (result.code, result.out) == (0, "")
     assert result.err == "queue mail keeps no history; jobrunner queues limit mail --history 7d has it keep one\n"
+    of_all = cli("history", "list")
+    assert (of_all.code, of_all.out) == (0, "")
+    assert of_all.err == "no queue keeps history; jobrunner queues limit QUEUE --history 7d has it keep one\n"
 
     assert cli("queues", "limit", "mail", "--history-max", "5", "--json").value["history_max"] == 5
     assert cli("history", "list", "mail").err == "queue mail has no finished tasks\n"
