@@ -221,7 +221,8 @@ class Queue:
     def tasks(self, state: str = "dead", *, limit: int = 100, after: str | None = None) -> list[ItemRecord]:
         """Records of one state, first in line first, at most `limit` (up to 1 000); [] only at the end of the line.
 
-        Their payloads and results are values, as a lease gives them; `raw_payload` and `raw_result` are the bytes.
+        They have the members that `TaskHandle.record()` names. `payload` and `result` are values, as a lease gives
+        them; `raw_payload` and `raw_result` are the bytes.
 
         `after` is the id of the last record of the page before. Raises TaskGone when that item has left the state
         since: then begin again without it. Items that leave while the page is read are left out.

@@ -93,7 +93,12 @@ class TaskHandle(_LastRead, Generic[R]):
         return f"TaskHandle({self.id!r})"
 
     def record(self) -> "TaskRecord":
-        """Reads the whole task, in one round trip. Raises TaskGone."""
+        """Reads the whole task, in one round trip. Raises TaskGone.
+
+        A record has `id`, `type` (the name of the job), `queue`, `state`, `when` (it is due, its lease ends, it died or
+        finished, by state), `enqueue_time`, `attempts`, `retry_count`, `priority`, `error`, `failures` (the last ten),
+        `progress`, and as bytes of JSON `payload` and `result`.
+        """
         self._last = None
         self._last = run_operation(self._broker, task_operations.read_whole(self._place))
         return self._last

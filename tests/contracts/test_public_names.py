@@ -1,5 +1,6 @@
 """`import jobrunner` has the names of `public.py`, each imported from its module when it is first used."""
 
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import jobrunner
 import jobrunner.public
 from jobrunner.settings import ClientOptions
+from jobrunner.task_record import TaskRecord
 from jobrunner.worker.settings import WorkerOptions
 from tests.contracts.sources import ROOT, source
 from tests.support.server import Server
@@ -104,3 +106,11 @@ def test_help_of_a_class_names_the_options_that_it_takes(described: type, option
     """`**options: Unpack[ClientOptions]` was all that `help(jobrunner.Client)` said of them."""
     text = inspect.getdoc(described) or ""
     assert [name for name in options.__annotations__ if f"`{name}`" not in text and name not in TUNING] == []
+
+
+def test_help_of_a_handle_names_the_members_of_a_record() -> None:
+    """The reference has no record, so nothing said what `task.record()` gives."""
+    inner = {"fields", "unread", "after", "tag", "is_encrypted", "has_encrypted_result", "placeholder"}
+    text = inspect.getdoc(jobrunner.TaskHandle.record) or ""
+    members = {one.name for one in dataclasses.fields(TaskRecord)} | {"failures", "progress"}
+    assert [name for name in sorted(members - inner) if f"`{name}`" not in text] == []
