@@ -1,7 +1,7 @@
 """Queues as queues, for asyncio: Queue with every method awaited. The operations are those of Queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -31,6 +31,12 @@ T = TypeVar("T")
 @checks_methods
 class AsyncQueue:
     """One queue by name, for asyncio: the methods of Queue with the same parameters, awaited."""
+
+    def __new__(cls, broker: object = None, *_: object, **__: object) -> Self:
+        """Refuses what other systems make a queue of: a name, and a connection."""
+        if broker is None or isinstance(broker, str):
+            raise queue_operations.not_made("AsyncQueue", "AsyncClient", broker)
+        return super().__new__(cls)
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Queues as queues: push, reserve, report. For programs that want the queue and not the job class."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -32,6 +32,12 @@ T = TypeVar("T")
 @checks_methods
 class Queue:
     """One queue by name. Reading a queue that was never used finds it empty and creates nothing."""
+
+    def __new__(cls, broker: object = None, *_: object, **__: object) -> Self:
+        """Refuses what other systems make a queue of: a name, and a connection."""
+        if broker is None or isinstance(broker, str):
+            raise queue_operations.not_made("Queue", "Client", broker)
+        return super().__new__(cls)
 
     def __init__(
         self, broker: Broker, ref: QueueRef, buffer: Buffer | None = None, middleware: MiddlewareStack | None = None

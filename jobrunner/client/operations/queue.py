@@ -121,6 +121,16 @@ def waits_for_reply(on_clash: OnClash) -> bool:
     )
 
 
+def not_made(name: str, client: str, given: object) -> UsageError:
+    """The error for a queue that is made as in RQ or BullMQ: of its name."""
+    queue = given if isinstance(given, str) else "mail"
+    shown = "" if given is None else describe(given)
+    return UsageError(
+        f"{name}({shown}): a queue comes from a client, {client}().queue({queue!r}); a job names its own, "
+        f"@job(queue={queue!r})"
+    )
+
+
 def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
     """Returns what was taken out."""
     check_whole(n, "n", minimum=1, maximum=1000)
