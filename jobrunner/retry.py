@@ -158,7 +158,7 @@ def seconds(value: object, *, option: str, minimum: float = 0, maximum: float = 
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if _is_number(number) and minimum <= number <= maximum:
         return float(max(number, -_CENTURY_S))
-    span = f"from {minimum:g} to {maximum:.0f}"
+    span = f"from {minimum:g} to {maximum:.0f}" if math.isfinite(minimum) else f"at most {maximum:.0f}, a century"
     raise InvalidOption(f"{option} is {describe(value)}; give a timedelta or seconds, {span}")
 
 

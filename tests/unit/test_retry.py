@@ -211,6 +211,12 @@ def test_a_hostile_value_is_refused_on_one_short_line(value: object) -> None:
     assert "\n" not in str(refusal.value)
 
 
+def test_of_a_delay_that_may_be_negative_the_longest_alone_is_named() -> None:
+    """"give … seconds, from -inf to 3155760000" was the answer to in_="5m"."""
+    with pytest.raises(InvalidOption, match=r"^in_ is '5m'; give a timedelta or seconds, at most 3155760000, a cent"):
+        seconds("5m", option="in_", minimum=-math.inf)
+
+
 def test_a_duration_below_the_minimum_is_refused() -> None:
     assert seconds(0.001, option="keepalive", minimum=0.001) == 0.001
     with pytest.raises(InvalidOption, match=r"from 0\.001 to"):
