@@ -394,7 +394,7 @@ def test_a_question_that_follows_at_once_on_another_is_answered(shop: Any, tab: 
     tab.goto(f"{shop.url}/queues/twice")
 
     tab.evaluate("""() => {
-        const button = document.querySelector("#queue-actions form button");
+        const button = document.querySelector("#queue-actions form[data-confirm] button");
         button.click();
         asking.close("no");
         button.click();
