@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from jobrunner import AsyncClient, Backoff, Cancel, Client, Item, Job, Retry, Worker, chain, configure, group, job
+from jobrunner import AsyncClient, Backoff, Cancel, Client, Fail, Item, Job, Retry, Worker, chain, configure, group, job
 from jobrunner.client.current import forget as forget_client
 from jobrunner.errors import InvalidOption, MiddlewareError, TaskFailed, UsageError
 from jobrunner.etl import Pipeline
@@ -617,10 +617,21 @@ def test_the_example_for_sentry_reports_errors_and_no_steering(
     def steers() -> None:
         raise Cancel
 
-    handle = fails.enqueue()
+    @declare("returns")
+    def returns() -> Any:
+        return Fail("returned", retry=False)
+
+    @declare("returns_later")
+    async def returns_later() -> Any:
+        return Retry("later")
+
+    handles = [fails.enqueue(), returns.enqueue()]
     steers.enqueue()
+    returns_later.enqueue()
     work(concurrency=1)
-    assert [(task, str(error)) for task, error in captured] == [(handle.id, "of the job")]
+    assert [(task, str(error)) for task, error in captured] == [
+        (handle.id, said) for handle, said in zip(handles, ("of the job", "returned"), strict=True)
+    ]
 
 
 def test_an_inline_job_whose_middleware_misbehaves_fails(using: Any, declare: Any) -> None:
