@@ -94,13 +94,13 @@ def report(
             _check_target(option, target, target.parent if target is html_to else target)
     began = perf_counter()
     spark = spark_session(master=master, **conf_of_options(conf))
-    from jobrunner.spark.history.archive_files import read_archive  # needs Spark
+    from jobrunner.spark.history.archive_files import read_archive, reading  # needs Spark
     from jobrunner.spark.history.report import build_report
     from jobrunner.spark.ui_names import job_names
 
     rows = read_archive(spark, path, queues=queues, jobs=jobs, since=since, until=until)
     selected = _selected(queues, jobs, since, until)
-    with job_names(spark, f"history report --from {path}"):
+    with job_names(spark, f"history report --from {path}"), reading(path):
         made = build_report(rows, source=path, split_at=split_at, selected=selected)
     written = _write(made, csv_to, parquet_to, html_to)
     (tasks,) = made.table("summary").column("tasks")

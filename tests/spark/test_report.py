@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import mean
@@ -184,11 +185,31 @@ def test_what_cannot_be_told_is_an_error_that_says_why(spark: Any, archive: str,
         build_report(read_archive(spark, archive, jobs=["Unknown"]), source=archive)
     with pytest.raises(UsageError, match="name an instant in between"):
         build_report(read_archive(spark, archive), source=archive, split_at=START - timedelta(days=1))
-    with pytest.raises(InvalidOption, match="cannot be read as an archive"):
+    with pytest.raises(InvalidOption, match="cannot be read as an archive: it is not there; make one: jobrunner"):
         read_archive(spark, str(tmp_path / "nothing"))
+    (tmp_path / "damaged").mkdir()
+    with pytest.raises(InvalidOption, match="cannot be read as an archive: no task is in it; make one: jobrunner"):
+        read_archive(spark, str(tmp_path / "damaged"))
+    (tmp_path / "damaged" / "part-0.parquet").write_bytes(b"PAR1")
+    for place, reason in ((tmp_path / "damaged", "FAILED_READ_FILE"), ("s3://bucket/history", "No FileSystem for")):
+        with pytest.raises(InvalidOption, match=reason) as told:
+            read_archive(spark, str(place))
+        assert str(told.value).startswith(f"{place} cannot be read as an archive: ")
+        assert "\tat " not in str(told.value)
     spark.range(1).write.parquet(str(tmp_path / "other"))
     with pytest.raises(InvalidOption, match="has no column _id"):
         read_archive(spark, str(tmp_path / "other"))
+
+
+def test_a_damaged_file_among_others_is_named_in_one_line(spark: Any, archive: str, tmp_path: Path, cli: Any) -> None:
+    """Spark takes the columns from one file, and meets the other in its queries."""
+    copy = shutil.copytree(archive, tmp_path / "copy")
+    damaged = copy / "date=2099-01-01" / "queue=mail" / "window=0-1" / "part-0.parquet"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"PAR1")
+    told = cli("history", "report", "--from", str(copy))
+    assert told.code == 2
+    assert re.fullmatch(rf"Error: {copy} cannot be read as an archive: .*{damaged.name}\b.*", told.line)
 
 
 def test_tables_are_written_as_csv_and_parquet(made: Report, tmp_path: Path) -> None:

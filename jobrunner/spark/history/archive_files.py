@@ -28,7 +28,8 @@ from jobrunner.spark.running import is_classic
 from jobrunner.spark.station.sink_folders import local_path
 
 _STAGED, _STAGED_S = ".spark-staging-*", 86_400
-_NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+_NO_FILES = {"PATH_NOT_FOUND": "it is not there", "UNABLE_TO_INFER_SCHEMA": "no task is in it"}
+"""By Spark's condition."""
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 _LOCAL = re.compile(r"(?:file:(?://(?=/))?)?/+(.*)", re.DOTALL)
 """A path, `file:/data` or `file:///data`; `file://host/data` has a host."""
@@ -158,15 +159,25 @@ def read_archive(
 
 
 def _in_folder(spark: SparkSession, path: str) -> DataFrame:
-    try:
+    with reading(path):
         found = spark.read.parquet(path)
-    except AnalysisException as error:
-        reason = (error.getCondition() or "").lower().replace("_", " ").replace(".", ": ")
-        raise InvalidOption(
-            f"{path} cannot be read as an archive ({reason}); make one: jobrunner history archive --to {path}"
-        ) from error
     _check_is_archive(path, found, NEEDED)
     return found
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turns an error of Spark, which is a page of Java, into InvalidOption: files that are damaged, no archive, a URL
+    that is of no use here."""
+    try:
+        yield
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        condition = error.getCondition() if isinstance(error, AnalysisException) else None
+        reason = _NO_FILES.get(condition or "")
+        told = f"{reason}; make one: jobrunner history archive --to {path}" if reason else error_line(error)
+        raise InvalidOption(f"{path} cannot be read as an archive: {told}") from error
 
 
 def _check_is_archive(path: str, found: DataFrame, needed: Sequence[str]) -> None:
