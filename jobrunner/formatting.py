@@ -105,9 +105,9 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f}".removesuffix(".0") + " %"
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 dead task`, `1,204 dead tasks`."""
-    return f"{count:,} {noun if count == 1 else noun + 's'}"
+def counted(count: int, noun: str, many: str | None = None) -> str:
+    """`1 dead task`, `1,204 dead tasks`. `many`: the plural where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def duration(seconds: float) -> str:

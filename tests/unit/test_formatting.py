@@ -117,6 +117,7 @@ def test_a_duration_is_written_as_an_option_reads_it(seconds: float, text: str) 
 
 def test_one_is_singular_and_thousands_are_grouped() -> None:
     assert [counted(one, "task") for one in (1, 0, 2, 1204)] == ["1 task", "0 tasks", "2 tasks", "1,204 tasks"]
+    assert counted(2, "entry", "entries") == "2 entries"
 
 
 def test_times_since_a_start_show_hours_from_the_first_on() -> None:

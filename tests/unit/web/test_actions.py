@@ -648,7 +648,8 @@ def test_an_operation_that_an_outage_ended_is_shown_as_failed_when_the_server_is
     monkeypatch.setattr(operations, "change", goes_away)
     monkeypatch.setattr(operations, "sleep", soon)
     with Client(server.url, retry_timeout=0.1) as client:
-        operation = Operations(client).start("requeue", who="ann", wanted=None, chosen=[("mail", "none")])
+        client.queue("mail").push(1)
+        operation = Operations(client).start("requeue", who="ann", wanted=Filter(queue="mail"))
         assert tried.wait(30)
         server.start()
 
