@@ -20,7 +20,7 @@ from jobrunner.client.outgoing import through
 from jobrunner.client.queue import Queue
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import unix_ms
-from jobrunner.errors import DuplicateTask
+from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.middleware import stack_of
 from jobrunner.option_names import check_options
 from jobrunner.retry import seconds
@@ -100,23 +100,27 @@ class MemoryClient(Client):
 
     def placed(self, sent: Iterable[Task], wait: Duration) -> Iterator[tuple[Task, MemoryTask | None]]:
         """The tasks of an `enqueue_many` as the middleware leaves them, each with the one that is there instead (see
-        `known`), in the batches of a client with a server. Raises PayloadTooLarge and QueueFull before the first task
-        of a batch, DuplicateTask behind the last."""
+        `known`), in the batches of a client with a server. Raises PayloadTooLarge, and QueueFull for those that are not
+        unique, before the first task of a batch; for a unique one QueueFull and DuplicateTask behind the last."""
         seconds(wait, option="wait")
         for batch in batches(sent, self.settings.payload_limit):
-            tasks, refused = self.outgoing(batch), None
+            tasks, no_room, clash = self.outgoing(batch), None, None
             for task in tasks:
                 check_size(task.payload, self.settings.payload_limit)
             self.check_capacity([task for task in tasks if task.lock is None])  # unique ones are added one by one
             for task in tasks:
                 try:
                     known = self.known(task)
+                    if known is None and task.lock is not None:
+                        self.check_capacity([task])
+                except QueueFull as error:
+                    no_room = no_room or error
                 except DuplicateTask as error:
-                    refused = refused or error
+                    clash = clash or error
                 else:
                     yield task, known
-            if refused is not None:
-                raise refused
+            if (problem := no_room or clash) is not None:
+                raise problem
 
     def check_capacity(self, tasks: Iterable[Task]) -> None:
         """Raises QueueFull for new tasks that their queue has no room for together."""
