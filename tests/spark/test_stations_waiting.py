@@ -58,7 +58,8 @@ def test_one_raising_record_costs_no_other_its_place_in_a_sink(flights, drive, s
     assert (books["waiting"], books["pending"], books["dead"]) == (0, 0, 1)
     assert raw.zrange(keys.queue("flights/late").dead, 0, -1) == [ids[77].encode()]
     assert leftovers(raw, keys, "late") == []
-    assert not list((tmp_path / "late").glob("_attempt-*"))
+    # A task that Spark was still ending may make the folder of its attempt anew, without rows: compaction removes it.
+    assert not list((tmp_path / "late").glob("_attempt-*/*.parquet"))
 
 
 @pytest.fixture
