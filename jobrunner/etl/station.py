@@ -17,6 +17,7 @@ from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption, ParameterError, PipelineError
 from jobrunner.etl.graph import full_name
 from jobrunner.etl.station_outcome import LARGEST_SPREAD, Drop, Link
+from jobrunner.jobs.declared_queues import check_partitions
 from jobrunner.jobs.options import JobOptions, settle
 from jobrunner.jobs.registry import StationDefinition
 from jobrunner.jobs.running_task import JobRun
@@ -117,12 +118,7 @@ def settle_station(
 
 def _settings(pipeline: str, queue: str, given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {option: value for option, value in given.items() if value is not None}
-    if settings.get("partitions", 1) != 1:
-        own = queue.partition("/")[2]
-        raise InvalidOption(
-            f"queue {queue!r}: partitions={settings['partitions']!r} is set on the server and not declared: use "
-            f"pipeline.queue({own!r}).configure(partitions=…)"
-        )
+    check_partitions(settings, f"queue {queue!r}", f"pipeline.queue({queue.partition('/')[2]!r})")
     if "dead_letter_queue" in settings:
         settings["dead_letter_queue"] = full_name(pipeline, settings["dead_letter_queue"])
     try:

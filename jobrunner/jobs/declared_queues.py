@@ -98,11 +98,7 @@ def declaration(
             f"pipeline.declare({own!r}, …)"
         )
     check_options(settings, _KNOWN, f"setting of queue {name!r}, {place}")
-    if settings.get("partitions") not in (None, 1):
-        raise InvalidOption(
-            f"queue {name!r}, {place}: partitions={settings['partitions']!r} is set on the server and not declared: "
-            f"use client.queue({name!r}).configure(partitions=…)"
-        )
+    check_partitions(settings, f"queue {name!r}, {place}", f"client.queue({name!r})")
     most = settings.get("max_per_worker")
     try:
         check_whole(most or 0, "max_per_worker", minimum=0 if most is None else 1)
@@ -112,6 +108,15 @@ def declaration(
     return DeclaredQueue(
         name=name, settings=dict(settings), place=place, stored=stored, max_per_worker=most or 0, code=code
     )
+
+
+def check_partitions(settings: Mapping[str, Any], what: str, queue: str) -> None:
+    """Raises InvalidOption for a number of partitions, which belongs to the server; `queue`: how a program gets it."""
+    if settings.get("partitions") not in (None, 1):
+        raise InvalidOption(
+            f"{what}: partitions={settings['partitions']!r} is set on the server and not declared: "
+            f"use {queue}.configure(partitions=…)"
+        )
 
 
 def declare_of_pipeline(name: str, settings: Mapping[str, Any], place: str) -> DeclaredQueue:
