@@ -1,12 +1,14 @@
 """`jobrunner history`: list, replay, purge, archive and report on finished tasks."""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import click
 
+from jobrunner.broker.call import in_slices
+from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import check_id, check_name
 from jobrunner.cli.events import noted
 from jobrunner.cli.history_report import report
@@ -24,13 +26,15 @@ from jobrunner.cli.task_lists import (
     show_list,
     with_conditions,
 )
-from jobrunner.client.client import Client, endpoint_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.queue import Queue
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import perf_counter
 from jobrunner.errors import EncryptionError, PayloadObjectChanged, PayloadObjectMissing, TaskGone, UsageError
 from jobrunner.etl.spark_conf import conf_of_options
 from jobrunner.formatting import counted, duration
 
+_SETTINGS_AT_ONCE = 500
 _EXAMPLES = """\b
 Examples:
   jobrunner history list mail --limit 20
@@ -86,15 +90,18 @@ def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
 
 def _nothing(client: Client, queue: str | None, conditions: TaskConditions) -> str:
     names = client.queues() if queue is None else [queue]
-    if names and not any(map(partial(_keeps_history, client), names)):
+    if names and not _some_keep_history(client, names):
         which = "no queue keeps history" if queue is None else f"queue {queue} keeps no history"
         return f"{which}; jobrunner queues limit {queue or 'QUEUE'} --history 7d has it keep one"
     return nothing_found(queue, "finished", conditions)
 
 
-def _keeps_history(client: Client, queue: str) -> bool:
-    settings = client.queue(queue).settings()
-    return settings.history is not None or settings.history_max is not None
+def _some_keep_history(client: Client, names: Sequence[str]) -> bool:
+    for some in in_slices(names, _SETTINGS_AT_ONCE):
+        stored = broker_of(client).run_many([queues.settings(keys_of(client).queue(name)) for name in some])
+        if any(one.history is not None or one.history_max is not None for one in map(read_settings, stored)):
+            return True
+    return False
 
 
 _REPLAY_EXAMPLES = """\b
