@@ -275,8 +275,11 @@ def wait_for_result(
 ) -> Operation[Any]:
     """Returns the result, or the results of a group. Raises TaskFailed, TaskCancelled, TaskTimeout, TaskGone,
     EncryptionError."""
+    from jobrunner.client.operations.unserved import UNSERVED_AFTER_S, warn_of_unserved  # most programs wait for none
+
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
-    ends = None if limit_s is None else monotonic() + limit_s
+    began = monotonic()
+    ends = None if limit_s is None else began + limit_s
     noted: dict[int, Noted] = {}
     missing = list(flow.awaited)
     while True:
@@ -296,6 +299,8 @@ def wait_for_result(
             raise TaskTimeout(
                 f"flow {flow.id} still waits for {len(missing)} results after {limit_s:g} s; it goes on, ask again"
             )
+        if monotonic() - began >= UNSERVED_AFTER_S:
+            yield from warn_of_unserved(keys, (step.queue for step in flow.steps))
         yield PollPause(left)
 
 

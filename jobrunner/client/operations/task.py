@@ -106,15 +106,19 @@ def _meanwhile(record: "TaskRecord") -> str:
 def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
     """Returns what the job returned. Raises TaskFailed, TaskCancelled, TaskGone, TaskTimeout."""
     from jobrunner.client.operations.hints import TaskEndHint  # most programs wait for no task
+    from jobrunner.client.operations.unserved import UNSERVED_AFTER_S, warn_of_unserved
 
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
-    ends = None if limit_s is None else monotonic() + limit_s
+    began = monotonic()
+    ends = None if limit_s is None else began + limit_s
     record = yield from read(at, awaited=limit_s != 0)
     channel = at.keys.queue(record.queue).finished + at.id.encode()
     while not record.state.is_final:
         left = _RECHECK_S if ends is None else min(_RECHECK_S, ends - monotonic())
         if left <= 0:
             raise TaskTimeout(f"task {at.id} is still {record.state} after {limit_s:g} s; {_meanwhile(record)}")
+        if record.state is TaskState.WAITING and monotonic() - began >= UNSERVED_AFTER_S:
+            yield from warn_of_unserved(at.keys, [record.queue])
         yield TaskEndHint(channel, left)
         record = yield from read(at, awaited=True)
     return read_result(record)
