@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from jobrunner.errors import AttemptTimeout
 from jobrunner.formatting import duration, printable
-from jobrunner.logs import IDENTITY, RUNNING, SafeLogger, add_ids
+from jobrunner.logs import IDENTITY, RUNNING, SafeLogger, add_ids, text_of
 from jobrunner.tracebacks import short_traceback
 
 _DURATIONS = ("took", "retry_in")
@@ -187,18 +187,10 @@ def _whatever_it_holds(render: Any) -> Any:
         except AttemptTimeout:
             raise
         except Exception:  # a key of a dict that JSON does not have, a `__repr__` that raises
-            return render(log, method, {name: _told(value) for name, value in line.items() if name != "exc_info"})
+            texts = {name: printable(text_of(value)) for name, value in line.items() if name != "exc_info"}
+            return render(log, method, texts)
 
     return rendered
-
-
-def _told(value: object) -> str:
-    try:
-        return printable(str(value))
-    except AttemptTimeout:
-        raise
-    except Exception as error:
-        return f"({type(value).__name__} cannot be written: {type(error).__name__})"
 
 
 def _readable(_: Any, __: str, event: Any) -> Any:

@@ -11,6 +11,7 @@ log nothing.
 
 from collections.abc import MutableMapping
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, Protocol
 
 from jobrunner.attempt import Attempt
@@ -40,7 +41,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class SafeLogger:
-    """The log of one part of this package, by structlog as it is set up when a line is written."""
+    """The log of one part of this package: see `logger`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,10 +76,51 @@ class SafeLogger:
 
 
 def logger(name: str) -> Any:
-    """A structlog logger, as that is set up when a line is written."""
+    """A structlog logger, as that is set up when a line is written. In a program that has not set structlog up it
+    writes to standard logging, so that the program's handlers and levels apply."""
     import structlog
 
-    return structlog.get_logger(name)
+    return structlog.get_logger(name) if structlog.is_configured() else _standard_logger(name)
+
+
+@cache
+def _standard_logger(name: str) -> Any:
+    import structlog
+
+    return structlog.wrap_logger(
+        structlog.stdlib.LoggerFactory()(name),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            add_ids,
+            _as_record,
+        ],
+    )
+
+
+def _as_record(_: object, _method: str, line: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """The arguments for a method of a standard logger: the message with its fields behind it, which a handler finds as
+    `record.jobrunner`, too."""
+    fields = dict(line)
+    event, error, stack = fields.pop("event", ""), fields.pop("exc_info", None), fields.pop("stack_info", False)
+    trace = fields.pop("exception", "")
+    if isinstance(trace, BaseException):
+        error, trace = trace, ""
+    text = " ".join([str(event), *(f"{name}={text_of(value)}" for name, value in fields.items())])
+    message = f"{text}\n{trace}" if trace else text
+    return (message,), {"exc_info": error, "stack_info": stack, "extra": {"jobrunner": fields}}
+
+
+def text_of(value: object) -> str:
+    """The text of a value that is logged; of one that has none, its class."""
+    try:
+        return str(value)
+    except AttemptTimeout:
+        raise
+    except Exception as error:  # a line that a job logs must not end its attempt
+        return f"({type(value).__name__} cannot be written: {type(error).__name__})"
 
 
 def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -19,7 +19,7 @@ import structlog
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
 from jobrunner.log_output import log_to_stderr
-from jobrunner.logs import RUNNING, SafeLogger
+from jobrunner.logs import RUNNING, SafeLogger, logger
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.redaction import Redaction, hide_in_errors
@@ -225,6 +225,53 @@ def test_a_timeout_that_falls_into_the_writing_of_a_line_ends_the_job(
     with pytest.raises(AttemptTimeout):
         write()
     assert logged.getvalue() == ""
+
+
+@pytest.fixture
+def records(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What a program that has set up standard logging alone finds in its handlers, from `info` on."""
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def test_a_program_that_has_not_set_structlog_up_finds_lines_in_its_own_logging(
+    records: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = SafeLogger("jobrunner.any")
+    log.debug("below the level")
+    log.info("one", number=1, share="50 %s")
+    log.warning("two", exception="Traceback …")
+
+    first, second = records.records
+    assert (first.name, first.levelname, first.getMessage()) == ("jobrunner.any", "INFO", "one number=1 share=50 %s")
+    assert first.jobrunner == {"number": 1, "share": "50 %s"}
+    assert (second.levelname, second.getMessage()) == ("WARNING", "two\nTraceback …")
+    assert capsys.readouterr().out == "", "the output of the program is its own"
+
+
+def test_its_lines_have_the_ids_of_the_attempt_and_the_traceback_of_an_error(records: pytest.LogCaptureFixture) -> None:
+    running = RUNNING.set(SimpleNamespace(attempt=attempt_at("mail")))
+    try:
+        raise ValueError("no address")
+    except ValueError as error:
+        logger("jobrunner.job").bind(customer=7).exception("%s of %d failed", "one", 2)
+        logger("jobrunner.job").error("failed", exception=error)
+    finally:
+        RUNNING.reset(running)
+
+    for record in records.records:
+        assert record.exc_info is not None
+        assert record.exc_info[0] is ValueError
+        assert record.jobrunner["job"] == "mail"
+    assert records.records[0].getMessage().startswith("one of 2 failed customer=7 ")
+
+
+def test_any_value_can_be_logged_there_and_a_timeout_ends_the_job(records: pytest.LogCaptureFixture) -> None:
+    logger("jobrunner.job").info("sending", value=Unprintable())
+
+    assert records.messages == ["sending value=(Unprintable cannot be written: RuntimeError)"]
+    with pytest.raises(AttemptTimeout):
+        SafeLogger("jobrunner.any").info("said", value=Late())
 
 
 @pytest.mark.parametrize("name", ["event", "level", "timestamp", "logger"])
