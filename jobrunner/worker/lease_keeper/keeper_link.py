@@ -284,12 +284,14 @@ class HeldLeases:
         return token in self._stopped
 
     def stop(self, token: str) -> bool:
-        """Asks an attempt to stop; returns whether it is held."""
+        """Asks an attempt to stop; returns whether it runs. One that has ended is held until its report is answered, so
+        its lease may be over."""
         with self._lock:
-            if token not in self._held:
+            attempt = self._held.get(token)
+            if attempt is None:
                 return False
             self._stopped.add(token)
-            return True
+            return attempt.began_s > 0 and attempt.run_s < 0
 
     def stop_all(self) -> None:
         """Asks every running attempt to stop."""

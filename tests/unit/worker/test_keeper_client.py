@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from jobrunner import Client
 from jobrunner.attempt import Attempt
@@ -73,6 +74,22 @@ def test_it_hears_who_should_stop(held: KeeperClient, client: Client, broker: Br
     assert not held.leases.is_stopped(other.token)
     held.leases.drop([asked])
     assert not held.leases.is_stopped(asked.token), "nothing is remembered of what is over"
+
+
+def test_a_lost_lease_is_logged_of_an_attempt_that_runs(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys
+) -> None:
+    running, ended, fetched = reserve(client, broker, keys, 3, keepalive_s=0.6)
+    running.began_s = ended.began_s = 1.0
+    ended.run_s = 0.1
+    broker.run(calls.release(keys.queue("q"), [(one.id, one.token, "") for one in (running, ended, fetched)]))
+
+    with capture_logs() as lines:
+        held.leases.hold([running, ended, fetched], monotonic())
+        wait_for(lambda: all(held.leases.is_stopped(one.token) for one in (running, ended, fetched)))
+        wait_for(lambda: lines)
+
+    assert [line.get("token") for line in lines] == [running.token]
 
 
 def test_all_can_be_asked_to_stop(held: KeeperClient, client: Client, broker: Broker, keys: Keys) -> None:
