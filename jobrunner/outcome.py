@@ -60,6 +60,11 @@ class Cancel(Steer):
         super().__init__(reason)
 
 
+SteeringOutcome = Retry | Snooze | Fail | Cancel
+"""What a job that returns `int | Snooze` may return beside its result. A union, as a type checker takes the members of
+one out of the type of the result; of a base class it does not."""
+
+
 class Succeeded(msgspec.Struct, frozen=True, tag=True):
     """Done; `result` is JSON, empty for None."""
 

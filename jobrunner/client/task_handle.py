@@ -13,9 +13,11 @@ from jobrunner.task import TaskState
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
+    from jobrunner.outcome import SteeringOutcome
     from jobrunner.task_record import TaskRecord
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -60,7 +62,7 @@ class _LastRead:
 
 
 @checks_methods
-class TaskHandle(_LastRead, Generic[R]):
+class TaskHandle(_LastRead, Generic[R_co]):
     """One task on the server.
 
     `record()` reads the task. `state`, `attempts`, `retry_count`, `enqueue_time` and `error` are those of the last
@@ -107,7 +109,7 @@ class TaskHandle(_LastRead, Generic[R]):
         """Whether the server still keeps the task."""
         return run_operation(self._broker, task_operations.find(self._place)) is not None
 
-    def result(self, timeout: Duration | None = None) -> R:
+    def result(self: "TaskHandle[R | SteeringOutcome]", timeout: Duration | None = None) -> R:
         """Waits for the end of the task and returns what its job returned, as plain JSON data.
 
         Raises TaskFailed when it is dead, TaskCancelled, TaskGone when it is no longer kept (see `result_ttl`), and
@@ -149,7 +151,7 @@ class TaskHandle(_LastRead, Generic[R]):
 
 
 @checks_methods
-class AsyncTaskHandle(_LastRead, Generic[R]):
+class AsyncTaskHandle(_LastRead, Generic[R_co]):
     """One task on the server, for asyncio: the members of TaskHandle, its methods awaited.
 
     A property cannot be awaited, so `state` and the other fields of the last read raise UsageError where those of a
@@ -184,7 +186,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
         """As TaskHandle.exists."""
         return await run_operation_async(self._broker, task_operations.find(self._place)) is not None
 
-    async def result(self, timeout: Duration | None = None) -> R:
+    async def result(self: "AsyncTaskHandle[R | SteeringOutcome]", timeout: Duration | None = None) -> R:
         """As TaskHandle.result. Polls with pauses that grow to half a second."""
         return await self._change(task_operations.wait_for_result(self._place, timeout))
 

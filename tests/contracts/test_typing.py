@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from jobrunner import (
-    AsyncClient, AsyncQueue, AsyncTaskHandle, Backoff, Client, Job, PeriodicJob, Queue, RateLimit, TaskHandle, Worker,
-    chain, configure, group, job,
+    AsyncClient, AsyncQueue, AsyncTaskHandle, Backoff, Cancel, Client, Fail, Job, PeriodicJob, Queue, RateLimit, Retry,
+    Snooze, TaskHandle, Worker, chain, configure, group, job,
 )
 
 
@@ -84,6 +84,17 @@ async def bare_async(x: int) -> bytes:
     return b""
 
 
+@job
+def steers(x: int) -> int | Snooze:
+    return x or Snooze(in_=5)
+
+
+@job
+class Steers(Job):
+    async def run(self) -> list[str] | None | Retry | Fail | Cancel:
+        return None
+
+
 @job(cron="0 3 * * *", tz="Europe/Madrid")
 class Nightly(PeriodicJob):
     async def run(self) -> None: ...
@@ -122,6 +133,10 @@ def enqueue_all() -> None:
     assert_type(bare(1), str)
     assert_type(bare.enqueue(1).result(), str)
     assert_type(bare_async.enqueue(1).result(), bytes)
+    assert_type(steers(1), int | Snooze)
+    assert_type(steers.enqueue(1).result(), int)
+    assert_type(steers.using(in_=5).enqueue_many([steers.bind(1)])[0].result(timeout=5), int)
+    assert_type(Steers().enqueue().result(), list[str] | None)
     assert_type(add.bind(1, y=2).using(timeout=5).enqueue().result(), int)
     assert_type(add.enqueue_many([add.bind(1), add.bind(2).using(in_=5)], queue="slow"), list[TaskHandle[int]])
     flow = chain(CountRows("x").using(queue="slow"), group(add.bind(1).using(timeout=5), CountRows("y")))
@@ -160,6 +175,8 @@ async def enqueue_async() -> None:
     assert_type((await add.aenqueue_many([add.bind(1)]))[0], AsyncTaskHandle[int])
     await CountRows.aenqueue_many([CountRows("x"), CountRows("y").using(queue="vip")])
     assert_type(await (await add.aenqueue(1)).result(), int)
+    assert_type(await (await steers.aenqueue(1)).result(), int)
+    assert_type(await (await Steers().aenqueue()).result(), list[str] | None)
 '''
 
 WRONG = {
