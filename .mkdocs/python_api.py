@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 MODULES = (
-    "jobrunner", "jobrunner.etl", "jobrunner.middleware", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing",
-    "jobrunner.web",
+    "jobrunner", "jobrunner.etl", "jobrunner.logs", "jobrunner.middleware", "jobrunner.spark", "jobrunner.testing",
+    "jobrunner.tracing", "jobrunner.web",
 )  # fmt: skip
 """Where users import from."""
 GROUPS = {

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
 
+__all__ = ["add_ids"]
+
 
 class Run(Protocol):
     """A run of an attempt (see jobs/running_task.py)."""
@@ -124,7 +126,12 @@ def text_of(value: object) -> str:
 
 
 def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: names the worker and the attempt that runs, unless the line does so itself."""
+    """Adds the fields `worker`, `queue`, `task`, `attempt` and `job` to a line of the log, where a worker or a task
+    writes it and the line has no field of that name. Returns the line.
+
+    A processor of structlog, for programs that configure it themselves; a filter of standard logging calls it with
+    `vars(record)` as the line. An item of a station has no `job`.
+    """
     if IDENTITY.worker:
         line.setdefault("worker", IDENTITY.worker)
     run = RUNNING.get()
