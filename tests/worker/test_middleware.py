@@ -193,6 +193,16 @@ def test_a_header_of_the_enqueue_is_there_around_the_run(using: Any, executor: s
     assert client.task(child).result(timeout=30) == "bob"
 
 
+def test_what_ends_a_child_process_is_seen_by_hooks_alone(using: Any, tmp_path: Path) -> None:
+    using(jobs.Errors(str(tmp_path / "seen")))
+    jobs.died.clear()
+    for one in (jobs.Hangs(), jobs.Crashes(), jobs.Raises()):
+        one.enqueue()
+    work(queues=["dying"], modules=["tests.worker.stacked_jobs"], executor="processes", concurrency=1)
+    assert sorted(jobs.died) == ["Crashes AttemptCrashed", "Hangs AttemptTimeout"]  # those of the others: in the child
+    assert (tmp_path / "seen").read_text() == "Raises ValueError\n"
+
+
 def test_batches_flows_bare_queues_and_the_async_client_pass_it(using: Any, declare: Any, server: Any) -> None:
     client = using(Tenant())
     tenant_of = declare("t")(lambda: tenant.get())
