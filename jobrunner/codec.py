@@ -14,26 +14,42 @@ from jobrunner.formatting import describe
 NULL = b"null"
 _NOT_UTC = re.compile(rb"T[0-9:.]+[+-][0-9]{2}:[0-9]{2}\"")
 """The end of an instant in another zone, in JSON; also of a text that looks like one."""
-_encoder = msgspec.json.Encoder(enc_hook=lambda value: _refuse(value))
+_CONVERSIONS = (
+    ("model_dump", 'convert it with .model_dump(mode="json")'),  # pydantic
+    ("to_pydatetime", "convert it with .to_pydatetime()"),  # pandas, of one instant
+    ("tolist", "convert it with .tolist()"),  # numpy, also a single number; a column of pandas
+    ("to_dict", "convert it with .to_dict(), or store it elsewhere"),  # a table of pandas
+    ("__fspath__", "convert it with str()"),
+)
+"""What to do with a value whose class has such a method."""
+_encoder = msgspec.json.Encoder(enc_hook=lambda value: refuse(value))
 _decoder = msgspec.json.Decoder()
 to_json = _encoder.encode
 """JSON of a value, with null for numbers that are not finite. Raises TypeError, ValueError or RecursionError when the
 value has no JSON form; `encode` says what is wrong with it."""
 
 
-def _refuse(value: object) -> Any:
+class NoJsonForm(TypeError):
+    """A value that JSON cannot hold, and what to do with it."""
+
+
+def refuse(value: object) -> Any:
+    """Raises NoJsonForm for a value that is no JSON, as an `enc_hook` of msgspec."""
     shown = describe(value)  # a repr may raise, as that of an object whose database session is closed
     if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have one
         raise TypeError(f"{shown} of type {type(value).__name__} cannot be the key of a JSON object")
     if isinstance(value, Coroutine):  # of a plain decorator above `async def`, say: not a line of it has run
-        raise TypeError(f"{shown} is a coroutine, which nothing awaited: what returns it has to be async def, too")
-    raise TypeError(f"{shown} of type {type(value).__name__} has no JSON form")
+        raise NoJsonForm(f"{shown} is a coroutine, which nothing awaited: what returns it has to be async def, too")
+    remedy = next((does for method, does in _CONVERSIONS if hasattr(type(value), method)), "return or pass plain data")
+    raise NoJsonForm(f"{shown} of type {type(value).__name__} has no JSON form; {remedy}")
 
 
 def encode(value: Any, *, what: str) -> bytes:
     """JSON of a value. Raises UsageError that names `what` when the value has no JSON form, as nan and infinity."""
     try:
         raw = to_json(value)
+    except NoJsonForm as error:
+        raise UsageError(f"{what} cannot be stored as JSON: {error}") from error
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what} cannot be stored as JSON: {error}; return or pass plain data") from error
     if NULL in raw and not _all_finite(plain := [msgspec.to_builtins(value)]):  # msgspec writes null for these

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_or
 
 import msgspec
 
-from jobrunner.codec import NULL, not_finite
+from jobrunner.codec import NULL, NoJsonForm, not_finite, refuse
 from jobrunner.errors import ParameterError, UsageError
 from jobrunner.formatting import describe
 from jobrunner.jobs.enqueue_options import OPTIONS
@@ -206,11 +206,13 @@ class JobParameters(Generic[P]):
 
     def _check_field(self, name: str, value: Any, expected: Any) -> None:
         try:
-            plain = msgspec.to_builtins(value, builtin_types=_KEPT_AS_THEY_ARE)
+            plain = msgspec.to_builtins(value, builtin_types=_KEPT_AS_THEY_ARE, enc_hook=refuse)
             read = msgspec.convert(plain, expected, builtin_types=_KEPT_AS_THEY_ARE)
             if NULL in self._encode(value) and (found := not_finite(plain, "$")):  # null, which the type may allow
                 path, _, number = found.rpartition(" is ")
                 raise ValueError(f"JSON has no {number}; give None or a text - at `{path}`")
+        except NoJsonForm as error:
+            raise ParameterError(f"parameter {name} of job {self._job!r} cannot be stored as JSON: {error}") from error
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise self._wrong(name, value, expected, str(error)) from error
         if type(value) in (str, int) and isinstance(read, (*_KEPT_AS_THEY_ARE, Enum)):

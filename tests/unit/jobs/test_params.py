@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, TypedDict
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobrunner.codec import encode
 from jobrunner.errors import ParameterError, UsageError
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job
@@ -102,7 +104,6 @@ def test_a_list_where_a_tuple_or_set_is_meant_is_taken(parameters: JobParameters
         ("by_name", {"x": 3}, "by_name[...]", "object"),
         ("pair", (1, 2), "pair[1]", "str"),
         ("some", {"a"}, "some[0]", "int"),
-        ("text", object(), "text", "str"),
     ],
 )
 def test_a_wrong_parameter_is_named_with_its_path_value_and_type(
@@ -114,6 +115,65 @@ def test_a_wrong_parameter_is_named_with_its_path_value_and_type(
     assert f"parameter {path} of job 'Everything'" in message
     assert expected in message
     assert "\n" not in message
+
+
+class Int64:
+    """As that of numpy."""
+
+    def tolist(self) -> int:
+        return 3
+
+    def __repr__(self) -> str:
+        return "3"
+
+
+class Float64(float):
+    """As that of numpy, which is a float."""
+
+    def tolist(self) -> float:
+        return float(self)
+
+
+class Stamp(datetime):
+    """As that of pandas."""
+
+    def to_pydatetime(self) -> datetime:
+        return datetime.fromtimestamp(self.timestamp(), UTC)
+
+
+class Model:
+    """As that of pydantic."""
+
+    def model_dump(self, mode: str) -> dict[str, int]:
+        return {"x": 1}
+
+    def __repr__(self) -> str:
+        return "Model(x=1)"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Int64(), r"3 of type Int64 has no JSON form; convert it with \.tolist\(\)"),
+        ([1.5, Float64(3)], r"3\.0 of type Float64 has no JSON form; convert it with \.tolist\(\)"),
+        (Stamp(2030, 1, 1), r"Stamp\(.*\) of type Stamp has no JSON form; convert it with \.to_pydatetime\(\)"),
+        (Model(), r"Model\(x=1\) of type Model has no JSON form; convert it with \.model_dump\(mode=\"json\"\)"),
+        (Path("a"), r"PosixPath\('a'\) of type PosixPath has no JSON form; convert it with str\(\)"),
+        (object(), r"<object object at .*> of type object has no JSON form; return or pass plain data"),
+    ],
+)
+@pytest.mark.parametrize("field", ["text", "anything"])
+def test_a_value_without_a_json_form_comes_with_a_way_to_convert_it(field: str, value: object, message: str) -> None:
+    """It said that a Model "must be Model: Encoding objects of type Model is unsupported"."""
+
+    class Holds(Job):
+        text: str = ""
+        anything: Any = None
+
+    with pytest.raises(ParameterError, match=f"^parameter {field} of job 'Holds' cannot be stored as JSON: {message}$"):
+        JobParameters(Holds, "Holds").write_and_read(Holds(**{field: value}))
+    with pytest.raises(UsageError, match=f"^the result cannot be stored as JSON: {message}$"):
+        encode(value, what="the result")
 
 
 def test_a_number_that_json_has_not_is_refused(parameters: JobParameters[Everything]) -> None:
