@@ -40,7 +40,10 @@ def values_of(function: Callable[..., Any]) -> type[Job]:
     body: dict[str, Any] = {"__annotations__": {}, "__module__": function.__module__, "run": run_of(function)}
     for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UsageError(f"job {name!r}: parameter {parameter} cannot be stored; name each parameter")
+            raise UsageError(
+                f"job {name!r}: parameter {parameter} cannot be stored: a task has its parameters by name; "
+                + ("remove the / behind it" if parameter.kind is parameter.POSITIONAL_ONLY else _NAME_EACH)
+            )
         body["__annotations__"][parameter.name] = hints.get(parameter.name, Any)
         if parameter.default is not parameter.empty:
             body[parameter.name] = _default(parameter.default)
@@ -88,6 +91,7 @@ def _default(value: Any) -> Any:
 
 
 J = TypeVar("J", bound=type[Job])
+_NAME_EACH = "write each one out; a decorator between @job and the function needs functools.wraps"
 _HOOKS = ("before", "after", "on_failure", "on_dead")
 _RESERVED = frozenset(name for name in dir(Job) if not name.startswith("__"))
 

@@ -215,8 +215,10 @@ def test_what_is_no_job_is_refused_with_the_way_to_write_it() -> None:
         job(plain, 3)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match=r"\(Job\)"):
         job()(int)
-    with pytest.raises(UsageError, match="cannot be stored"):
+    with pytest.raises(UsageError, match=r"parameter \*numbers cannot be stored: .* functools\.wraps"):
         job()(lambda *numbers: None)
+    with pytest.raises(UsageError, match=r"parameter x cannot be stored: .* remove the / behind it"):
+        job()(lambda x, /, y: None)
 
 
 def test_a_class_is_not_enqueued_but_a_job_that_was_made_of_it() -> None:
