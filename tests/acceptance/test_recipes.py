@@ -121,6 +121,37 @@ def test_fastapis_dashboard_asks_for_its_token_and_leaves_the_application_as_it_
     assert asked.stdout.splitlines() == ["401", "200", "202"], asked.stderr
 
 
+def test_a_browser_of_fastapi_that_goes_away_cancels_its_task(tmp_path: Path) -> None:
+    copy_out("recipes/fastapi.md", tmp_path)
+    (tmp_path / "ask.py").write_text(
+        "import asyncio\n"
+        "from follow import app\n"
+        "from tasks import MakeReport\n"
+        "async def follow(task, stays):\n"
+        "    gone, body = asyncio.Event(), []\n"
+        "    async def receive():\n"
+        "        await gone.wait()\n"
+        "        return {'type': 'http.disconnect'}\n"
+        "    async def send(message):\n"
+        "        if message.get('body'):\n"
+        "            body.append(message['body'].decode())\n"
+        "            stays or gone.set()\n"
+        "    path = f'/reports/tasks/{task.id}/events'\n"
+        "    scope = {'type': 'http', 'method': 'GET', 'path': path, 'headers': [], 'query_string': b''}\n"
+        "    await app(scope, receive, send)\n"
+        "    print(repr(''.join(body)), (await task.record()).state)\n"
+        "async def main():\n"
+        "    async with app.router.lifespan_context(app):\n"
+        "        task = await MakeReport(year=2026).aenqueue()\n"
+        "        await follow(task, stays=False)\n"
+        "        await follow(task, stays=True)\n"
+        "asyncio.run(main())\n"
+    )
+    asked = run("ask.py", cwd=tmp_path)
+    first, second = r"'data: null\n\n' cancelled", r"'event: end\ndata: cancelled\n\n' cancelled"
+    assert asked.stdout.splitlines() == [first, second], asked.stderr
+
+
 def test_djangos_staff_uses_the_dashboard_and_nobody_else(tmp_path: Path) -> None:
     copy_out("recipes/django.md", tmp_path)
     (tmp_path / "ask.py").write_text(
