@@ -29,6 +29,7 @@ from jobrunner.broker.redis_errors import (
 )
 from jobrunner.broker.resp import pack
 from jobrunner.broker.slots import slot_of
+from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.loop import Complaints, Loop, Signal
 
@@ -214,9 +215,19 @@ class WakeListener:
         return asked, failed is not None
 
     def _silence(self, ears: "list[_ListeningConnection]") -> list[str]:
-        """Ends what still waits; returns what came meanwhile."""
-        ended = self._broker.run_each([ear.unblocking() for ear in ears]) if ears else []
-        return [ear.end(is_told=not isinstance(said, Exception)) for ear, said in zip(ears, ended, strict=True)]
+        """Ends what still waits; returns what came meanwhile.
+
+        An UNBLOCK may reach the server before the wait that it is to end, as it comes on another connection. It ends
+        nothing then, so it is sent again until the wait is over.
+        """
+        heard: list[str] = []
+        gives_up_at = monotonic() + LATE_S
+        while ears:
+            replies = self._broker.run_each([ear.unblocking() for ear in ears])
+            ended = [ear.end(unblocked, gives_up_at) for ear, unblocked in zip(ears, replies, strict=True)]
+            heard += [name for name in ended if name is not None]
+            ears = [ear for ear, name in zip(ears, ended, strict=True) if name is None]
+        return heard
 
 
 class _ListeningConnection:
@@ -261,10 +272,17 @@ class _ListeningConnection:
         """A command that the server answers at once."""
         return Call(words=("CLIENT", "UNBLOCK", self._id), keys=(self._key,), read=int)
 
-    def end(self, *, is_told: bool) -> str:
-        """Interrupts the wait of a connection and returns its reply; closes a connection that cannot be interrupted."""
-        if is_told and self._in_use.can_read(timeout=LATE_S):
-            return self.answer()
+    def end(self, unblocked: int | Exception, gives_up_at: float) -> str | None:
+        """The reply to a wait that was to be interrupted; None when it has not come and may still begin. Closes a
+        connection that cannot be interrupted.
+
+        `unblocked` is the reply to `unblocking`: 1 when the connection waited, 0 when its wait was over, or not begun.
+        """
+        if not isinstance(unblocked, Exception):
+            if self._in_use.can_read(timeout=LATE_S if unblocked else 0):
+                return self.answer()
+            if not unblocked and monotonic() < gives_up_at:
+                return None
         self.close()
         return ""
 

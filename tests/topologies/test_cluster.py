@@ -1,6 +1,7 @@
 """On a cluster: calls find their nodes while slots move and nodes die."""
 
 import asyncio
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -284,6 +285,32 @@ def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Br
     assert {listener.wait(5), listener.wait(5)} == {"q1", "q4"}
     listener.close()
     other.close()
+
+
+def test_a_wait_ends_though_its_end_overtakes_its_beginning(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLIENT UNBLOCK comes on another connection than BZPOPMIN, and may come first. It waited five seconds then."""
+    listener = WakeListener(broker, LINES[:2])
+    late, sent = listener._ears[1], []  # type: ignore[var-annotated]
+    send, unblocking, tries = late._send, late.unblocking, itertools.count()
+
+    def send_nothing_yet(command: bytes, *, with_id: bool = False) -> object:
+        connection = send(b"", with_id=with_id)
+        sent.append(lambda: connection.send(command))
+        return connection
+
+    def unblock_too_early() -> object:
+        if next(tries) == 1:  # the first found nothing to end
+            sent[0]()
+        return unblocking()
+
+    monkeypatch.setattr(late, "_send", send_nothing_yet)
+    monkeypatch.setattr(late, "unblocking", unblock_too_early)
+    broker.run(queues.wake(LINES[0]))
+
+    assert listener.wait(60) == "q0"
+    assert late._connection is not None, "its wait was given up"
+    assert not late._connection.can_read(timeout=0)
+    listener.close()
 
 
 def test_a_listener_hears_of_healthy_nodes_while_one_is_down() -> None:
