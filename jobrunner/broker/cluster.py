@@ -144,6 +144,8 @@ class Cluster:
                 said = self._ask(address, "CLUSTER", "SLOTS")
             except (RedisError, OSError) as error:
                 failure = failure if isinstance(failure, _LASTING) else error
+                if not isinstance(error, (*_LASTING, BusyLoadingError)):
+                    self._failing[address] = str(error)  # else a call would wait for it as long once more
                 continue
             if said:
                 return self._take(said, address)

@@ -68,6 +68,15 @@ def test_a_node_that_is_cut_off_from_the_others_is_the_last_to_be_asked_for_the_
     assert parts.replies() == [b"y"]
 
 
+def test_a_node_that_did_not_tell_its_slots_has_failed() -> None:
+    """A command waited for a node that hangs when it asked for the map, and again with its first call."""
+    cluster = renewable(Nodes({RIGHT: MAP}))
+
+    assert cluster.has_failed(LEFT)
+    assert cluster.any_primary() == RIGHT
+    assert not cluster.is_stale
+
+
 def test_a_node_that_hangs_is_looked_at_beside_those_who_ask_the_others() -> None:
     nodes = Nodes({LEFT: MAP, RIGHT: MAP})
     cluster = renewable(nodes)
