@@ -66,12 +66,13 @@ class ClusterDownError(ResponseError):
 
 
 class AskError(ResponseError):
-    """A key is at another node, for this command only. The text is `slot host:port`."""
+    """A key is at another node, for this command only. The text is `slot host:port`; the host is empty, or ? where the
+    node should have a name and has none, when it is the host of the node that replied."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.host, _, port = text.rpartition(" ")[2].rpartition(":")
-        self.port = int(port)
+        host, _, port = text.rpartition(" ")[2].rpartition(":")
+        self.host, self.port = "" if host == "?" else host, int(port)
 
 
 class MovedError(AskError):

@@ -138,13 +138,15 @@ def test_a_slot_that_no_node_serves_keeps_no_call_from_the_others(cluster: Clust
         assert (reply == b"y") == (slot_of(line.settings) < 8192)
 
 
-def test_a_redirection_without_a_host_leads_to_the_host_that_was_asked(cluster: Cluster) -> None:
+@pytest.mark.parametrize("host", ["", "?"])
+def test_a_redirection_without_a_host_leads_to_the_host_that_was_asked(cluster: Cluster, host: str) -> None:
+    """A ? stands for a node without a name where others have one. It was taken for a name."""
     line = next(line for line in LINES if slot_of(line.settings) < 8192)
     parts = ClusterBatch([get(line)], cluster, None)
     (group,) = parts.groups()
     cluster._take(MAP[1:], RIGHT)  # by another thread, which was told that nobody serves the slot
 
-    parts.take(group, [MovedError(f"{slot_of(line.settings)} :9")])
+    parts.take(group, [MovedError(f"{slot_of(line.settings)} {host}:9")])
 
     assert cluster.node_of(slot_of(line.settings)) == ("h", 9)
 
