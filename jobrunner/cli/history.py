@@ -1,7 +1,7 @@
 """`jobrunner history`: list, replay, purge, archive and report on finished tasks."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -75,7 +75,7 @@ def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, 
         check_queue(client, queue)
         hides = client.redaction()
         found = find_tasks(client, conditions.filter(queue, "done"), limit, hides)
-        nothing = "" if found.records else _nothing(client, queue, conditions)
+        nothing = "" if found.records else _nothing(client, queue, conditions, found.problems)
     show_list(shared, hides, found, nothing, wide=wide)
 
 
@@ -88,8 +88,8 @@ def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
     purge_state(shared, queue, "done", yes=yes)
 
 
-def _nothing(client: Client, queue: str | None, conditions: TaskConditions) -> str:
-    names = client.queues() if queue is None else [queue]
+def _nothing(client: Client, queue: str | None, conditions: TaskConditions, unread: Container[str]) -> str:
+    names = [name for name in (client.queues() if queue is None else [queue]) if name not in unread]
     if names and not _some_keep_history(client, names):
         which = "no queue keeps history" if queue is None else f"queue {queue} keeps no history"
         return f"{which}; jobrunner queues limit {queue or 'QUEUE'} --history 7d has it keep one"

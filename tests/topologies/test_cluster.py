@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 
 from jobrunner import AsyncClient, Client, Worker, job
 from jobrunner.broker.async_broker import AsyncBroker
@@ -21,6 +22,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.broker.slots import slot_of
+from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic
@@ -234,6 +236,9 @@ def _look_at_the_others(client: Client, alive: set[str]) -> None:
     assert {check.what for check in failed} == {"statistics", "queue"}
     assert {check.found.partition(":")[0] for check in failed} & set(NAMES) == away
     assert recent_failures(client) == {}
+    listed = CliRunner().invoke(command_line, ["history", "list", "--url", client.settings.url, "--prefix", "t"])
+    assert listed.exit_code == 0
+    assert "no queue keeps history" in listed.output
     assert {one.queue for one in job_views(client) if one.succeeded} & set(NAMES) == alive
     snapshot = LiveUpdates(client).snapshot()
     assert {queue.name for queue in snapshot.look.queues if not queue.problem} & set(NAMES) == alive
