@@ -15,6 +15,9 @@ _REFUSED_PAUSE_S = 1.0
 _UNPROBED = 4
 """Up to so many queues are asked for tasks although nothing is known of them. More are probed first: a share of what
 the worker can take would be wasted on each that is empty."""
+_MOST_PROBES = 256
+"""In an exchange. The tasks that it brings wait for all of them, and so does every other report: with thousands of
+queues that took seconds, up to the time limit of a reply."""
 _LEAST = 8
 """Tasks that a queue is asked for at least, when it gave all it was asked for before: else many full queues would cost
 the server a call for each task."""
@@ -55,6 +58,8 @@ class QueueRotation:
         """Queues that gave all they were last asked for."""
         self._likely: set[str] = set()
         """Queues in which a probe found something."""
+        self._had_probe: set[str] = set()
+        """Of more queues than an exchange may probe, those that had their turn in this round."""
         self._refused: set[str] = set()
         self._paused_until: dict[str, float] = {}
         self._likely_first = False
@@ -89,8 +94,20 @@ class QueueRotation:
             unknown = [queue for queue in ready if queue not in self._giving and queue not in self._likely]
             if len(unknown) > _UNPROBED:
                 known = [queue for queue in ready if queue in self._giving or queue in self._likely]
-                return ReservePlan(self._shares(known, wanted), unknown)
+                return ReservePlan(self._shares(known, wanted), self._probed(unknown))
         return ReservePlan(self._shares(ready, wanted))
+
+    def _probed(self, unknown: list[str]) -> list[str]:
+        """As many of these queues as an exchange may probe. The others have their turn before these have one again,
+        whatever wakes them."""
+        if len(unknown) <= _MOST_PROBES:
+            return unknown
+        others = [queue for queue in unknown if queue not in self._had_probe]
+        if not others:
+            self._had_probe.clear()
+        some = (others or unknown)[:_MOST_PROBES]
+        self._had_probe.update(some)
+        return some
 
     def _shares(self, ready: list[str], wanted: int) -> dict[str, int]:
         if len(ready) <= 1:

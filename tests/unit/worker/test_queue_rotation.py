@@ -107,6 +107,25 @@ def test_many_queues_of_which_nothing_is_known_are_probed_beside_the_one_that_gi
     assert len(plan.probed) == 63
 
 
+def test_thousands_of_queues_are_probed_in_turn_whatever_wakes_them() -> None:
+    """All of them in one exchange took longer than the time limit of a reply, again and again."""
+    names = [f"q{n}" for n in range(1000)]
+    rotation = QueueRotation(dict.fromkeys(names, 1), poll_s=15)
+    rounds: list[list[str]] = []
+    for _ in range(8):
+        plan = rotation.plan(4)
+        assert not plan.shares
+        assert rotation.until_next() == 0
+        rounds.append(plan.probed)
+        for queue in plan.probed:
+            rotation.sleep(queue, None, 30)
+        rotation.wake_all()
+
+    assert max(map(len, rounds)) == reserve_plan._MOST_PROBES
+    assert sorted(queue for some in rounds[:4] for queue in some) == sorted(names)
+    assert sorted(queue for some in rounds[4:] for queue in some) == sorted(names)
+
+
 def test_few_queues_are_asked_for_tasks_at_once() -> None:
     plan = QueueRotation({"a": 1, "b": 1, "c": 1, "d": 1}, 15.0).plan(8)
     assert plan == ReservePlan({"a": 2, "b": 2, "c": 2, "d": 2})
