@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -154,8 +154,8 @@ class Assembly:
         self._broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=now_ms, greeting=greeting)
         self._stats = StatsRecorder(self._broker, self._keys, worker_id)
 
-    def build(self, weights: dict[str, int], guard: LeaseGuard) -> WorkerParts:
-        """All parts of a worker that serves these queues."""
+    def build(self, weights: dict[str, int], guard: LeaseGuard, unaligned: Mapping[str, str]) -> WorkerParts:
+        """All parts of a worker that serves these queues. `unaligned`: see Declarations."""
         settings, queues = self._settings, list(weights)
         checks = [gate_of(given) for given in settings.gates]  # a wrong one is refused before threads are started
         drivers = BatchDrivers(self._client, weights, self._stats.batch)
@@ -182,7 +182,9 @@ class Assembly:
             return {"leads": int(coordinator.leads), "held_by": monitor.check(begun)}
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
-        heartbeat = self._heartbeat(queues, commands, (shards, drivers.shards))
+        known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
+        declarations = Declarations(self._broker, self._keys, known, settings.heartbeat, unaligned)
+        heartbeat = self._heartbeat(known, commands, (shards, drivers.shards, declarations))
         gates = Gates(checks, commands.set_gate)
         loops = (
             fetcher.loop,
@@ -197,17 +199,13 @@ class Assembly:
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
 
     def _heartbeat(
-        self, queues: Sequence[str], commands: Commands, shards: tuple[ServedShards, ServedShards]
+        self, known: frozenset[str], commands: Commands, listeners: tuple[ServedShards, ServedShards, Declarations]
     ) -> Heartbeat:
         settings = self._settings
-        known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
         registration = Registration(
             self._worker_id, known, settings.heartbeat, self._client.settings.redact, settings.release
         )
-        declarations = Declarations(self._broker, self._keys, known, settings.heartbeat)
-        return Heartbeat(
-            self._broker, self._keys, self._encryption, registration, commands, (*shards, declarations)
-        )  # fmt: skip
+        return Heartbeat(self._broker, self._keys, self._encryption, registration, commands, listeners)
 
     def _coordinator(self, served: Sequence[str], reserves: Callable[[], bool]) -> Coordinator:
         settings = self._settings

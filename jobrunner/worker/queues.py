@@ -25,6 +25,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.worker.settings import WorkerSettings
 
 _MISFIT = "declared settings do not fit a queue with partitions"
+_AWAY = "declared settings have not reached all partitions: the server of some is away"
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -120,9 +121,10 @@ def log_declared() -> None:
               queues=default_queues(), schedules=schedules)  # fmt: skip
 
 
-def prepare_queues(served: Collection[str], client: Client, settings: WorkerSettings) -> None:
+def prepare_queues(served: Collection[str], client: Client, settings: WorkerSettings) -> dict[str, str]:
     """Checks the queues that a worker is to serve, and publishes what they and the targets of their stations are
-    declared with. Raises MiddlewareError, InvalidOption, ServerError."""
+    declared with. Returns the queues of which some shards have not got it, as their server is away, with the place of
+    their declaration. Raises MiddlewareError, InvalidOption, ServerError."""
     _warn_of_unknown(served, client)
     declared = _declared_on(served)
     if (middleware := middleware_of(client)) is not None:
@@ -130,8 +132,7 @@ def prepare_queues(served: Collection[str], client: Client, settings: WorkerSett
     if settings.executor == "processes":
         _refuse_main(declared)
     known = targets_of(served).union(served)
-    publish_declared(client, settings.heartbeat, known)
-    _align_stations(client, known)
+    return publish_declared(client, settings.heartbeat, known) | _align_stations(client, known)
 
 
 def _declared_on(queues: Collection[str]) -> list[Definition]:
@@ -151,22 +152,27 @@ def _refuse_main(declared: Iterable[Definition]) -> None:
             )
 
 
-def _align_stations(client: Client, names: Iterable[str]) -> None:
+def _align_stations(client: Client, names: Iterable[str]) -> dict[str, str]:
     """Gives the shards of these queues the settings of their stations, where their pipeline has partitions. A queue
-    that is refused is logged and does not keep the worker from starting. Raises ServerError."""
+    that is refused is logged and does not keep the worker from starting. Returns those that are left, as their server
+    is away. Raises ServerError."""
     keys, of_pipelines = keys_of(client), [name for name in names if "/" in name]
     found = broker_of(client).run_many([shard_counts(keys.queue(name)) for name in of_pipelines])
-    for name, counts in zip(of_pipelines, found, strict=True):
-        if counts.served > 1:
-            align_queue(client, name)
+    spread = [name for name, counts in zip(of_pipelines, found, strict=True) if counts.served > 1]
+    return {name: "" for name in spread if not align_queue(client, name)}
 
 
-def align_queue(client: Client, name: str, **more: object) -> None:
-    """Gives the shards of a queue the settings it has. When they are refused, that is logged, with `more`."""
+def align_queue(client: Client, name: str, **more: object) -> bool:
+    """Gives the shards of a queue the settings it has; False when the server of some is away. That is logged, with
+    `more`, and so is a refusal."""
     try:
         align_shards(client.queue(name))
+    except (ServerUnavailable, OutcomeUnknown) as error:
+        _log.warning(_AWAY, queue=name, error=str(error), **more)
+        return False
     except (JobrunnerError, InvalidOption) as error:
         _log.warning(_MISFIT, queue=name, error=str(error), **more)
+    return True
 
 
 def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
@@ -182,12 +188,13 @@ def caps_of(served: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
     return {name: most for name, most in (declared | dict(given)).items() if name in names}
 
 
-def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] = ()) -> None:
+def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] = ()) -> dict[str, str]:
     """Publishes the declared queues and the settings of the stations of `served` ones, registers them, and logs which
     settings that changed. A queue that is refused, as one of its keys is damaged, is logged and does not keep the
-    worker from starting. Raises ServerError."""
+    worker from starting. Returns the queues of which the server of some shards is away, with the place of their
+    declaration. Raises ServerError."""
     if not (declared := published_by(served)):
-        return
+        return {}
     keys = keys_of(client)
     known = [name for one in declared for name in (one.name, one.settings.get("dead_letter_queue")) if name]
     broker_of(client).run(queues.register_queues(keys, known))
@@ -198,26 +205,29 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
         elif changed:
             _log_published(one, changed)
             broker_of(client).run(_configured(keys, one, changed))
-    for one in declared:
-        align_queue(client, one.name, place=one.place)
+    return {one.name: one.place for one in declared if not align_queue(client, one.name, place=one.place)}
 
 
 class Declarations:
     """Publishes the declared settings again with each heartbeat. When that changes some, as a newer release was rolled
     back or the server has lost them, the other shards of the queue get them, too: only its first one is published to.
+    So do those of the queues that are `unaligned`, with the place of their declaration.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, served: Collection[str], heartbeat_s: float) -> None:
+    def __init__(
+        self, broker: Broker, keys: Keys, served: Collection[str], heartbeat_s: float,
+        unaligned: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._served = served
         self._heartbeat_s = heartbeat_s
         self._asked: list[DeclaredQueue] = []
-        self._unaligned: dict[str, DeclaredQueue] = {}
+        self._unaligned = dict(unaligned or {})
 
     def asking(self) -> list[Call[list[str]]]:
         """Calls that publish the settings; the server may refuse any of them."""
-        self._unaligned.update((one.name, one) for one in self._asked)  # the reply was lost
+        self._unaligned.update((one.name, one.place) for one in self._asked)  # the reply was lost
         self._asked = published_by(self._served)
         calls = publishing(self._keys, self._asked, self._heartbeat_s)
         return [replace(call, read=lambda reply: texts(reply or []), may_fail=True) for call in calls]
@@ -229,18 +239,18 @@ class Declarations:
             if changed:
                 _log_published(one, changed)
                 news.append(_configured(self._keys, one, changed))
-                self._unaligned[one.name] = one
+                self._unaligned[one.name] = one.place
         self._asked = []
         if news:
             with suppress(ServerUnavailable, OutcomeUnknown):  # an event holds nothing up
                 self._broker.run_many(news)
-        for name, one in list(self._unaligned.items()):
+        for name, place in list(self._unaligned.items()):
             try:
                 run_operation(self._broker, align(QueueRef(self._keys, None, name, 0)))
             except (ServerUnavailable, OutcomeUnknown):
                 return
             except JobrunnerError as error:
-                _log.warning(_MISFIT, queue=name, error=str(error), place=one.place)
+                _log.warning(_MISFIT, queue=name, error=str(error), place=place)
             del self._unaligned[name]
 
 

@@ -276,9 +276,9 @@ class Worker:
         weights = served_queues(self._given_queues, self.client)
         check_server(self.client, allow_eviction=self._allow_eviction)
         hide_in_errors(self.client.redaction())
-        prepare_queues(weights, self.client, self.settings)
+        unaligned = prepare_queues(weights, self.client, self.settings)
         assembly = Assembly(self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks)
-        return assembly.build(weights, guard)
+        return assembly.build(weights, guard, unaligned)
 
     def _work(self, parts: WorkerParts) -> None:
         if self._state.until is RunUntil.STOPPED:

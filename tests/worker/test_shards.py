@@ -10,8 +10,9 @@ import pytest
 from jobrunner import chain, group, job, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.jobs.registry import register_driver
+from jobrunner.worker import queues
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from jobrunner.worker.lease_keeper.keeper_link import HeldWork
@@ -111,6 +112,20 @@ def test_a_setting_reaches_all_shards_although_the_reply_of_its_heartbeat_was_lo
 
     names = ("spread", "spread@1", "spread@2", "spread@3")
     assert [current.queue(name).settings().max_attempts for name in names] == [3] * 4
+
+
+def test_a_declared_setting_reaches_shards_that_were_away_when_the_worker_started(current, add, start, monkeypatch):
+    """They had none until another worker started: a new limit did not hold in them."""
+    queue("spread", max_attempts=3)
+
+    def break_off(_queue):
+        raise ServerUnavailable("the node of spread@2 is away")
+
+    monkeypatch.setattr(queues, "align_shards", break_off)
+    start(queues=["spread"], heartbeat=0.2)
+
+    names = ("spread", "spread@1", "spread@2", "spread@3")
+    wait_for(lambda: [current.queue(name).settings().max_attempts for name in names] == [3] * 4)
 
 
 def test_flows_run_through_and_unspread_tasks_are_in_the_first_shard(current, run, add):
