@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import batches
+from jobrunner.broker.calls import batches, queues
 from jobrunner.errors import BatchLost
 
 
@@ -139,6 +139,37 @@ def test_a_batch_that_is_dissolved_goes_back_to_its_places(held, clock):
     assert held.run(batches.advance(held.keys, "b")).ended == 3
     assert held.ids("waiting") == ["x", "y", "z", "later"]
     assert held.totals() == {"enqueued": 4}
+
+
+@pytest.fixture
+def limited(mail):
+    """A batch that used up the tokens of its queue, and those of its partition."""
+    hour = 3_600_000_000
+    mail.run(queues.configure(
+        mail.keys, {"max_tokens": 3, "interval_us": hour, "key_tokens": 3, "key_interval_us": hour}
+    ))  # fmt: skip
+    mail.enqueue("x", "y", "z", "later", key="a")
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=9, lease_ms=1000, turn=1))
+    assert len(mail.ids("pending")) == 3
+    return mail
+
+
+def test_a_batch_that_is_dissolved_before_it_began_gives_back_the_tokens_of_the_rate(limited):
+    """A worker that stopped while it gathered a batch used up the rate of an hour."""
+    setback(limited, "dissolved")
+    while not limited.run(batches.advance(limited.keys, "b", count=2)).done:
+        pass
+
+    assert [held.id for held in limited.reserve(9)] == ["x", "y", "z"]
+
+
+def test_a_batch_that_had_begun_gives_back_no_tokens(limited, clock):
+    clock.advance(1001)
+    assert claim(limited).epoch == 2
+    setback(limited, "dissolved", epoch=2)
+    limited.run(batches.advance(limited.keys, "b"))
+
+    assert limited.reserve(9) == []
 
 
 @pytest.mark.parametrize("damage", ["deleted", "text"])

@@ -1,16 +1,17 @@
-local waiting, pending, dead, done, leases, settings, counters, waiters, wake, outbox, finishing, batch = unpack(KEYS)
+local waiting, pending, dead, done, leases, settings, bucket, counters, waiters, wake, outbox, finishing, batch = unpack(KEYS)
 local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- batch_advance: rolls a decided batch forward by a bounded slice, whichever process calls: first the rows, then
 --       members that no row names, then the batch itself. A row is removed in the step that applies it, so each is
 --       applied once.
--- KEYS  waiting, pending, dead, done, leases: zsets · settings, counters: hashes · waiters, wake: zsets · outbox: hash
---       · finishing: zset batch id → Unix ms · batch: hash
+-- KEYS  waiting, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · waiters, wake: zsets ·
+--       outbox: hash · finishing: zset batch id → Unix ms · batch: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name, of the batch · finished: prefix of
 --       the channels that tell waiters · id: of the batch · count: at most so many rows and members
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
--- include error_groups dead_tasks batch batch_rows batch_items batch_apply
+-- include error_groups dead_tasks token_bucket batch batch_rows batch_items batch_apply
+-- rarely refund
 
 local NONCES = 100
 local WAITING_MS = 5000  -- who waits for capacity asks more often, and others leave it the batch for so long

@@ -19,6 +19,7 @@ if not (is_leased_as(read, epoch, now) and read.state == 'open') then return 'lo
 redis.call('ZREM', batches, '')  -- see lib/commands.lua
 if clear_staged() then return 'more' end
 if fate == 'dissolved' then
+  if epoch == '1' and read.list == id then redis.call('HSET', batch, 'unbegun', 1) end
   decide_without_rows('back', now)
   return 'dissolved'
 end

@@ -138,18 +138,3 @@ local function count_failure(read, failed, expired, due, now, error_text, blamed
   redis.call('ZADD', batches, exact(due), id)
   return 'again'
 end
-
--- Puts tasks back to their positions in the queue; no attempt is spent.
-local function return_to_queue(ids, now)
-  local places = {}
-  for _, one in ipairs(ids) do
-    local task = redis.pcall('HMGET', tasks .. one, 'id', 'place')
-    if task.err or not task[1] then
-      drop_damaged(one)
-    else
-      places[#places + 1], places[#places + 2] = number(task[2]) or now, one
-    end
-  end
-  add_waiting(waiting, places)
-  if #places > 0 then notify_worker(wake) end
-end

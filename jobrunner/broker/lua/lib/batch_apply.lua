@@ -89,6 +89,24 @@ local function apply_rows(words, read, now, config)
   return #ids
 end
 
+-- Puts members back to their positions in the queue; no attempt is spent. `unbegun`: no function has seen them, so the
+-- queue gets back the tokens of its rate.
+local function return_to_queue(ids, unbegun, now)
+  local places, unbegun_of = {}, {}
+  for _, one in ipairs(ids) do
+    local task = redis.pcall('HMGET', tasks .. one, 'id', 'place', 'key')
+    if task.err or not task[1] then
+      drop_damaged(one)
+    else
+      places[#places + 1], places[#places + 2] = number(task[2]) or now, one
+      if task[3] then unbegun_of[task[3]] = (unbegun_of[task[3]] or 0) + 1 end
+    end
+  end
+  add_waiting(waiting, places)
+  if unbegun then refund(string.sub(waiting, 1, -8), #places / 2, unbegun_of, now) end
+  if #places > 0 then notify_worker(wake) end
+end
+
 -- Ends up to `count` members from position `swept` on that no row names, as the decision says. Returns the position
 -- after the last of them.
 local function end_unnamed_members(read, swept, count, now, config)
@@ -101,7 +119,7 @@ local function end_unnamed_members(read, swept, count, now, config)
     if is_live then unnamed[#unnamed + 1] = ids[n] end
   end
   if read.rest == 'back' then
-    return_to_queue(unnamed, now)
+    return_to_queue(unnamed, read.unbegun, now)
   elseif read.rest == 'dead' then
     for _, one in ipairs(unnamed) do bury_member(one, read.tries, read.error, now, config) end
     tally.dead = tally.dead + #unnamed
