@@ -5,6 +5,7 @@ Invariant: while everything fails with the same error, the station stops with th
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
-from jobrunner.errors import ServerError, ServerRefused
+from jobrunner.errors import BatchLost, ServerError, ServerRefused
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import BatchEnd, Seen
 from jobrunner.jobs.batch_record import BatchOutcome
@@ -146,8 +147,7 @@ class BatchFailures:
         if blame is Blame.ITEMS:
             cause = Cause.ITEMS
         if cause is Cause.LOST:
-            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
-            return "lost", line
+            return self._lost(lease, line), line
         if cause not in (Cause.OUTAGE, Cause.ENGINE) and not self.stopping.is_set():
             return self._judge(lease, error, line, cause, run_s)
         pause_s = self._pause_in_outage(lease, line, cause, run_s)
@@ -255,6 +255,18 @@ class BatchFailures:
 
     def _fate(self, cause: Cause) -> str:
         return "failed" if cause is Cause.ITEMS else "poison" if self._station.quarantine else "blamed"
+
+    def _lost(self, lease: BatchLease, line: str) -> BatchOutcome:
+        """Leaves a batch to its other holder. There is none where a sink refuses it because the server forgot that it
+        was split, or how often it was handed out: the batch is split again, as the sink knows its parts. Its lease
+        would end without a report again and again, until all its items had used up their attempts."""
+        if lease.size > 1:
+            with suppress(BatchLost):
+                outcome = self._divide(lease, line)
+                _log.warning("batch split: its sink has parts of it", batch=lease.id, queue=lease.queue, error=line)
+                return outcome
+        _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
+        return "lost"
 
     def _divide(self, lease: BatchLease, line: str) -> BatchOutcome:
         """Splits a batch with no failure counted."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from py4j.protocol import Py4JError
@@ -16,9 +17,9 @@ from pyspark.errors import PySparkException, PythonException
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
-from jobrunner.errors import FolderError, PipelineError, ServerFull, ServerRefused, StationError, TableError
+from jobrunner.errors import BatchLost, FolderError, PipelineError, ServerFull, ServerRefused, StationError, TableError
 from jobrunner.etl import Pipeline
-from jobrunner.spark import failures
+from jobrunner.spark import failures, write_sql
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
 from jobrunner.spark.station import batch_failures
 from jobrunner.spark.station.batch_failures import BatchFailures, CircuitBreaker
@@ -140,6 +141,80 @@ def test_bad_rows_in_a_row_pause_nothing_once_other_parts_have_worked(station, c
 
     assert sorted(client.queue(QUEUE).ids("dead")) == ids[500:540]
     assert served.stopping.paused == []
+
+
+def sink_into(database, batch_ids):
+    """The function of a sink that writes each member into a SQL table."""
+    connect = partial(sqlite3.connect, database)
+    with closing(connect()) as made, made:
+        made.execute("create table late (id text, batch_id text)")
+
+    def store(lease):
+        batch_ids.append(lease.id)
+        larger = [lease.root] if lease.root != lease.id else []
+        batch = SinkBatch(
+            id=lease.id, epoch=lease.epoch, supersedes=tuple(larger), size=lease.size, renew=lease.renew, lease=lease
+        )
+        write_sql(pa.table({"id": lease.members(0, lease.size)}), batch, connect, "late")
+
+    return store
+
+
+def test_a_batch_that_was_split_before_the_server_forgot_it_is_split_again_at_once(
+    station, client, raw, clock, tmp_path
+):  # fmt: skip
+    """Its sink refuses the whole, as it has parts of it. Each refusal cost the length of a lease and an attempt of all
+    items, until they had none left."""
+    served, batch_ids = station(max_attempts=3), []
+    client.queue(QUEUE).configure(max_attempts=3)
+    ids = client.queue(QUEUE).push_many(range(4))
+    store = sink_into(tmp_path / "late.sqlite", batch_ids)
+
+    def write(lease, *, fails=False):
+        try:
+            store(lease)
+            if fails:
+                raise ConnectionError("the catalogue is away")
+        except Exception as error:
+            return served.failures.set_back(None, lease, error, served.failures.cause_of(None, lease, error), 0.0)[0]
+        lease.decide([], rest="succeeded")
+        served.failures.succeeded()
+        while not lease.advance().done:
+            pass
+        return "decided"
+
+    assert write(served.batches.take(9, lease_s=LEASE_S), fails=True) == "failed"
+    clock.advance(60_000)
+    lease = served.batches.take(9, lease_s=LEASE_S)
+    before = {key: raw.dump(key) for key in raw.scan_iter()}
+    assert write(lease, fails=True) == "split"
+    assert write(served.batches.take(9, lease_s=LEASE_S)) == "decided"
+    raw.flushdb()
+    for key, content in before.items():
+        raw.restore(key, 0, content)
+    clock.advance(LEASE_S * 1000)
+
+    outcomes = []
+    while (lease := served.batches.take(9, lease_s=LEASE_S)) is not None:
+        outcomes.append(write(lease))
+    assert outcomes == ["split", "decided", "decided", "decided", "decided"]
+    with closing(sqlite3.connect(tmp_path / "late.sqlite")) as made:
+        assert sorted(one for (one,) in made.execute("select id from late")) == sorted(ids)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_batch_that_another_driver_holds_is_left_to_it(station, client, clock, size):
+    served = station()
+    client.queue(QUEUE).push_many(range(size))
+    late = served.batches.take(9, lease_s=LEASE_S)
+    clock.advance(LEASE_S * 1000)
+    other = served.batches.take(9, lease_s=LEASE_S)
+
+    error = BatchLost("a newer attempt has written")
+    assert served.failures.set_back(None, late, error, Cause.LOST, 0.0)[0] == "lost"
+
+    other.renew()
+    assert served.batches.take(9, lease_s=LEASE_S) is None
 
 
 @pytest.mark.parametrize("error", [of_python("KeyError: 'price'"), StationError("typo"), ConnectionError("down")])
