@@ -9,6 +9,8 @@ from msgspec.structs import replace
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, texts
 from jobrunner.broker.calls import events, queues
+from jobrunner.broker.calls.batch_reads import size
+from jobrunner.broker.calls.batches import foremost
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
@@ -24,6 +26,8 @@ from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_q
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.settings import WorkerSettings
 
+_LOOKED_AT = 100
+"""Open batches of a queue whose items are counted at most."""
 _MISFIT = "declared settings do not fit a queue with partitions"
 _AWAY = "declared settings have not reached all partitions: the server of some is away"
 _log = SafeLogger("jobrunner.worker")
@@ -110,6 +114,19 @@ def _warn_of_unknown(names: Iterable[str], client: Client) -> None:
         hint = f"did you mean {near[0]!r}?" if near else "it is served all the same"
         _log.warning("no declared job or station has this queue, and nothing was ever enqueued there",
                      queue=name, hint=hint)  # fmt: skip
+
+
+def warn_of_open_batches(queues: Sequence[str], broker: Broker, keys: Keys) -> None:
+    """Logs a warning for each of these queues, which this worker serves item by item, that has items in open batches:
+    only a station on Spark gets at them, as the one that served the queue before a deployment. Raises ServerError."""
+    with suppress(ServerRefused):
+        found = broker.run_many([foremost(keys.queue(queue), "batches", _LOOKED_AT) for queue in queues])
+        for queue, batches in zip(queues, found, strict=True):
+            items = sum(broker.run_many([size(keys.queue(queue), one) for one in batches])) if batches else 0
+            if items:  # else they are writes
+                _log.warning("items are in batches of a station on Spark, which this worker does not have", queue=queue,
+                             items=items, hint="serve the queue as before the deployment until none is pending; else "
+                             "they are back in line a week after their last attempt")  # fmt: skip
 
 
 def log_declared() -> None:

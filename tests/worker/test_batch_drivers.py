@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from jobrunner import Client, Worker
 from jobrunner.broker.calls import leader as leader_calls
@@ -137,6 +138,38 @@ def test_a_driver_serves_its_queue_and_the_worker_the_others(
     assert driver.calls[-1] == "stop"
     assert "ask_to_stop" in driver.calls
     assert current.queue(BATCHES).totals()["succeeded"] == 95
+
+
+def test_a_worker_names_the_items_that_only_a_station_on_spark_gets_at(current: Client, plain: Any, run: Any) -> None:
+    """A chain or a station that was on Spark before a deployment: its items were pending for a week without a word."""
+    plain()
+    queue = current.queue(PLAIN)
+    queue.push_many(range(20))
+    batches = Batches(broker_of(current), keys_of(current).queue(PLAIN))
+    for items in (8, 2):
+        lease = batches.take_new(items, lease_s=60)
+        assert lease is not None
+        lease.release()
+    batches.open(lease_s=60)  # a write into the queue, which ends by itself
+
+    with capture_logs() as lines:
+        summary = run(queues=[PLAIN])
+
+    assert (summary.finished, queue.counts()["pending"]) == (10, 10)
+    (warned,) = [line for line in lines if "station on Spark" in line["event"]]
+    assert (warned["queue"], warned["items"], warned["log_level"]) == (PLAIN, 10, "warning")
+
+
+def test_a_write_from_spark_into_a_queue_is_no_batch_that_waits_for_a_station(
+    current: Client, plain: Any, run: Any
+) -> None:  # fmt: skip
+    plain()
+    Batches(broker_of(current), keys_of(current).queue(PLAIN)).open(lease_s=60)
+
+    with capture_logs() as lines:
+        run(queues=[PLAIN])
+
+    assert not [line for line in lines if "station on Spark" in line["event"]]
 
 
 def test_a_worker_whose_queues_all_have_drivers_works(current: Client, made: list[ByTens], start: Any) -> None:

@@ -45,6 +45,11 @@ def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
     return command("HMGET", keys.tasks + task_id.encode(), "enqueue_time", "place", "priority", read=read)
 
 
+def size(keys: QueueKeys, batch_id: str) -> Call[int]:
+    """How many members a batch has that is not split; 0 for a write, and when it is gone."""
+    return command("HGET", part_key(keys, batch_id, ""), "size", read=lambda found: int(found or 0))
+
+
 def failures(keys: QueueKeys, batch_id: str) -> Call[int]:
     """How many attempts at a batch, or at one of which it is a part, failed or ended without a report."""
 
