@@ -203,13 +203,15 @@ class _Statements:
 
 
 def _module_of(connection: Any) -> Any:
-    """The DB-API module that a connection belongs to."""
-    name = type(connection).__module__
-    while name:
-        module = sys.modules.get(name)
-        if hasattr(module, "paramstyle"):
-            return module
-        name = name.rpartition(".")[0]
+    """The DB-API module that a connection belongs to, also one of a class that the program derives from the driver's.
+    """
+    for kind in type(connection).__mro__:
+        name = kind.__module__
+        while name:
+            module = sys.modules.get(name)
+            if hasattr(module, "paramstyle"):
+                return module
+            name = name.rpartition(".")[0]
     raise InvalidOption(
         f"connect() returned {type(connection).__qualname__}, which is of no DB-API module: return a connection of the "
         "driver itself, such as psycopg.connect(...) or sqlite3.connect(...)"

@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import closing
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -288,6 +289,21 @@ def test_the_column_of_the_batch_is_named_as_the_user_writes_it(database, column
     for epoch, rows in ((1, numbers(1, 2)), (2, numbers(3))):
         write_sql(rows, batch("a", epoch), database.connect, "late", batch_column=column)
     assert database.rows(f"select n, {column} from late") == [(3, "a")]
+
+
+class TracedConnection(sqlite3.Connection):
+    """As programs derive one from that of their driver, to set it up or to trace it."""
+
+
+def test_a_connection_of_a_class_of_the_program_is_one_of_its_driver(tmp_path):
+    connect = partial(sqlite3.connect, tmp_path / "sink.sqlite", factory=TracedConnection)
+    with closing(connect()) as made:
+        made.execute("create table late (n integer, batch_id text)")
+
+    write_sql(numbers(1, 2), batch("a"), connect, "late")
+
+    with closing(connect()) as read:
+        assert read.execute("select n, batch_id from late order by n").fetchall() == [(1, "a"), (2, "a")]
 
 
 def test_errors_name_what_to_do_and_change_nothing(database):
