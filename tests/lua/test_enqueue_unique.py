@@ -492,6 +492,24 @@ def test_what_is_replaced_leaves_the_partition_of_the_old_one(mail, add):
     assert [attempt.id for attempt in mail.reserve(9)] == ["a"], "the partition has as many leases as it may have"
 
 
+@pytest.mark.parametrize(
+    "between", [{"on_clash": "replace", "key": "k1"}, {"on_clash": "reschedule", "delay_ms": 9, "priority": 0}]
+)
+@pytest.mark.parametrize("limits", [{"key_inflight": 1}, {"fair": 1}])
+def test_what_is_replaced_in_the_same_millisecond_is_handed_out_once(mail, add, clock, limits, between):
+    """It was handed out by both partitions, under two leases, and the first counted one of them for ever."""
+    mail.configure(**limits)
+    clock.set()
+    add("t0", key="k0")
+    add("t1", **between)
+    add("t2", on_clash="replace", key="k2")
+    (held,) = mail.reserve(9)
+    assert held.id == "t0"
+    mail.commit(held)
+    add("b", key="k0")
+    assert [attempt.id for attempt in mail.reserve(9)] == ["b"], "a lease of the task before is not counted any more"
+
+
 def test_its_note_has_the_name_of_the_call_and_lasts_for_ten_seconds(mail, add):
     add("a", sending="1")
     assert 9_000 < mail.raw.pttl(mail.keys.base + b"sent:a1") <= 10_000

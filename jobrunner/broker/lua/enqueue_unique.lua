@@ -34,14 +34,14 @@ end
 local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts', 'max_stalled', 'keepalive_ms', 'key'}  -- it may have none
 local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
--- Puts the holder, which has not begun, where the new task would have gone. Its time to start begins anew, and is
--- that of the new task.
+-- Puts the holder, which has not begun, where the new task would have gone. Its time to start begins anew: the new one.
 local function put_instead(holder, prefix, state, task)
   if on_clash == 'replace' and is_for_another(holder, task[1]) then return {'encrypt_for', holder, task[1]} end
-  local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
-  local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
+  local set, score, place =
+    position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, when, now)
   local key, brings = tasks .. holder, on_clash == 'replace' and 14 or #ARGV + 1
   local starts_in, since = time_to_start(prefix, task_field(14, 'expires_in_ms')), number(task[5])
+  if state == 'waiting' then leave_partition(prefix, holder) end
   redis.call('HDEL', key, 'priority', 'expires_in_ms', unpack(on_clash == 'replace' and ITS_OPTIONS or {}))
   redis.call('HSET', key, 'place', place, 'more', 1, unpack(ARGV, brings))  -- `more`: a reserve reads place, priority
   if starts_in and since then redis.call('HSET', key, 'expires_in_ms', exact(now - since + starts_in)) end

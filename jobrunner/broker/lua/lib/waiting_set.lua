@@ -74,7 +74,14 @@ local function add_waiting(waiting, places, by_partition)
   if by_partition then add_to_partitions(prefix, places, by_partition) else call_sliced('ZADD', waiting, places) end
 end
 
--- The same for one task of the default priority whose partition is known, without lists.
+-- Takes a waiting task out of its partition before it gets another place, and perhaps another partition. The score in
+-- `waiting` is exact to 1/64 ms: if both places are in the same, both partitions would hand the task out.
+local function leave_partition(prefix, id)
+  local place = number(redis.call('HGET', tasks .. id, 'place'))
+  if place then redis.call('ZREM', partition_key(prefix, band_of(place), partition_of(id)), id) end
+end
+
+-- add_waiting for one task of the default priority whose partition is known, without lists.
 local function add_to_partition(prefix, place, id, partition, set)
   redis.call('ZADD', prefix .. 'partition:0:' .. partition, place, id)
   redis.call('ZADD', prefix .. 'waiting', PARTITIONED + place, id)
