@@ -61,6 +61,31 @@ def test_a_capped_queue_that_is_idle_begins_at_once_when_a_task_comes(current, s
         slow.enqueue(n).result(timeout=20)
 
 
+def test_an_early_acknowledged_task_counts_for_the_cap_of_its_worker_and_for_no_limit_of_the_server(current, start):
+    """As docs/retries.md says: for the server it has ended."""
+    goes_on, running, most = threading.Semaphore(0), [], []
+
+    @job(queue="early", name="capped_early", ack="early", unique=True, partition_by="tenant")
+    def hold(n: int, tenant: str = "t") -> None:
+        running.append(n)
+        most.append(len(running))
+        assert goes_on.acquire(timeout=60)
+        running.remove(n)
+
+    current.queue("early").configure(max_inflight=1, max_inflight_per_partition=1)
+    try:
+        first, *_ = [hold.enqueue(n) for n in range(3)]
+        start(queues=["early"], concurrency=4, max_per_queue={"early": 2})
+        wait_for(lambda: len(running) == 2)
+        assert first.cancel() is False
+        assert hold.enqueue(0).is_new
+        goes_on.release(4)
+        wait_for(lambda: current.queue("early").totals().get("succeeded") == 4 and not running)
+    finally:
+        goes_on.release(100)
+    assert max(most) == 2
+
+
 def test_a_cap_costs_no_token_of_a_rate(server, keys, raw, slow):
     """Two tasks came with a hint. Both went back, as one of them was above the cap, and their tokens were lost."""
     slow.go.release(4)
