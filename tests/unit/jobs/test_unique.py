@@ -137,3 +137,14 @@ def test_it_is_the_same_for_asyncio(current: Client) -> None:
 def test_a_wrong_choice_is_an_error_that_names_it(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=f"^{next(iter(options))}"):
         Unique(**options)
+
+
+def test_a_dead_task_with_other_parameters_keeps_its_partition_and_its_lock(current: Client) -> None:
+    """As docs/dead-and-history.md says."""
+    task = amount.using(max_attempts=1).enqueue(1)
+    queue = current.queue("u")
+    (lease,) = queue.reserve()
+    lease.rollback()
+    assert queue.requeue_dead([task.id], payload={"amount": 2}) == 1
+    assert [amount.enqueue(1).is_new, amount.enqueue(2).is_new] == [False, True]
+    assert task.record().fields["key"] == b"1.0"
