@@ -268,12 +268,16 @@ class Runner:
     def _acknowledge(self, attempt: Attempt) -> bool:
         report = (attempt.id, attempt.token, 0, "succeeded", b"", attempt.then or b"", attempt.type)
         try:
-            return self._broker.run(leases.commit(self._keys.queue(attempt.queue), [report])) == ["ok"]
+            (verdict,) = self._broker.run(leases.commit(self._keys.queue(attempt.queue), [report]))
         except ServerError as error:
-            _log.warning(
-                "not begun: its early acknowledgement failed", task=attempt.id, job=attempt.type, error=str(error)
-            )
-            return False
+            reason = str(error)
+        else:
+            if verdict != "unknown":
+                return verdict == "ok"
+            # Not begun either: its lease may have ended meanwhile, and another worker may have run it.
+            reason = "the reply was lost; most likely it was taken, and the task has ended without a run"
+        _log.warning("not begun: its early acknowledgement failed", task=attempt.id, job=attempt.type, error=reason)
+        return False
 
 
 def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome:

@@ -11,7 +11,14 @@ import msgspec
 import pytest
 
 from jobrunner import Backoff, Cancel, Fail, Job, PeriodicJob, Retry, Snooze, job
-from jobrunner.errors import AttemptCancelled, AttemptCrashed, AttemptTimeout, JobrunnerError, MiddlewareError
+from jobrunner.errors import (
+    AttemptCancelled,
+    AttemptCrashed,
+    AttemptTimeout,
+    JobrunnerError,
+    MiddlewareError,
+    OutcomeUnknown,
+)
 from jobrunner.jobs.registry import find
 from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, Unknown
 from jobrunner.worker.run.error_outcome import after_error
@@ -455,12 +462,22 @@ def test_an_early_acknowledgement_comes_before_the_run_and_nothing_is_reported_a
 
 def test_a_task_whose_early_acknowledgement_is_refused_does_not_run(runner: Runner, server: NoServer) -> None:
     """KEU-10: another attempt may run it."""
-    from jobrunner.errors import OutcomeUnknown
-
     for answer in (["lost"], ["gone"], OutcomeUnknown("the connection broke")):
         server.answers = [answer]
         assert runner.run(attempt_at("runner.early")) == Released()
     assert calls == []
+
+
+@pytest.mark.parametrize("answer", [["unknown"], OutcomeUnknown("the connection broke")])
+def test_an_early_acknowledgement_without_a_reply_is_logged(
+    runner: Runner, server: NoServer, capsys: pytest.CaptureFixture[str], answer: Any
+) -> None:
+    """The task counts as succeeded and never ran: only the log tells."""
+    server.answers = [answer]
+    assert runner.run(attempt_at("runner.early")) == Released()
+    assert calls == []
+    said = capsys.readouterr()
+    assert "not begun: its early acknowledgement failed" in said.out + said.err
 
 
 def test_an_early_task_that_fails_is_given_up_at_once(runner: Runner, server: NoServer) -> None:
