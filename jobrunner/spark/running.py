@@ -57,11 +57,14 @@ def is_classic(spark: "SparkSession") -> bool:
 
 def activate(spark: "SparkSession") -> None:
     """Makes a session the active one of this thread. For a write Spark looks for the formats of Python sources in the
-    active session alone, and a new thread has none."""
-    if is_classic(spark):
-        with suppress(Exception):  # the engine is gone, as the next call says
-            java: Any = spark
-            java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)  # noqa: SLF001
+    active session alone, and a new thread has none; under Spark Connect PySpark parses schemas by it. There the default
+    of other threads stays the first session of the process, also when that has ended with its server."""
+    with suppress(Exception):  # the engine is gone, as the next call says; or another version of PySpark
+        session: Any = spark
+        if is_classic(spark):
+            session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        else:
+            type(session)._active_session.session = session  # noqa: SLF001  PySpark sets it only where none is set
 
 
 def conf_of(spark: "SparkSession", name: str) -> str | None:

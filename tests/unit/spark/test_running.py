@@ -1,12 +1,13 @@
 """Parts of running.py that need no Spark session."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.errors import AnalysisException, QueryContextType
 from pyspark.logger import PySparkLogger
 
-from jobrunner.spark.running import silence_query_contexts
+from jobrunner.spark.running import activate, silence_query_contexts
 
 
 class Context:
@@ -44,3 +45,21 @@ def test_an_error_of_planning_is_not_logged_by_pyspark_as_well(monkeypatch, kind
     logger.setLevel(logging.WARNING)
     fail()
     assert len(records) == 1, "PySpark logs it here"
+
+
+def test_a_thread_has_the_connect_session_it_was_given_though_that_of_the_process_has_ended(monkeypatch):
+    """As after a restart of the server: PySpark leaves the ended session the default one when a new one is made."""
+    connect = pytest.importorskip("pyspark.sql.connect.session", exc_type=ImportError)
+    ended, new = (connect.SparkSession("sc://127.0.0.1:1") for _ in range(2))  # no call, so no connection
+    monkeypatch.setattr(type(ended), "is_stopped", property(lambda session: session is ended))
+    monkeypatch.setattr(type(ended), "_default_session", ended)
+
+    def active_behind(*sessions):
+        for one in sessions:
+            activate(one)
+        return connect.SparkSession.active()
+
+    with ThreadPoolExecutor(1) as lane:
+        assert lane.submit(active_behind, new).result(60) is new
+    with ThreadPoolExecutor(1) as lane:
+        assert lane.submit(active_behind, ended, new).result(60) is new
