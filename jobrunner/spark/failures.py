@@ -92,6 +92,8 @@ _PASSING = re.compile(
 )
 """Errors of Python in a task that may be over at the next try."""
 _SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
+_OF_SETTING = re.compile(r"\[(INVALID_CONF_VALUE|CODEC_NOT_AVAILABLE)\b")
+"""Of a setting that Spark reads in a job, not at its start. The check that Spark is alive may need it, too."""
 _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
 """Of a format that is misspelt or not installed, in an error of Java that PySpark does not convert."""
 _NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
@@ -137,6 +139,8 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
         return Cause.OUTAGE
     if _cancelled_by_others(text_of(error)):
         return Cause.OUTAGE
+    if _is_of_setting(error):
+        return Cause.CODE
     if _is_unreachable(error) or not is_alive(spark, title, group):
         return Cause.ENGINE
     if isinstance(error, _BEFORE_ANY_ROW) or is_never_of_items(error):
@@ -204,6 +208,12 @@ def _met_another_transaction(error: BaseException, name: str) -> bool:
     if type(error).__module__.partition(".")[0] in MYSQL_DRIVERS:
         return (getattr(error, "errno", None) or next(iter(error.args), None)) in _MYSQL_MET_ANOTHER
     return name in _BESIDE_OTHERS or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _is_of_setting(error: BaseException) -> bool:
+    """Whether Spark refuses the value of a setting of its own."""
+    text = text_of(error) if is_of_spark(error) else ""
+    return _OF_SETTING.search(text) is not None and not _is_of_python(text)
 
 
 def _is_unreachable(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.error_groups import read_groups
 from jobrunner.retry import Backoff
-from jobrunner.spark import data_source, write_batch, write_table
+from jobrunner.spark import data_source, failures, write_batch, write_table
 from jobrunner.spark.failures import Cause, cause_of, error_line
 from jobrunner.spark.station.payload_shape import shape_of
 
@@ -226,6 +226,27 @@ def test_an_error_of_a_value_that_python_has_no_class_for_is_that_of_a_row(fligh
         take("clean").run()
     assert error_line(caught.value).startswith("SparkException: [MALFORMED_RECORD_IN_PARSING")
     assert cause_of(caught.value, spark) is Cause.ROWS
+
+
+@pytest.mark.parametrize("name", ["spark.sql.shuffle.partitions", "spark.io.compression.codec"])
+def test_a_setting_that_spark_refuses_when_it_reads_it_is_named_and_blames_no_item(
+    flights, take, spark, monkeypatch, name
+):  # fmt: skip
+    """Not at the start of the session. The check that Spark is alive may fail of it as well."""
+
+    def leave(df, spark):
+        if "codec" in name:
+            conf = spark.sparkContext._jsc.sc().conf().clone().set(name, "wrong")
+            spark._jvm.org.apache.spark.io.CompressionCodec.createCodec(conf)
+        spark.conf.set(name, "wrong")
+        return df
+
+    station(flights, leave)
+    with pytest.raises(Exception, match="wrong") as caught:
+        take("clean").run()
+    assert name in error_line(caught.value)
+    monkeypatch.setattr(failures, "is_alive", lambda *_: False)
+    assert cause_of(caught.value, spark) is Cause.CODE
 
 
 def test_what_a_sink_returns_is_not_lost_in_silence(flights, attempt):
