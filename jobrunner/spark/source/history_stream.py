@@ -24,6 +24,7 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, InvalidOption, JobrunnerError, NaiveDatetime
+from jobrunner.formatting import describe
 from jobrunner.spark.brief_errors import brief, brief_rows
 from jobrunner.spark.shipping import sent
 from jobrunner.spark.source.items import ItemRead
@@ -234,7 +235,14 @@ def _offset(at: float) -> dict[str, str]:
 
 
 def _instant(offset: dict[str, str]) -> float:
-    return float(offset[_AT])
+    """Raises InvalidOption for what another source left in the checkpoint: Spark passes it on as it is."""
+    try:
+        return float(offset[_AT])
+    except (LookupError, TypeError, ValueError):
+        raise InvalidOption(
+            f"the checkpoint has the offset {describe(offset)}, which is none of history: it is that of a query with "
+            "another source, or damaged; give this query a checkpointLocation of its own"
+        ) from None
 
 
 def only_score(reply: list[Any]) -> float | None:

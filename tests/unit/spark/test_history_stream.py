@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import Keys
+from jobrunner.errors import InvalidOption
 from jobrunner.spark.source import history_stream
 from jobrunner.spark.source.history_stream import HistoryStream
 from jobrunner.spark.source.options import ReadSchema, stream_options
@@ -67,3 +68,12 @@ def test_a_run_of_what_is_available_now_ends_there(primaries: Primaries) -> None
     stream.prepareForTriggerAvailableNow()
     primaries.clocks = [[b"1020", b"0"], [b"1016", b"0"]]
     assert stream.latestOffset({"at": "1000000.0"}, ReadAllAvailable()) == {"at": "1010500.0"}
+
+
+@pytest.mark.parametrize("offset", [12, None, {"logOffset": 0}, {"at": "soon"}, {"at": None}])
+def test_an_offset_of_another_source_is_named(primaries: Primaries, offset: Any) -> None:
+    """Spark passes on what the checkpoint has: that of a rate source is a number, one of files an object."""
+    for call in (lambda: make().latestOffset(offset, ReadAllAvailable()), lambda: make().partitions(offset, offset)):
+        with pytest.raises(InvalidOption, match=r"a query with another source.* checkpointLocation of its own"):
+            call()
+    assert primaries.asked == []
