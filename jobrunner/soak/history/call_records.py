@@ -22,6 +22,8 @@ UNRELATED = frozenset((
 in no history that is judged."""
 _QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
 _DEFAULT_PRIORITY = 1
+_NAME_AT = {"enqueue": 1, "enqueue_unique": 4}
+"""Where the name of a call is, which is the same when it is sent again."""
 _Tasks = Iterator[list[Any]]
 
 
@@ -42,6 +44,8 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
         record["fields"] = [_text(word) for word in words[2 if name == "configure" else 3 :: 2]]
     elif name in PARSERS:
         record["tasks"] = list(PARSERS[name](words))
+        if name in _NAME_AT:
+            record["sent"] = _text(words[_NAME_AT[name]])
         if name == "move":
             record["to"] = _text(words[2])
     return record
@@ -53,7 +57,7 @@ def _prepared(words: Sequence[Any]) -> dict[str, Any] | None:
     if "id" not in known:
         return None
     tasks = [[_text(known["id"]), _priority(known["priority"]), True]]
-    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks}
+    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks, "sent": "join"}
 
 
 def of_reply(record: dict[str, Any], reply: Any) -> dict[str, Any]:
@@ -118,14 +122,27 @@ def _commit(words: Sequence[Any]) -> _Tasks:
 
 
 def _fail(words: Sequence[Any]) -> _Tasks:
-    return _leased(words, 5 + 3 * int(_text(words[4])), 6)
+    for at in range(5 + 3 * int(_text(words[4])), len(words), 6):
+        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(words[at + 2])]
 
 
 def _move(words: Sequence[Any]) -> _Tasks:
     at = 5
     while at < len(words):
-        yield [_text(words[at]), int(_text(words[at + 1]))]
+        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(words[at + 3])]
         at += 5 + int(_text(words[at + 4]))
+
+
+def _release(words: Sequence[Any]) -> _Tasks:
+    for at in range(2, len(words), 3):
+        delay = _text(words[at + 2])
+        has_begun = delay != "" and not delay.startswith("~")
+        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(delay.lstrip("~!")), not has_begun]
+
+
+def _in_ms(delay: Any) -> str:
+    text = _text(delay)
+    return "" if text in ("", "0") else f"+{text}"
 
 
 def _leased(words: Sequence[Any], first: int, width: int) -> _Tasks:
@@ -143,7 +160,7 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "periodic_fire": _fire,
     "commit": _commit,
     "fail": _fail,
-    "release": lambda words: _leased(words, 2, 3),
+    "release": _release,
     "crash": lambda words: _leased(words, 3, 3),
     "extend": lambda words: _leased(words, 2, 3),
     "move": _move,
@@ -153,8 +170,9 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "run_now": _ids(1),
     "requeue": lambda words: _ids(4 + int(_text(words[3])))(words),
 }
-"""The tasks of a call by its script: id, then the number of its lease, or priority and when it is due: '' at once, '+N'
-in N ms, 'N' at that Unix ms, true at a time that is not known."""
+"""The tasks of a call by its script: id, then the number of its lease or its priority, then when it is due: '' at once,
+'+N' in N ms, 'N' at that Unix ms, true at a time that is not known; then, for one that is released, whether its token
+is returned, as it had not begun."""
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:
@@ -165,11 +183,11 @@ def _enqueued(reply: Any, count: int) -> list[str]:
 
 
 def _reserved(lease: int, reply: Sequence[Any]) -> _Tasks:
-    """Id, lease number, number of the attempt and end of the lease of each task."""
+    """Id, lease number, number of the attempt, end of the lease and max_attempts of each task."""
     now, usual_end = float(reply[0]), float(reply[2])
     for at in range(6, len(reply), 5):
-        more, end, attempt = reply[at + 4], usual_end, 1
+        more, end, attempt, most = reply[at + 4], usual_end, 1, int(reply[4])
         if more is not None:
-            attempt += int(more[0] or 0)
+            attempt, most = attempt + int(more[0] or 0), int(more[1] or most)
             end = now + float(more[2]) if more[2] else usual_end
-        yield [_text(reply[at]), lease + (at - 6) // 5, attempt, end]
+        yield [_text(reply[at]), lease + (at - 6) // 5, attempt, end, most]

@@ -8,9 +8,11 @@ from typing import Any
 
 NEVER = float("inf")
 ENTERING = ("enqueue", "enqueue_unique", "periodic_fire", "join_prepare")
+ADDED = ("new", "fired")
 _KNOWN = frozenset((*ENTERING, "reserve", "commit", "fail", "release", "crash", "extend", "move", "cancel"))
-_UNCHANGED = frozenset(("gone", "not_reserved", "lost", "refused", "full", "hops", "missed", "fenced", "skipped",
-                        "disabled", "reserved"))  # fmt: skip
+_NOT_HELD = {"gone", "not_reserved", "lost"}
+_UNCHANGED = _NOT_HELD | {"refused", "full", "hops", "missed", "fenced", "skipped", "disabled", "reserved"}
+_NOTED_S = 10.0  # for so long the server knows a call that is sent again
 
 
 class NotJudged(Exception):
@@ -28,11 +30,16 @@ class Op:
     said: Any = None
     lease: int | None = None
     attempt: int = 0
+    most: int = 0  # attempts, 0: no limit
+    unseen: int = 0  # attempts, at most, that began and ended in reserves of its queue without a reply
     end_ms: float = 0.0  # of the lease, by the server's clock, as is now_ms
     now_ms: float = NEVER
     to: str = ""
     priority: int = 1
     due: str | bool = ""  # '' at once, '+N' in N ms, 'N' at that Unix ms, True at a time that is not known
+    due_ms: float = 0.0  # at the earliest
+    since_ms: float = 0.0  # what the server's clock had shown when it began
+    unpaid: bool = True  # of a release: the task had not begun, so its token was returned
 
 
 @dataclass(slots=True)
@@ -42,6 +49,8 @@ class RecordedHistory:
     tasks: dict[str, list[Op]] = field(default_factory=dict)
     runs: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # attempts by file and number
     lost_reserves: list[tuple[Op, int]] = field(default_factory=list)  # without a reply; first lease number and count
+    refused: list[tuple[str, Op]] = field(default_factory=list)  # reports
+    sent: dict[tuple[str, str], Op] = field(default_factory=dict)  # by task and name of the call
     vague: set[tuple[str, int | None]] = field(default_factory=set)  # leases that an extend may have made longer
     set_at: dict[tuple[str, str], float] = field(default_factory=dict)  # when a setting of a queue was last set
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -107,31 +116,34 @@ def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
 def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any]) -> None:
     """Takes in an exchange. Calls that were not answered may be applied at any time after they began."""
     calls = () if "fail" in answer else begun["calls"]
-    for call, reply in zip(calls, answer.get("replies", [{} for _ in calls]), strict=True):
-        do, queue, said = call["do"], call["queue"], reply.get("ok")
-        known = {"do": do, "queue": queue, "began": begun["t"], "ended": NEVER if said is None else answer["t"]}
+    for call, reply in zip(calls, answer.get("replies", [{}] * len(calls)), strict=True):
+        do, said = call["do"], reply.get("ok")
+        known = {"do": do, "queue": call["queue"], "began": begun["t"], "ended": NEVER if said is None else answer["t"]}
         if do in ("configure", "queue_declare"):
-            history.set_at.update({(queue, name): known["ended"] for name in call["fields"]})
+            history.set_at.update({(call["queue"], name): known["ended"] for name in call["fields"]})
         elif do not in _KNOWN:
-            raise NotJudged(f"the history has a call of {do} on {queue}, for which this program has no rule")
+            raise NotJudged(f"the history has a call of {do} on {call['queue']}, for which this program has no rule")
         elif do != "reserve":
-            _take_tasks(history, call, said, known)
+            for (task, *own), outcome in zip(call["tasks"], said or [said] * len(call["tasks"]), strict=True):
+                more = zip(("priority", "due") if do in ENTERING else ("lease", "due", "unpaid"), own, strict=False)
+                _take_task(history, task, Op(**known, said=outcome, to=call.get("to", ""), **dict(more)), call)
         elif said is None:
             history.lost_reserves.append((Op(**known, lease=call["first"]), call["count"]))
-        for task, lease, attempt, end_ms in said or () if do == "reserve" else ():
-            op = Op(**known, said="ok", lease=lease, attempt=attempt, end_ms=end_ms, now_ms=reply["now"])
-            history.tasks.setdefault(task, []).append(op)
+        for task, *own in said or () if do == "reserve" else ():
+            more = zip(("lease", "attempt", "end_ms", "most"), own, strict=False)
+            history.tasks.setdefault(task, []).append(Op(**known, said="ok", now_ms=reply["now"], **dict(more)))
 
 
-def _take_tasks(history: RecordedHistory, call: dict[str, Any], said: list[Any] | None, known: dict[str, Any]) -> None:
-    for (task, *own), outcome in zip(call["tasks"], [None] * len(call["tasks"]) if said is None else said, strict=True):
-        if outcome in _UNCHANGED or (call["do"], outcome) == ("extend", None):  # which proves no later end
-            history.vague |= {(task, own[0])} if outcome is None else set()
-            continue
-        names = ("priority", "due") if call["do"] in ENTERING else ("lease",)
-        op = Op(**known, said=outcome, to=call.get("to", ""), **dict(zip(names, own, strict=False)))
-        if call["do"] == "extend":
-            op.end_ms = float((outcome or "").lstrip("!"))
+def _take_task(history: RecordedHistory, task: str, op: Op, call: dict[str, Any]) -> None:
+    is_added = op.said in (None, *ADDED) and "sent" in call
+    old = history.sent.setdefault((task, call["sent"]), op) if is_added else op
+    if op.said in _UNCHANGED or (op.do, op.said) == ("extend", None):  # which proves no later end
+        history.vague |= {(task, op.lease)} if op.said is None else set()
+        history.refused += [(task, op)] if op.said in _NOT_HELD and op.do != "cancel" else []
+    elif old is not op and abs(op.began - old.began) < _NOTED_S:  # sent again: it takes effect once
+        old.began, old.ended, old.said = min(op.began, old.began), min(op.ended, old.ended), old.said or op.said
+    else:
+        op.end_ms = float(op.said.lstrip("!")) if op.do == "extend" else 0.0
         history.tasks.setdefault(task, []).append(op)
 
 

@@ -137,6 +137,123 @@ def test_a_lost_reserve_does_not_end_the_lease_of_another_holder(tmp_path: Path)
     assert kinds(made.left(dead=["x"]), tmp_path) == {"two leases"}
 
 
+@pytest.mark.parametrize(("again_s", "found"), [(3.0, {"back after its end"}), (13.0, set())], ids=["known", "forgot"])
+def test_a_call_that_is_sent_again_adds_its_task_once(again_s: float, found: set[str], tmp_path: Path) -> None:
+    """While the server knows the call, which it does for ten seconds: its task may be done and deleted by then."""
+    made = MadeHistory()
+    made.enqueue("x", at=1, is_lost=True, sent="call")
+    made.reserve({"x": 1}, at=2)
+    made.report("commit", "x", 1)
+    made.enqueue("x", at=1 + again_s, sent="call")
+    made.reserve({"x": 2})
+    made.report("commit", "x", 2)
+    assert kinds(made.left(), tmp_path) == found
+
+
+def test_a_call_that_is_sent_again_may_answer_that_its_tasks_are_there(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x", at=1, is_lost=True, sent="")  # its id stays known: the server notes no call
+    made.reserve({"x": 1}, at=2)
+    made.enqueue("x", said="old", at=3, sent="")
+    made.report("commit", "x", 1)
+    assert not kinds(made.left(), tmp_path)
+
+
+def test_a_join_that_was_prepared_twice_enqueues_its_task_once(tmp_path: Path) -> None:
+    made = MadeHistory()
+    for _ in range(2):
+        made.call("join_prepare", reply={"unknown": "when it fires"}, tasks=[["x", 1, True]], sent="join")
+    for lease in (1, 2):
+        made.reserve({"x": lease})
+        made.report("commit", "x", lease)
+    assert kinds(made.left(), tmp_path) == {"back after its end"}
+
+
+@pytest.mark.parametrize("tasks", [("x", "x"), ("x", "y")], ids=["one task", "two tasks"])
+def test_the_number_of_a_lease_is_handed_out_once(tasks: tuple[str, str], tmp_path: Path) -> None:
+    """Else the holder before may report under it."""
+    made = MadeHistory()
+    made.enqueue(*dict.fromkeys(tasks))
+    for task in tasks:
+        made.reserve({task: 1})
+        made.report("release", task, 1, "waiting")
+    assert kinds(made.left(waiting=set(tasks)), tmp_path) == {"lease number used twice"}
+
+
+@pytest.mark.parametrize(("at", "found"), [(14.7, {"holder refused"}), (15.0, set())], ids=["it holds", "may be over"])
+@pytest.mark.parametrize(("do", "said"), [("commit", "lost"), ("extend", "not_reserved"), ("move", "gone")])
+def test_no_holder_is_refused(do: str, said: str, at: float, found: set[str], tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.report(do, "x", 1, said, at=at, to="r")
+    assert kinds(made.left(pending=["x"]), tmp_path) == found
+
+
+def test_a_report_is_refused_whose_first_sending_may_have_been_taken(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.report("commit", "x", 1, at=11, is_lost=True)
+    made.report("commit", "x", 1, "gone", at=12)
+    assert not kinds(made.left(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("do", "said", "attempt"),
+    [("fail", "scheduled", 2), ("crash", "waiting", 2), ("release", "waiting", 1), ("", "", 2)],
+)
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_attempts_are_counted(do: str, said: str, attempt: int, wrong: int, tmp_path: Path) -> None:
+    """A failure, a crash and a lease that ran out spend one, a release none."""
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    if do:
+        made.report(do, "x", 1, said, at=11)
+    made.reserve({"x": 2}, at=20, attempt=attempt + wrong)
+    assert kinds(made.left(pending=["x"]), tmp_path / "x") == ({"attempts miscounted"} if wrong else set())
+    made.reserve({}, first=20, at=15, is_lost=True)  # which may have begun an attempt that nobody heard of
+    assert not kinds(made.left(pending=["x"]), tmp_path / "y")
+
+
+def test_a_moved_task_begins_its_attempts_anew(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.report("fail", "x", 1, "scheduled", at=11)
+    made.reserve({"x": 2}, at=12, attempt=2)
+    made.report("move", "x", 2, at=13, to="r")
+    made.reserve({"x": 3}, queue="r", at=14, attempt=3)
+    assert kinds(made.left().left("r", pending=["x"]), tmp_path) == {"attempts miscounted"}
+
+
+@pytest.mark.parametrize(("most", "found"), [(2, set()), (1, {"attempts miscounted"}), (0, set())])
+def test_no_attempt_goes_beyond_max_attempts(most: int, found: set[str], tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)
+    made.report("fail", "x", 1, "scheduled", at=11)
+    made.reserve({"x": 2}, at=12, attempt=2).reply["ok"][0].append(most)
+    assert kinds(made.left(pending=["x"]), tmp_path) == found
+
+
+@pytest.mark.parametrize(("early_ms", "found"), [(0, set()), (5, {"handed out early"})])
+@pytest.mark.parametrize(("do", "said"), [("fail", "scheduled"), ("release", "scheduled"), ("move", "ok")])
+def test_a_task_that_is_put_off_is_handed_out_when_it_is_due(
+    do: str, said: str, early_ms: int, found: set[str], tmp_path: Path
+) -> None:
+    made = MadeHistory()
+    made.enqueue("x")
+    made.reserve({"x": 1}, at=10)  # the server's clock is 10.05 then
+    to = {"to": "r"} if do == "move" else {}
+    made.call(do, reply={"ok": [said]}, at=11, tasks=[["x", 1, "+3000", False]], **to)
+    queue, attempt = "r" if to else "q", 2 if do == "fail" else 1
+    made.reserve({"x": 2}, queue=queue, at=13 - early_ms / 1000, attempt=attempt)
+    left = made.left(pending=[] if to else ["x"]).left("r", pending=["x"] if to else [])
+    assert kinds(left, tmp_path) == found
+
+
 def test_a_task_is_moved_once(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("x")
@@ -266,6 +383,17 @@ def test_a_task_that_is_handed_back_returns_its_token(tmp_path: Path) -> None:
             made.report("release", task, n, "waiting", at=10.5 + n)
     limits = {"max_tokens": "2", "interval_us": "6000000"}
     assert not kinds(made.left(settings=limits, waiting="wxy", pending="vz"), tmp_path)
+
+
+def test_a_task_that_had_begun_keeps_its_token_when_it_is_handed_back(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.enqueue(*"vwxyz")
+    for n, task in enumerate("vwxyz"):
+        made.reserve({task: n}, at=10 + n)
+        if task in "wxy":
+            made.call("release", reply={"ok": ["waiting"]}, tasks=[[task, n, "", False]], at=10.5 + n)
+    limits = {"max_tokens": "2", "interval_us": "6000000"}
+    assert kinds(made.left(settings=limits, waiting="wxy", pending="vz"), tmp_path) == {"over the limit"}
 
 
 def test_attempts_of_workers_need_a_lease_each(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from jobrunner import AsyncClient, Client, Item, chain, job
 from jobrunner.broker import broker, scripts
+from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import pinned
@@ -90,6 +91,28 @@ def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) 
     assert [op.do for op in history.tasks["i4"]] == ["enqueue", "reserve", "extend", "snapshot"]
     assert history.tasks["i2"][-1].said == [("line/start", "waiting")]
     assert check(folder)[1] == []
+
+
+def test_calls_are_recorded_with_what_the_checker_compares(folder: Path, client: Client) -> None:
+    """The name of an enqueue, by which it is known when it is sent again; when a task is due again; whether a release
+    returns its token; max_attempts."""
+    queue = client.queue("line/start")
+    queue.configure(max_attempts=4)
+    queue.push_many([Item(n, id=f"i{n}") for n in range(6)])
+    held = queue.reserve(6)
+    held[0].rollback(delay=3)
+    held[1].move("end", delay=7)
+    reports = [(lease.id, lease.token, delay) for lease, delay in zip(held[2:], ("", "!", "~50", 60), strict=True)]
+    broker_of(client).run(leases.release(keys_of(client).queue("line/start"), reports))
+    queue.push("y", id="y")
+
+    assert len({call["sent"] for call in calls(folder, "enqueue")} - {""}) == 2
+    assert [calls(folder, do)[0]["tasks"][0][2] for do in ("fail", "move")] == ["+3000", "+7000.0"]
+    released = [task[2:] for task in calls(folder, "release")[0]["tasks"]]
+    assert released == [["", True], ["", False], ["+50", True], ["+60", False]]
+    recorder.finish(folder, broker_of(client), keys_of(client))
+    history, found = check(folder)
+    assert (history.tasks["i0"][1].most, found) == (4, [])
 
 
 @job(name="recorded.step", queue="steps")
