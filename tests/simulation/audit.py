@@ -8,8 +8,9 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.soak.audit import OWN, OWN_OF_KEYS, STATES, WAYS_OUT
 from tests.simulation.checks import Seen
 
-_LASTING = {*OWN, "transfers", "balanced"} - {"batches", "finishing"}
-"""Keys of a queue that may stay when it is empty; "transfers" and "balanced" are of shards."""
+_LASTING = {*OWN, "transfers", "balanced"} - {"batches", "finishing", "holders", "inflight"}
+"""Keys of a queue that may stay when it is empty; "transfers" and "balanced" are of shards. Those taken out have an
+entry for each batch and for each lease of a key with a limit: what stays there takes up a place for ever."""
 _WAYS_OUT = tuple(name.encode() for name in WAYS_OUT)
 _LASTING_OF_KEYS = tuple(name.encode() for name in OWN_OF_KEYS)
 Contents = Mapping[bytes, Any]
@@ -44,7 +45,7 @@ def _of_tasks(tasks: Mapping[bytes, Seen], dead: set[bytes], added: int, moved: 
         yield f"{moved} more tasks left by a move than came by one"
     succeeded = 0
     for task_id, seen in tasks.items():
-        is_done = seen.outcome in ("succeeded", "dropped", "cancelled")
+        is_done = seen.outcome in ("succeeded", "dropped", "cancelled", "removed")
         succeeded += seen.outcome == "succeeded"
         if is_done == (task_id in dead):
             yield f"task {task_id.decode()} {'ended and is dead' if is_done else 'has neither ended nor is it dead'}"

@@ -76,6 +76,40 @@ BUGS = {
         "  if #gone > 0 then redis.call('HDEL', prefix .. 'inflight', unpack(gone)) end\n", "", 5000,
         "is still waiting",
     ),
+    "FAILURE_KEEPS_ITS_KEY": Bug(
+        "end_leases(ids, live, config.key_inflight > 0)", "end_leases(ids, live, false)", 10_000, "",
+    ),
+    "REQUEUED_AND_STILL_DEAD": Bug(
+        "  insert(set, score, id)\n  redis.call('ZREM', dead, id)\n  leave_group",
+        "  insert(set, score, id)\n  leave_group", 2000, "next/in",
+    ),
+    "REQUEUED_THOUGH_NOT_DEAD": Bug(
+        "if not is_dead then return exists and 'not_dead' or 'gone' end", "if not exists then return 'gone' end", 2000,
+        "was requeued",
+    ),
+    "REQUEUE_KEEPS_ATTEMPTS": Bug(
+        "'retry_count', 0, 'place', place, 'expires_in_ms'", "'place', place, 'expires_in_ms'", 2000, "attempts spent",
+    ),
+    "RUN_NOW_STAYS_SCHEDULED": Bug(
+        "  insert(set, score, id)\n  redis.call('ZREM', scheduled, id)\n  moved",
+        "  insert(set, score, id)\n  moved", 2000, "next/in",
+    ),
+    "DELETED_AFTER_ITS_LEASE": Bug(
+        "if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end",
+        "if not lease_end then return 'not_reserved' end", 2000, "a delete of",
+    ),
+    "POPPED_THOUGH_CANCELLED": Bug(
+        "if not is_unfit(id, is_damaged, task[6], task[5], task[8], task[9], now, config) then", "if true then", 20_000,
+        "was popped",
+    ),
+    "PAUSE_IGNORED": Bug("at_most = config.paused and 0 or", "at_most = false and 0 or", 2000, "is paused"),
+    "TOKENS_NOT_PAID": Bug("  read.level = read.level - count * read.interval\n", "", 500, "beyond its rate"),
+    "TOKEN_OF_BEGUN_TASK_RETURNED": Bug(
+        "  if delay == '' or unbegun_delay then\n    unbegun", "  if true then\n    unbegun", 2000, "beyond its rate",
+    ),
+    "PROMOTED_LATE": Bug(
+        "if due < now + 1 then promoted, slice", "if due < now - 2000 then promoted, slice", 500, "overtook",
+    ),
     "HOPS_IGNORED": Bug("  if hops > most_hops then return 'hops' end\n", "", 5000, "max_hops is"),
     "PRIORITY_IGNORED": Bug("  if priority == '' then return due end", "  do return due end", 500, "overtook"),
     "LIMIT_IGNORED": Bug(

@@ -13,7 +13,7 @@ from typing import Any
 
 import jobrunner.broker
 from jobrunner.broker.scripts import load
-from tests.simulation import batches
+from tests.simulation import batches, by_hand
 from tests.simulation.flows import SeenFlows, join_abandon, join_arrive, join_collect, join_prepare
 from tests.simulation.locks import enqueue_unique
 from tests.simulation.seen import Seen, Violation
@@ -33,6 +33,9 @@ class Observer:
     most_inflight: dict[bytes, int] = field(default_factory=dict)
     most_of_key: dict[bytes, int] = field(default_factory=dict)
     max_size: dict[bytes, int] = field(default_factory=dict)
+    buckets: dict[bytes, by_hand.Bucket] = field(default_factory=dict)
+    paused: dict[bytes, float] = field(default_factory=dict)
+    """Until when a queue hands out nothing."""
     tasks: dict[bytes, Seen] = field(default_factory=dict)
     epochs: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
     """The newest epoch of each batch, and the end of its lease."""
@@ -75,7 +78,11 @@ class Observer:
             if position not in reply:
                 # A call that is sent again gets the same reply: whether it added the task twice shows in the totals.
                 key = _key_of(words[at + 3 : at + 3 + int(own)]) or _key_of(words[: int(shared)])
-                made = Seen(queue, int(priority or 1), len(self.tasks), has_place=not due, key=key)
+                now = self.now()
+                due_ms = max(now, float(due or 0) + (now if due[:1] == b"+" else 0.0))
+                made = Seen(
+                    queue, int(priority or 1), len(self.tasks), due=due_ms, is_delayed=due != b"", key=key
+                )  # fmt: skip
                 self.tasks.setdefault(task_id, made)
             at += 3 + int(own)
         if len(self.tasks) > known:
@@ -99,6 +106,7 @@ class Observer:
             seen = self.tasks[task_id]
             seen.lease, seen.ends, lease = lease, float(reply[2]), lease + 1
         self._check_limit(queue, now)
+        by_hand.check_flow(self, queue, len(ids), now)
 
     def _check_attempt(
         self, task_id: bytes, seen: Seen, more: list[bytes | None] | None, most: int, now: float
@@ -125,12 +133,11 @@ class Observer:
     def _check_order(self, task_id: bytes, seen: Seen, taken: list[bytes], most: int, now: float) -> None:
         if not seen.has_place:
             return
-        mine, is_by_key = (-seen.priority, seen.order), seen.queue in self.most_of_key
+        is_by_key = seen.queue in self.most_of_key
         for other_id, other in self.tasks.items():
-            is_before = other.queue == seen.queue and (-other.priority, other.order) < mine
-            if not is_before or other_id in taken or (is_by_key and other.key != seen.key):
+            if other.queue != seen.queue or other_id in taken or (is_by_key and other.key != seen.key):
                 continue
-            if other.waits_in_place(now, most):
+            if other.goes_before(seen) and other.waits_in_place(now, most):
                 raise Violation(f"{task_id.decode()} overtook {other_id.decode()}, of priority {other.priority}")
 
     def _check_limit(self, queue: bytes, now: float) -> None:
@@ -189,6 +196,15 @@ class Observer:
     def release(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         for seen, _, report in self._reports(args, reply, 2, 3, "release"):
             seen.ends, seen.has_place = 0.0, seen.has_place and report[2] in (b"", b"!")
+            bucket = self.buckets.get(seen.queue)
+            if bucket and (not report[2] or report[2][:1] == b"~"):  # it had not begun
+                bucket.take(-1, self.now())
+
+    def crash(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
+        for seen, word, _ in self._reports(args, reply, 3, 3, "crash"):
+            seen.ends, seen.spent = 0.0, seen.spent + 1
+            if word == b"dead":
+                seen.outcome, seen.has_place = "dead", False
 
     def extend(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         for seen, word, _ in self._reports(args, reply, 2, 3, "extend"):
@@ -238,8 +254,8 @@ class Observer:
         while at < len(args):
             child, _, priority, delay_ms, _, count, _, queue = args[at : at + 8]
             made = Seen(
-                queue, int(priority or seen.priority), len(self.tasks), has_place=not float(delay_ms), key=seen.key,
-                hops=seen.hops + 1,
+                queue, int(priority or seen.priority), len(self.tasks), has_place=not float(delay_ms), due=self.now(),
+                key=seen.key, hops=seen.hops + 1,
             )  # fmt: skip
             self.tasks.setdefault(child, made)
             at += 6 + int(count)
@@ -271,6 +287,8 @@ JUDGES: dict[str, Callable[..., None]] = {
     "release": Observer.release, "extend": Observer.extend, "move": Observer.move, "batch_fill": batches.fill,
     "batch_claim": batches.claim, "batch_fail": batches.fail_batch, "batch_renew": batches.renew,
     "batch_stage": batches.stage, "batch_decide": batches.decide, "fan_out": Observer.fan_out,
+    "crash": Observer.crash, "pop": by_hand.pop, "requeue": by_hand.requeue, "run_now": by_hand.run_now,
+    "remove": by_hand.remove, "delete": by_hand.delete, "configure": by_hand.configure,
     "cancel": Observer.cancel, "join_prepare": join_prepare, "join_abandon": join_abandon,
     "join_arrive": join_arrive, "join_collect": join_collect,
 }  # fmt: skip

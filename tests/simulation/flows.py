@@ -118,6 +118,7 @@ class _Observer(Protocol):
     """The part of an Observer that is used here."""
 
     ask: Callable[..., Any]
+    now: Callable[[], float]
     tasks: dict[bytes, Seen]
     flows: SeenFlows
     settle: Callable[[bytes, Seen], None]
@@ -172,7 +173,9 @@ def _fired(observer: _Observer, found: SeenJoin, tasks: bytes) -> None:
         raise Violation(f"{task.id} was enqueued too early: its rule, {found.join.rule}, is not met")
     found.has_fired, task_id = True, task.id.encode()
     priority = 1 if task.priority is None else task.priority
-    observer.tasks[task_id] = Seen(task.queue.encode(), priority, len(observer.tasks), has_place=not task.delay_ms)
+    observer.tasks[task_id] = Seen(
+        task.queue.encode(), priority, len(observer.tasks), has_place=not task.delay_ms, due=observer.now()
+    )
     if found.join.rule != "dead":
         _check_results(observer, found, tasks + task_id)
 

@@ -36,7 +36,7 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         holder, ends = observer.locks.get(keys[6], (task_id, 0.0))
         if ends > now + 1 and _has_lock(observer, keys, args, holder, by_default=False):
             raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
-        observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), has_place=not due)
+        observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), has_place=not due, due=now)
     elif args[4] in observer.replacements:
         return
     else:

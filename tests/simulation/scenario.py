@@ -7,8 +7,9 @@ from typing import Any
 
 from jobrunner.client.item import Item
 from jobrunner.errors import JobrunnerError
-from tests.simulation import flow_actors, shard_actors, stations, workers
+from tests.simulation import flow_actors, operators, shard_actors, stations, workers
 from tests.simulation.audit import problems
+from tests.simulation.by_hand import Bucket
 from tests.simulation.checks import Observer, Violation
 from tests.simulation.scheduler import World
 from tests.simulation.server import SimulatedServer
@@ -99,6 +100,8 @@ def _begin_more(world: World, observer: Observer, acknowledged: set[str]) -> Non
         _begin_shards(world, observer, acknowledged)
     if world.seed % 64 == 49:
         _begin_keys(world, observer, acknowledged)
+    if world.seed % 32 == 1:
+        _begin_operators(world, observer, acknowledged)
 
 
 def _begin_unique(world: World, acknowledged: set[str]) -> None:
@@ -153,6 +156,27 @@ def _begin_keys(world: World, observer: Observer, acknowledged: set[str]) -> Non
     world.start("worker of keys", workers.worker(IN, choice((2, 4)), 0.5), in_s=world.random.random() * 2)
 
 
+def _begin_operators(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """A queue whose tasks are changed by hand, some with a rate."""
+    chance, choice, keys = world.random.random, world.random.choice, KEYS.queue(NEXT)
+    words: list[Any] = ["max_attempts", choice((1, 2, 5))]
+    if chance() < 0.4:
+        tokens, interval_ms = choice((1, 2)), choice((500, 3000))
+        words += ["max_tokens", tokens, "interval_us", interval_ms * 1000]
+        observer.buckets[NEXT.encode()] = Bucket(tokens, interval_ms, tokens, world.now)
+    if chance() < 0.3:
+        observer.most_inflight[NEXT.encode()] = choice((1, 2))
+        words += ["max_inflight", observer.most_inflight[NEXT.encode()]]
+    world.server.ask("HSET", keys.settings, *words, now_ms=world.now)
+    items = [[_item(world, 1000 + 10 * n + m) for m in range(choice((1, 2, 3)))] for n in range(choice((1, 2, 3)))]
+    world.start("producer of next", operators.next_producer(items, acknowledged), in_s=chance())
+    for number in range(choice((1, 2))):
+        world.start(f"operator {number + 1}", operators.operator(choice((3, 6))), in_s=1 + chance() * 4)
+    for number in range(choice((0, 1, 2))):
+        world.start(f"taker {number + 1}", operators.taker(choice((2, 3))), in_s=chance() * 3)
+    world.start("worker of next", workers.worker(NEXT, choice((2, 3)), choice((0.3, 0.6))), in_s=chance() * 3)
+
+
 def _configure(world: World, observer: Observer) -> None:
     chance, choice = world.random.random, world.random.choice
     settings: dict[str, Any] = {"max_attempts": choice((1, 2, 3, 5))}
@@ -175,6 +199,8 @@ def _item(world: World, number: int) -> Item:
 def drain(world: World) -> None:
     """Lets everything come to its end without faults, and empties the queues. Raises Violation when they stay."""
     world.faults = 0.0
+    if world.seed % 32 == 1:
+        world.start("the last operator", operators.last_operator)
     world.start("the last worker", workers.last_worker)
     if world.seed % 32 == 9:
         world.start("the last mail worker", shard_actors.last_mail_worker)

@@ -23,6 +23,9 @@ class Seen:
     """Into another queue."""
     has_place: bool = True
     """Whether its place in the queue is that of its enqueueing: it keeps that when it is released or its lease ends."""
+    due: float = 0.0
+    """When it was to enter the queue, Unix ms: when it was enqueued, or behind its delay."""
+    is_delayed: bool = False
     key: bytes = b""
     """Its partition."""
     spent: int = 0
@@ -47,9 +50,17 @@ class Seen:
         self.moves += self.queue != queue
         self.queue, self.ends, self.spent, self.is_counted, self.has_place = queue, 0.0, 0, True, False
 
+    def goes_before(self, other: "Seen") -> bool:
+        """By priority, when they were due, and order. A due time has whole ms."""
+        if self.priority != other.priority:
+            return self.priority > other.priority
+        return self.due + 1 < other.due if self.is_delayed or other.is_delayed else self.order < other.order
+
     def waits_in_place(self, now: float, most_attempts: int) -> bool:
-        """Whether it is to be handed out by its place: one whose lease has ended is recovered first."""
+        """Whether it is to be handed out by its place: one that is due, or whose lease has ended, enters first."""
         if not self.has_place or not self.is_counted or self.outcome or self.is_to_stop or self.ends > now:
+            return False
+        if self.due + self.is_delayed > now:
             return False
         return self.spent + (self.ends > 0) < most_attempts
 
