@@ -201,6 +201,11 @@ def test_the_hold_of_many_members_is_extended_in_slices(mail, clock, size, slice
     renew(mail, lease_ms=WEEK_MS)
     assert mail.snapshot() == before
 
+    clock.advance(WEEK_MS * 0.5)
+    for extended in slices:  # again from the first one on
+        renew(mail, lease_ms=WEEK_MS)
+        assert mail.raw.zcount(mail.keys.pending, clock.ms + WEEK_MS, "+inf") == extended
+
 
 def test_the_hold_is_not_extended_in_its_first_half(held, clock):
     start = clock.ms

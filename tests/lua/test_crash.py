@@ -22,6 +22,17 @@ def test_a_task_goes_back_to_its_place_with_its_attempt_spent(mail):
     assert mail.totals() == {"enqueued": 3, "recovered": 2}
 
 
+def test_a_server_that_is_full_takes_the_report(mail):
+    mail.enqueue("a")
+    mail.enqueue("b", max_attempts=1)
+    held = mail.reserve(2)
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert mail.crash(*held) == ["waiting", "dead"]
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+
+
 def test_the_last_attempt_is_the_death_of_it(mail):
     attempt = mail.lease("a", max_attempts=1)
     mail.wakes()

@@ -49,11 +49,11 @@ def test_hops_priority_and_key_are_those_of_the_parent(lines):
     attempt = raw.lease("a", priority=2, key="tenant")
     raw.raw.hset(raw.keys.task("a"), "hops", 4)
 
-    spread(raw, attempt, child(left, "a1"), child(left, "a2", priority=0))
+    spread(raw, attempt, child(left, "a1"), child(left, "a2", priority=1))
 
     first, second = left.hash("a1"), left.hash("a2")
     assert (first["hops"], first["priority"], first["key"]) == (b"5", b"2", b"tenant")
-    assert (second["hops"], second["priority"], second["key"]) == (b"5", b"0", b"tenant")
+    assert (second["hops"], second["priority"], second["key"]) == (b"5", b"1", b"tenant")
 
 
 def test_a_delay_schedules_a_child(lines, clock):

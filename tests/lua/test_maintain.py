@@ -4,6 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import queues
 from jobrunner.errors import ServerRefused
+from jobrunner.settings import DEFAULT_RESULT_TTL_S
 
 
 def kept_up(mail):
@@ -145,6 +146,19 @@ def test_a_scheduled_task_without_a_readable_place_waits_at_its_due_time(mail, c
 
     kept_up(mail)
     assert mail.scores("waiting") == {"a": clock.ms - 400}
+
+
+def test_a_dead_task_that_is_kept_no_longer_is_known_for_as_long_as_from_its_end_on(mail, clock):
+    """Its enqueue left no note, as a job's task with a made id stays known for a minute, however it ends."""
+    made = "0" * 28 + "-mail"
+    mail.configure(dead_ttl_ms=30_000)
+    mail.fail(mail.lease(made, type="send"), fate="dead")
+    clock.advance(30_000)
+    kept_up(mail)
+
+    assert mail.ids("dead") == []
+    left_ms = DEFAULT_RESULT_TTL_S * 1000 - 30_000
+    assert left_ms - 15_000 < mail.raw.pttl(mail.keys.task(made)) <= left_ms
 
 
 def test_dead_tasks_past_their_time_go_index_and_hash(mail, clock):

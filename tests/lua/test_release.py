@@ -169,6 +169,15 @@ def test_the_limit_of_the_queue_ends_only_what_did_not_begin(mail, clock, delay_
     assert mail.ids("dead") == ["a"] * (not goes_on)
 
 
+def test_a_worker_reads_since_when_the_job_of_a_plain_task_is_unknown(mail, clock):
+    """Without an option, its hash has only the mark that there is more to read by this release."""
+    began = clock.ms
+    mail.release(mail.lease("a"), delay_ms="~500")
+    clock.advance(500)
+    (held,) = mail.reserve()
+    assert held.unknown_since_ms == began
+
+
 def unknown_again(mail, clock, ways):
     """For how long a job of "a" has been unknown, as the next worker reads it: it was handed back as such a second
     before its last attempt ended in these ways."""

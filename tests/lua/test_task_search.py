@@ -69,6 +69,20 @@ def test_the_instant_of_those_that_wait_is_that_of_enqueueing_and_not_their_plac
     assert ids(mail, "waiting", *at) == list(expected)
 
 
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("last", "abcdefg")
+def test_a_search_goes_on_behind_a_task_that_is_gone(mail, last, newest):
+    """Of seven that died in the same ms, by their ids."""
+    mail.enqueue(*"abcdefg")
+    mail.fail(*mail.reserve(7), fate="dead")
+    score = mail.raw.zscore(mail.keys.dead, last)
+    mail.raw.zrem(mail.keys.dead, last)
+
+    left = "gfedcba" if newest else "abcdefg"
+    found = chunk(mail, "dead", after=(f"{score:.0f}", last), newest=newest).tasks
+    assert [one for one, _, _ in found] == list(left[left.index(last) + 1 :])
+
+
 def test_a_state_without_tasks_is_at_its_end(mail):
     reply = chunk(mail, "waiting")
     assert (reply.read, reply.last, reply.is_end, reply.tasks) == (0, ("", ""), True, [])
