@@ -26,6 +26,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
 from jobrunner.spark.station.failure_verdict import PATIENT_WITH, FailedBatch, FailureHistory, Fate, Pause, verdict_on
+from jobrunner.spark.station.other_items import OtherItems
 from jobrunner.spark.station.refused_batches import Blame, Refusals, takes_rows
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import with_user_frame
@@ -94,6 +95,7 @@ class BatchFailures:
         self._lock = threading.Lock()
         self._history = FailureHistory()
         self._refusals = Refusals()
+        self.others = OtherItems()
         self._breaker = CircuitBreaker()
         self._outages = CircuitBreaker(patient_with=1, longest_s=_LONGEST_OUTAGE_S)
         self._paused_until = 0.0
@@ -103,6 +105,7 @@ class BatchFailures:
         with self._lock:
             self._history.succeeded()
             self._refusals.succeeded()
+            self.others.forget()
             self._breaker.succeeded()
             self._outages.succeeded()
             self._paused_until = 0.0
@@ -207,6 +210,8 @@ class BatchFailures:
             )
             verdict = verdict_on(failed, evidence)
             pause_s = self._pause_after(verdict.pause, monotonic() - run_s)
+            may_be_of_items = failed.is_divisible and (cause is not Cause.CODE or evidence.has_worked)
+            self.others.wanted = verdict.fate is not Fate.COUNTED and pause_s > 0 and may_be_of_items
         told = with_user_frame(line, error)
         if verdict.fate is Fate.COUNTED:
             return self._failed(lease, told, cause, run_s), told

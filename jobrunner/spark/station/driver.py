@@ -229,7 +229,12 @@ class StationDriver:
         lost meanwhile."""
         lane.lease = self._first.hand_over()
         if lane.lease is None:
-            self._gather(lane, self._batches.take(self._sizes.wanted, lease_s=self._station.lease))
+            others = self._failures.others
+            taken = others.take(self._batches, self._sizes.wanted, lease_s=self._station.lease)
+            if others.is_single:
+                lane.lease = taken
+            else:
+                self._gather(lane, taken)
 
     def _gather_first(self, first: FirstBatch) -> None:
         with self._taking:

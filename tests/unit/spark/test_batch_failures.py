@@ -73,7 +73,7 @@ class Station:
         )  # fmt: skip
 
     def step(self, errors, n=1000):
-        lease = self.batches.take(n, lease_s=LEASE_S)
+        lease = self.failures.others.take(self.batches, n, lease_s=LEASE_S)
         if lease is None:
             return False
         members = lease.members(0, lease.size)
@@ -215,6 +215,53 @@ def test_a_batch_that_another_driver_holds_is_left_to_it(station, client, clock,
 
     other.renew()
     assert served.batches.take(9, lease_s=LEASE_S) is None
+
+
+@pytest.mark.parametrize("has_worked", [True, False])
+@pytest.mark.parametrize(("bad_items", "run_s"), [(100, 0.2), (250, 0.2), (3, 5), (3, 50)])
+def test_bad_items_in_a_row_hold_up_those_behind_them_for_no_more_than_minutes(
+    station, client, bad_items, run_s, has_worked
+):  # fmt: skip
+    """A producer was wrong for a while: no part of the first batch works, and its parts are due before new ones."""
+    served = station(quarantine=True)
+    if has_worked:
+        client.queue(QUEUE).push("first")
+        served.run(raises_for([]))
+    ids = client.queue(QUEUE).push_many(range(600))
+    fails = raises_for(ids[:bad_items])
+
+    def errors(members):
+        served.clock.advance(run_s * 1000)
+        return fails(members)
+
+    served.run(errors, n=min(bad_items, 100))
+
+    assert sorted(client.queue(QUEUE).ids("dead", limit=600)) == ids[:bad_items]
+    assert client.queue("flights/late").counts()["waiting"] == 600 - bad_items + has_worked
+
+
+def test_an_outage_gets_a_bounded_number_of_batches_out_of_line(station, client):
+    served, outage = station(), ConnectionError("down")
+    client.queue(QUEUE).push_many(range(6_000))
+    for _ in range(200):
+        served.step(lambda members: outage, n=100)
+        served.clock.advance(60_000)
+
+    counts = client.queue(QUEUE).counts()
+    assert (counts["pending"], counts["waiting"], counts["dead"]) == (1_716, 4_284, 0)
+
+    served.run(raises_for([]), n=100)
+    assert client.queue("flights/late").counts()["waiting"] == 6_000
+
+
+def test_a_table_that_takes_no_rows_is_tried_with_one_batch(station, client):
+    served, runs = station(), 20
+    client.queue(QUEUE).push_many(range(1_000))
+    for _ in range(runs):
+        served.step(lambda members: TableError("gone"), n=100)
+        served.clock.advance(60_000)
+
+    assert (client.queue(QUEUE).counts()["pending"], served.runs) == (100, [100] * runs)
 
 
 @pytest.mark.parametrize("error", [of_python("KeyError: 'price'"), StationError("typo"), ConnectionError("down")])
