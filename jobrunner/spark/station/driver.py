@@ -158,6 +158,7 @@ class StationDriver:
         """Ends within about `grace_s` seconds; a batch that is not decided by then is released."""
         spark_starts = self._has_begun and self._spark is None
         ends = monotonic() + (min(grace_s, _STOP_S) if spark_starts else grace_s)
+        given_back_by = monotonic() + min(grace_s, _CANCEL_S)
         self.ask_to_stop()
         late = [lane for lane, loop in zip(self._lanes, self._loops, strict=True) if not loop.stop(_left(ends))]
         cancelled = [threading.Thread(target=lane.cancel, args=(_CANCEL_S,), daemon=True) for lane in late]
@@ -172,7 +173,8 @@ class StationDriver:
                 lane.give_back()
         if self._spark is not None and not (all(ended) and self.failure is None):
             end_retries(self._spark)
-        self._first.wait(_left(cancelled_by))
+        # Of the server alone, which may be slow: else its items waited for the end of the lease, which is an attempt.
+        self._first.wait(_left(max(cancelled_by, given_back_by)))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))
         self._over.set()

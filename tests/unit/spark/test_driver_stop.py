@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from jobrunner.client.batches import Batches
+from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
 from jobrunner.spark.station import driver as driver_module
@@ -84,3 +84,31 @@ def test_a_batch_that_was_decided_meanwhile_is_left_as_it_is(busy: Any, broker: 
     while not decided.advance().done:
         pass
     assert client.queue(QUEUE).totals()["succeeded"] == 10
+
+
+def test_the_batch_that_was_gathered_while_spark_starts_is_given_back_though_the_server_is_slow(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Spark itself is waited for no longer than half a second then. The batch counted as an attempt of its items."""
+    started, slow, dissolve = threading.Event(), threading.Event(), BatchLease.dissolve
+
+    def slowly(lease: BatchLease) -> int:
+        slow.wait(1.0)
+        return dissolve(lease)
+
+    monkeypatch.setattr(BatchLease, "dissolve", slowly)
+    monkeypatch.setattr(driver_module, "running_session", lambda *_: None)
+    monkeypatch.setattr(driver_module, "spark_session", lambda *_: started.wait(60))
+    client.queue(QUEUE).push_many(range(10))
+    pipeline = Pipeline("orders", client)
+    pipeline.spark_sink("raw", max_wait=0, lease=600)(lambda df, spark, batch: None)
+    driver = build_driver(pipeline.spark_stations[QUEUE], client)
+    forget_pipelines()
+    driver.start()
+    wait_for(lambda: driver.in_hand == 10 and driver._has_begun)
+
+    driver.stop(20)
+    started.set()
+
+    counts = client.queue(QUEUE).counts()
+    assert (counts["waiting"], counts["pending"]) == (10, 0)
