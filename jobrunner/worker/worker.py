@@ -152,6 +152,8 @@ class Worker:
         except BaseException:
             self.stop(grace=0)
             raise
+        if not parts.tasks.rotation.queues:  # a driver that does not start took nothing
+            self._recycling.take()
         if not self._state.is_working:  # stopped by another thread while its drivers started
             return
         log_declared()
@@ -169,7 +171,8 @@ class Worker:
             parts.gates.step()  # before the first task is taken
             with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
                 parts.heartbeat.step()
-            self._recycling.take()
+            if parts.tasks.rotation.queues:
+                self._recycling.take()
             for loop in parts.loops:
                 loop.start()
             parts.tasks.notifier.start()

@@ -231,6 +231,30 @@ def test_a_driver_that_does_not_start_stops_the_worker(current: Client, made: li
     assert not [one for one in threading.enumerate() if one.name in ("jobrunner-fetch", "jobrunner-wakeup")]
 
 
+@pytest.mark.parametrize("also_plain", [False, True])
+def test_a_worker_whose_only_driver_does_not_start_took_nothing(
+    current: Client, made: list[ByTens], plain: Any, also_plain: bool
+) -> None:  # fmt: skip
+    """A supervisor gives up a worker that ends by a wrong option before it took anything."""
+    plain()
+    queues, said = [BATCHES, PLAIN] if also_plain else [BATCHES], list[str]()
+    worker = Worker(queues=queues, client=current, report=said.append)
+    worker.start()
+    worker.stop()
+    assert said == ["takes"]
+
+    def make(client: Client, seen: Any) -> ByTens:
+        raise InvalidOption("payload_keys are configured")
+
+    forget_station(BATCHES)
+    register_driver(BATCHES, make, origin="test:broken")
+    said.clear()
+    with pytest.raises(InvalidOption, match="payload_keys"):
+        Worker(queues=queues, client=current, report=said.append).start()
+
+    assert said == ["takes"] * also_plain
+
+
 def test_a_worker_ends_after_so_many_items_of_batches(current: Client, made: list[ByTens]) -> None:
     worker = Worker(queues=[BATCHES], client=current, max_tasks=25)
     running = threading.Thread(target=worker.run)
