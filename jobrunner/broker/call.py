@@ -18,6 +18,7 @@ import msgspec
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.redis_errors import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
@@ -42,6 +43,8 @@ _FULL = "OOM command not allowed"
 name of a user or of a key."""
 _DENIED_IN_A_SCRIPT = ("ACL failure in script", "user executing the script can't")
 """The second is of Redis 6.2."""
+_OF_A_CLUSTER = ("CROSSSLOT", "Hash slot not served")
+_NO_CLUSTER = "cluster support disabled"
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which a connection cannot be used any more."""
 _ANSWERED = (AuthenticationError, BusyLoadingError)
@@ -293,6 +296,12 @@ def server_error(error: Exception, script: Script | None = None, *, server: obje
         return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
     if is_demoted(error):
         return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
+    if isinstance(error, AskError) or any(it in reply for it in _OF_A_CLUSTER):
+        told = f"slot {text.replace(' ', ' is at ', 1)}" if isinstance(error, AskError) else text
+        scheme = "redis+cluster:// or rediss+cluster://"
+        return ServerRefused(f"{who} is one node of a cluster: {told}; its URL must begin with {scheme}")
+    if _NO_CLUSTER in reply:
+        return ServerRefused(f"{who} is no cluster: {text}; its URL must begin with redis:// or rediss://")
     if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
         return ServerRefused(f"{who} answered with an error: {text}")
     return error

@@ -26,7 +26,7 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic
-from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.inspector.doctor.environment import check_server
 from jobrunner.inspector.jobs import job_views
 from jobrunner.inspector.live_snapshot import recent_failures
@@ -414,6 +414,27 @@ def test_a_script_waits_while_its_slot_moves_and_takes_nothing_for_lost(spread: 
     assert counts.waiting + counts.pending == 20
     assert counts.dead == 0
     broker.close()
+
+
+def test_a_url_of_one_node_is_refused_with_the_one_to_write(spread: Spread) -> None:
+    """The error was the slot and an address."""
+    told = r"is one node of a cluster: slot \d+ is at 127.0.0.1:\d+; its URL must begin with redis\+cluster://"
+    url = f"redis://127.0.0.1:{spread.nodes[0].port}"
+
+    def push_to_all() -> None:
+        with Client(url, "t") as client:
+            for name in NAMES:
+                client.queue(name).push(1)
+
+    async def push_to_all_async() -> None:
+        async with AsyncClient(url, "t") as client:
+            for name in NAMES:
+                await client.queue(name).push(1)
+
+    with pytest.raises(ServerRefused, match=told):
+        push_to_all()
+    with pytest.raises(ServerRefused, match=told):
+        asyncio.run(push_to_all_async())
 
 
 def test_a_client_sees_every_queue(spread: Spread, broker: Broker) -> None:

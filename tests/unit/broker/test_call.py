@@ -21,6 +21,8 @@ from jobrunner.broker.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
     BusyScriptError,
+    ClusterDownError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -125,6 +127,10 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
                        "-OOM command not allowed when used memory > 'maxmemory'."), ServerFull, "maxmemory"),
         (BusyLoadingError("LOADING"), ServerUnavailable, "does not answer yet: LOADING; wait until it has ended that"),
         (ResponseError("WRONGTYPE\nstack"), ServerRefused, "WRONGTYPE$"),
+        (MovedError("5517 h:6379"), ServerRefused, r"one node of a cluster: slot 5517 is at h:6379; .*redis\+cluster://"),
+        (ClusterDownError("Hash slot not served"), ServerRefused, r"of a cluster: Hash slot.*redis\+cluster://"),
+        (ResponseError("CROSSSLOT Keys in request don't hash to the same slot"), ServerRefused, r"redis\+cluster://"),
+        (ResponseError("This instance has cluster support disabled"), ServerRefused, "is no cluster: .* redis:// or"),
     ],
 )
 def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(reply, kind, message):
