@@ -297,11 +297,12 @@ class _StoredQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_chained: bool = False
 
 
-def publish(keys: Keys, graph: Graph) -> Call[int]:
+def publish(keys: Keys, graph: Graph, *, may_fail: bool = False) -> Call[int]:
     """Writes a graph."""
     fields = _StoredQueue.__struct_fields__
     told = [_StoredQueue(**{name: getattr(node, name) for name in fields}) for node in graph.nodes]
-    return command("HSET", keys.pipelines, graph.pipeline, msgspec.json.encode(told), read=int)
+    stored = msgspec.json.encode(told)
+    return command("HSET", keys.pipelines, graph.pipeline, stored, read=lambda reply: reply or 0, may_fail=may_fail)
 
 
 def published(keys: Keys) -> Call[dict[str, Graph]]:

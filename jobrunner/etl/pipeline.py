@@ -263,12 +263,14 @@ class Pipeline:
         """Checks the pipeline, then publishes its graph and the settings that its queues were given, in one round trip;
         a pipeline with partitions takes a few more, for the settings of each shard. What was changed by hand is kept
         until its declared value changes."""
+        self._write(client or self.client)
+
+    def _write(self, client: Client, *, needs_graph: bool = True) -> None:
         self.check()
-        client = client or self.client
         names = [node.queue for node in self.graph.nodes]
         keys = keys_of(client)
         settings = publishing(keys, self._stations.queues.values())
-        written = [*queues.register(keys, names), publish(keys, self.graph), *settings]
+        written = [*queues.register(keys, names), publish(keys, self.graph, may_fail=not needs_graph), *settings]
         *_, counts = broker_of(client).run_many([*written, shard_counts(keys.queue(names[0]))])
         for name in names if counts.served > 1 else ():
             align_shards(client.queue(name))
@@ -276,7 +278,7 @@ class Pipeline:
     def _apply_once(self) -> None:
         current = client, _ = self.client, self._stations.changes
         if self._applied != current:
-            self.apply(client)
+            self._write(client, needs_graph=False)  # a producer's user may add items, and not write the graph
             self._applied = current
 
     def _declare(self, queue: str, link: Link, options: dict[str, Any], kind: str) -> Callable[[S], S]:

@@ -15,6 +15,8 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import use
 from jobrunner.errors import OutcomeUnknown, ServerRefused
+from jobrunner.etl import Pipeline
+from jobrunner.etl.station import StationItem
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app
 from jobrunner.web.login import LoginLinks
@@ -47,6 +49,27 @@ def connect(server: Server, keys: Any, raw: redis.Redis) -> Iterator[Callable[..
 def command(client: Client, *words: str) -> Any:
     """A command as that client's user; its result."""
     return CliRunner().invoke(command_line, [*words, "--url", client.settings.url, "--prefix", client.settings.prefix])
+
+
+def test_a_producer_pushes_into_a_pipeline_and_does_not_write_its_graph(
+    connect: Callable[..., Client], raw: redis.Redis, keys: Any
+) -> None:
+    """The graph is for pages. That it may not be written was an error of each push."""
+    orders = Pipeline("orders", connect("producer"))
+    done: list[Any] = []
+
+    @orders.sink("raw", max_attempts=3)
+    def store(item: StationItem) -> None:
+        done.append(item.payload)
+
+    orders.push("raw", 1)
+    assert not raw.exists(keys.pipelines)
+    with pytest.raises(ServerRefused):
+        orders.apply()
+    worker = connect("worker")
+    Worker(client=worker, queues=["orders/raw"]).run(burst=True)
+    assert worker.queue("orders/raw").settings().max_attempts == 3
+    assert done == [1]
 
 
 def test_a_producer_of_one_queue_works_there_and_nowhere_else(
