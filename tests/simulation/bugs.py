@@ -149,6 +149,9 @@ BUGS = {
     "CANCELLED_AND_STILL_THERE": Bug(
         "do removed = removed + redis.call('ZREM', set, id) end", "do removed = removed + 1 end", 20000, "cancelled"
     ),
+    "PARTITION_NOT_LEFT": Bug(
+        "  if state == 'waiting' then leave_partition(prefix, holder) end\n", "", 20000, "twice in one call"
+    ),
     "SLICE_AND_POSITION_APART": Bug("    redis.call('HSET', joining, 'gathered', at)\n", "", 20000, ""),
 }  # fmt: skip
 

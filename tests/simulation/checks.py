@@ -16,7 +16,7 @@ from jobrunner.broker.scripts import load
 from tests.simulation import batches, by_hand
 from tests.simulation.flows import SeenFlows, join_abandon, join_arrive, join_collect, join_prepare
 from tests.simulation.locks import enqueue_unique
-from tests.simulation.seen import Seen, Violation
+from tests.simulation.seen import Seen, Violation, key_of
 from tests.simulation.workers import KEYS
 
 _FOLDER = Path(jobrunner.broker.__file__).parent / "lua"
@@ -77,7 +77,7 @@ class Observer:
             priority, due, own = options if len(options) == 3 else (b"", b"", b"0")
             if position not in reply:
                 # A call that is sent again gets the same reply: whether it added the task twice shows in the totals.
-                key = _key_of(words[at + 3 : at + 3 + int(own)]) or _key_of(words[: int(shared)])
+                key = key_of(words[at + 3 : at + 3 + int(own)]) or key_of(words[: int(shared)])
                 now = self.now()
                 due_ms = max(now, float(due or 0) + (now if due[:1] == b"+" else 0.0))
                 made = Seen(
@@ -91,6 +91,8 @@ class Observer:
     def reserve(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         now, queue, lease = float(reply[0]), _name(keys[0]), int(args[2])
         ids, most = reply[6::5], int(reply[4])
+        if len(set(ids)) < len(ids):
+            raise Violation(f"a task was handed out twice in one call: {b', '.join(ids).decode()}")
         for task_id, more in zip(ids, reply[10::5], strict=True):
             seen = self.seen(task_id)
             if seen.ends > now:
@@ -265,11 +267,6 @@ class Observer:
         if task_id not in self.tasks:
             raise Violation(f"{task_id.decode()} was never enqueued")
         return self.tasks[task_id]
-
-
-def _key_of(fields: list[bytes]) -> bytes:
-    """The partition of a task among the fields of its hash; empty without one."""
-    return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"key", b"")
 
 
 def _name(key: bytes) -> bytes:

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any, Protocol
 
 from jobrunner.queue_settings import QueueSettings
-from tests.simulation.seen import Seen, Violation
+from tests.simulation.seen import Seen, Violation, key_of
 
 _QUEUES = (b":in", b":out")
 _STATES = (b":waiting", b":scheduled", b":pending")
@@ -36,7 +36,10 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         holder, ends = observer.locks.get(keys[6], (task_id, 0.0))
         if ends > now + 1 and _has_lock(observer, keys, args, holder, by_default=False):
             raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
-        observer.tasks[task_id] = Seen(args[3], int(args[6] or 1), len(observer.tasks), has_place=not due, due=now)
+        priority, key = int(args[6] or 1), key_of(args[12:])
+        observer.tasks[task_id] = Seen(
+            args[3], priority, len(observer.tasks), has_place=not due, due=now, key=key
+        )  # fmt: skip
     elif args[4] in observer.replacements:
         return
     else:
@@ -46,6 +49,8 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
             raise Violation(f"{task_id.decode()} was {word.decode()} while the lease {seen.lease:.0f} holds")
         seen.lapses(now)
         seen.has_place = seen.is_counted = False
+        if word == b"replaced":
+            seen.key = key_of(args[12:])
     observer.locks[keys[6]] = task_id, now + float(due[1:] or 0) + float(args[9])
 
 

@@ -146,13 +146,14 @@ def _begin_shards(world: World, observer: Observer, acknowledged: set[str]) -> N
 
 
 def _begin_keys(world: World, observer: Observer, acknowledged: set[str]) -> None:
-    """Items with keys, of which only some may be under way at once."""
+    """Items with keys, of which only some may be under way at once, and a unique one whose key changes."""
     choice = world.random.choice
     limit = observer.most_of_key[IN.encode()] = choice((1, 1, 2))
     words = ("key_inflight", limit, *choice(((), ("fair", 1))))
     world.server.ask("HSET", KEYS.queue(IN).settings, *words, now_ms=world.now)
     items = [[Item(b"x", partition=choice("ab")) for _ in range(choice((1, 2, 3)))] for _ in range(3)]
     world.start("producer of keys", workers.producer(items, acknowledged), in_s=world.random.random())
+    world.start("replacer", workers.replacer(acknowledged), in_s=world.random.random() * 2)
     world.start("worker of keys", workers.worker(IN, choice((2, 4)), 0.5), in_s=world.random.random() * 2)
 
 

@@ -67,3 +67,8 @@ class Seen:
     def is_of(self, queue: bytes) -> bool:
         """Whether it is in a queue, or in one of its shards."""
         return self.queue == queue or self.queue.startswith(queue + b"@")
+
+
+def key_of(fields: list[bytes]) -> bytes:
+    """The partition of a task among the fields of its hash; empty without one."""
+    return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"key", b"")

@@ -98,6 +98,25 @@ def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], Non
     return job
 
 
+def replacer(acknowledged: set[str]) -> Callable[[Actor], None]:
+    """Enqueues a unique task of one key and replaces it at once by one of another, both in one exchange."""
+
+    def job(actor: Actor) -> None:
+        random, keys = actor.world.random, KEYS.queue(IN)
+        lock = Lock(digest="keyed", lasts="finished", ttl_ms=100_000, on_clash="replace")
+        for _ in range(2):
+            made = [Task(id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, key=random.choice("ab")) for _ in "12"]
+            acknowledged.update(until_known(actor, partial(_enqueue_all, actor, made)))
+            actor.sleep(random.random())
+
+    return job
+
+
+def _enqueue_all(actor: Actor, tasks: list[Task]) -> list[str]:
+    values = actor.broker.run_many([enqueue_call(KEYS, None, [task], 1 << 20) for task in tasks])
+    return [placed(task, value)[0] for task, value in zip(tasks, values, strict=True)]
+
+
 def worker(name: str, rounds: int, careful: float) -> Callable[[Actor], None]:
     """Reserves items of a queue and reports on them in one way or another; `careful` is the share of good ends."""
 
