@@ -33,6 +33,7 @@ from jobrunner.worker.run.runner import Begin, Runner, nothing
 
 _log = SafeLogger("jobrunner.processes")
 _START_S = 30.0
+_SLOW_HINT = "it is waited for: the machine is overloaded, or the modules of the jobs take long to import"
 _LOOK_S = 0.25
 _LATE_S = 1.0
 _LAST_WORDS_S = 0.2
@@ -124,7 +125,7 @@ class ProcessSlot:
             return self._answer(attempt, timeout_s)
         except _NoChildError as error:
             if self._complaints.may_tell(CANNOT_START):
-                _log.error(CANNOT_START, error=str(error), hint=START_HINT)
+                _log.error(CANNOT_START, error=str(error), hint=error.hint)
             self._closing.wait(_NO_CHILD_PAUSE_S)
             return Released()
         except TimeoutError:
@@ -165,16 +166,16 @@ class ProcessSlot:
         with self._lock:
             if self._closing.is_set():
                 raise EOFError("was not started")
-            if self._child is not None:
+            if self._child is not None and self._child.is_ready:
                 return self._child
             try:
-                child = self._child = ChildProcess()
+                child = self._child = self._child or ChildProcess()
             except OSError as error:  # no descriptor, no process or no memory is free
-                raise _NoChildError(f"no process can be started: {error}") from error
+                raise _NoChildError(f"no process can be started: {error}", START_HINT) from error
         try:
-            complaint = child.exchange(self._greeting, _START_S, bytes)
-        except TimeoutError as error:
-            raise EOFError(f"did not start within {_START_S:g} s") from error
+            complaint = child.greet(self._greeting, _START_S)
+        except TimeoutError as error:  # it is kept: a new one would have to load all modules anew
+            raise _NoChildError(f"a process did not start within {_START_S:g} s", _SLOW_HINT) from error
         if complaint:
             raise EOFError(f"cannot start: {complaint.decode('utf-8', 'replace')}")
         return child
@@ -201,7 +202,11 @@ def _read_answer(raw: bytes, attempt: Attempt) -> Outcome | None:
 
 
 class _NoChildError(Exception):
-    """The system starts no process now; the attempt has not begun."""
+    """The system starts no process now, or not in time; the attempt has not begun."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 class _NotTakenError(EOFError):
@@ -212,6 +217,9 @@ class ChildProcess:
     """One child, the socket to it, and the pipe that ends it when this process ends."""
 
     def __init__(self) -> None:
+        self.is_ready = False
+        """Whether it has answered the greeting."""
+        self._is_greeted = False
         self._stop_sent = ""
         self._received = bytearray()
         self._timeout_s: float | None = None
@@ -230,21 +238,31 @@ class ChildProcess:
             theirs.close()
             os.close(lifeline)
 
+    def greet(self, greeting: bytes, timeout_s: float) -> bytes:
+        """Sends the greeting, the first time, and waits for the answer: what keeps the child from its work, or b"".
+
+        Raises as `exchange`; after a TimeoutError it may be called again."""
+        message, self._is_greeted = None if self._is_greeted else greeting, True
+        answer: bytes = self.exchange(message, timeout_s, bytes)
+        self.is_ready = True
+        return answer
+
     def exchange(
-        self, message: bytes, timeout_s: float | None, read: Callable[[bytes], Any],
+        self, message: bytes | None, timeout_s: float | None, read: Callable[[bytes], Any],
         look: Callable[[], object] = lambda: None,
     ) -> Any:  # fmt: skip
-        """Sends a message and waits for the answer, calling `look` a few times a second. Answers for which
-        `read` returns None are ignored.
+        """Sends a message, unless it is None, and waits for the answer, calling `look` a few times a second. Answers
+        for which `read` returns None are ignored.
 
         Raises TimeoutError, or EOFError when the child died. A local socket that is closed with unread bytes resets its
         peer (unix(7)), so a reset tells that the child had not read the message; other systems may not tell.
         """
         ends = math.inf if timeout_s is None else monotonic() + timeout_s
         try:
-            if len(message) > _SMALL:
-                self._limit(timeout_s)
-            self._socket.sendall(frame(message))
+            if message is not None:
+                if len(message) > _SMALL:
+                    self._limit(timeout_s)
+                self._socket.sendall(frame(message))
             while (answer := read(self._receive(ends, look))) is None:
                 pass
             return answer

@@ -451,6 +451,30 @@ def test_a_child_that_cannot_load_its_modules_says_why(children: Any) -> None:
     assert "AttemptCrashed: the process of the attempt cannot start: module 'no_such_module'" in outcome.error
 
 
+def test_a_child_that_takes_long_to_start_is_waited_for_and_costs_no_attempt(
+    children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On an overloaded machine each task failed once more, until it was dead, though none had begun."""
+    imported, goes_on = tmp_path / "imported", tmp_path / "goes_on"
+    (tmp_path / "slow_to_import.py").write_text(
+        f"import time\nfrom pathlib import Path\nPath({str(imported)!r}).write_text('x')\n"
+        f"while not Path({str(goes_on)!r}).exists():\n    time.sleep(0.01)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(processes, "_NO_CHILD_PAUSE_S", 0.0)
+    run = children("slow_to_import", MODULE).new_run()
+    monkeypatch.setattr(processes, "_START_S", 0.01)
+    while not imported.exists():
+        assert run(attempt_at("child.pid", max_attempts=1)) == Released()
+    assert run(attempt_at("child.pid", max_attempts=1)) == Released()
+    assert "a process did not start within 0.01 s" in capsys.readouterr().out
+    imported.unlink()
+    goes_on.touch()
+    monkeypatch.setattr(processes, "_START_S", 60.0)
+    assert isinstance(run(attempt_at("child.pid", max_attempts=1)), Succeeded)
+    assert not imported.exists(), "another process was started"
+
+
 def test_a_child_keeps_a_stop_of_the_next_attempt_that_is_there_as_soon_as_it_has_answered() -> None:
     first, second = attempt_at("child.echo"), attempt_at("child.echo")
     stopped: set[str] = {first.token}
