@@ -72,6 +72,23 @@ def test_settings_are_those_that_jobs_rely_on(spark):
     assert spark.sparkContext.uiWebUrl is None
 
 
+@pytest.mark.parametrize(
+    ("line", "is_heard"),
+    [
+        ("Initial job has not accepted any resources; check your cluster UI", True),
+        ("Lost executor 1 on 10.0.0.1: worker lost", False),
+    ],
+)
+def test_of_the_scheduler_only_that_a_job_waits_for_executors_is_logged(spark, line, is_heard):
+    """No other line says why a job on a cluster stands still."""
+    log4j = spark._jvm.org.apache.logging.log4j
+    loggers = log4j.core.LoggerContext.getContext(False).getConfiguration()
+    scheduler = loggers.getLoggerConfig("org.apache.spark.scheduler.TaskSchedulerImpl")
+    event = log4j.core.impl.Log4jLogEvent.newBuilder().setMessage(log4j.message.SimpleMessage(line)).build()
+    assert scheduler.getLevel().name() == "WARN"
+    assert scheduler.isFiltered(event) is not is_heard
+
+
 def test_settings_of_a_call_reach_the_session_that_runs(spark):
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark_session(**{"spark.sql.shuffle.partitions": 3})
