@@ -36,6 +36,7 @@ from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.running import (
     TIME_POLICY,
     activate,
+    check_runs,
     conf_of,
     first_line,
     has_conf,
@@ -126,7 +127,8 @@ def register(spark: SparkSession) -> None:
     The session knows the format `jobrunner` then, on the server of `configure(...)`, also of one that is called later;
     has the settings that it needs unless they have a value; and sends this package to its executors. `spark_session()`
     and stations in this process use it, in all threads. A setting that Spark refuses, and a time zone that is not UTC,
-    are warnings. Twice is as good as once. Raises SparkMissing for a version of Spark without data sources in Python.
+    are warnings. Twice is as good as once. Raises SparkMissing for a version of Spark without data sources in Python,
+    StationError for a session that was stopped, or whose Java has ended.
     """
     prepare(spark)
     remember(spark)
@@ -140,6 +142,7 @@ def prepare(spark: SparkSession) -> None:
     """
     if getattr(spark, "dataSource", None) is None:
         raise SparkMissing(f"PySpark {spark.version} has no data sources in Python; {install_command('spark')}")
+    check_runs(spark)
     for name, value in NEEDED_CONF.items():
         if not has_conf(spark, name):
             set_conf(spark, name, value)

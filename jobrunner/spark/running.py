@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, StationError
 from jobrunner.logs import SafeLogger
 
 if TYPE_CHECKING:
@@ -65,6 +65,25 @@ def activate(spark: "SparkSession") -> None:
             session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
         else:
             type(session)._active_session.session = session  # noqa: SLF001  PySpark sets it only where none is set
+
+
+def check_runs(spark: "SparkSession") -> None:
+    """Raises StationError for a session that was stopped, or whose Java has ended, as when it was killed for its
+    memory: PySpark starts no other Java in a process, and says of each call that a connection was refused."""
+    if is_over(spark):
+        raise StationError("this Spark session was stopped: make a new one, and register(spark) that")
+    if not is_classic(spark):
+        return
+    from py4j.protocol import Py4JNetworkError  # the extra may be absent
+
+    try:
+        session: Any = spark
+        session._jvm.java.lang.System.nanoTime()  # noqa: SLF001  any call
+    except (OSError, Py4JNetworkError) as error:
+        raise StationError(
+            "the Java of this Spark session has ended, and PySpark starts no other one in this process: start the "
+            f"process, in a notebook the kernel, again ({error})"
+        ) from error
 
 
 def conf_of(spark: "SparkSession", name: str) -> str | None:

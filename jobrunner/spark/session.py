@@ -21,6 +21,7 @@ from jobrunner.formatting import install_command
 from jobrunner.spark.connect_watch import note_own
 from jobrunner.spark.java import find_java, home_of
 from jobrunner.spark.running import (
+    check_runs,
     conf_of,
     first_line,
     is_classic,
@@ -62,7 +63,8 @@ def spark_session(
     JOBRUNNER_SPARK_MASTER or JOBRUNNER_SPARK_REMOTE; else what `[tool.jobrunner.spark]` names; else this machine with
     all its cores. `conf` are Spark's own settings: `spark_session(**{"spark.driver.memory": "4g"})`; those of
     JOBRUNNER_SPARK_CONF and of `[tool.jobrunner.spark]` are set beside them when the session starts. Raises
-    SparkMissing, JavaMissing; InvalidOption for a session elsewhere than the running one, or no setting of Spark's.
+    SparkMissing, JavaMissing; InvalidOption for a session elsewhere than the running one, or no setting of Spark's;
+    StationError for a running one whose Java has ended.
     """
     asked = remote
     master, remote = _where(master, remote)
@@ -80,6 +82,7 @@ def spark_session(
             running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
             silence_query_contexts()
         else:
+            check_runs(running)
             set_all(running, settings)
         register(running)
     return running

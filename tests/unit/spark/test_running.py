@@ -2,11 +2,15 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, QueryContextType
 from pyspark.logger import PySparkLogger
 
+from jobrunner.errors import StationError
+from jobrunner.spark import register
 from jobrunner.spark.running import activate, silence_query_contexts
 
 
@@ -63,3 +67,26 @@ def test_a_thread_has_the_connect_session_it_was_given_though_that_of_the_proces
         assert lane.submit(active_behind, new).result(60) is new
     with ThreadPoolExecutor(1) as lane:
         assert lane.submit(active_behind, ended, new).result(60) is new
+
+
+class EndedJava:
+    """What py4j says of each call, first of a connection that it has, then of a new one."""
+
+    def __init__(self):
+        self._errors = iter([Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError("refused")])
+
+    @property
+    def java(self):
+        raise next(self._errors)
+
+
+def test_a_session_that_was_stopped_or_whose_java_has_ended_is_called_so(capsys):
+    context = SimpleNamespace(_jsc=object())
+    session = SimpleNamespace(dataSource=object(), _jsparkSession=None, sparkContext=context, _jvm=EndedJava())
+    for _ in range(2):
+        with pytest.raises(StationError, match="in a notebook the kernel, again"):
+            register(session)
+    context._jsc = None
+    with pytest.raises(StationError, match="was stopped: make a new one"):
+        register(session)
+    assert capsys.readouterr().out == "", "no warning of settings"
