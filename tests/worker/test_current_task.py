@@ -169,6 +169,21 @@ def test_progress_log_headers_and_metadata_are_those_of_class_jobs(
     assert handle.result(timeout=30) == [handle.id, True, {}, 1, 5, []]
 
 
+def test_a_coroutine_publishes_its_progress_in_a_thread(current: Client, run: Any, declare: Any, raw: Any) -> None:
+    """So that its event loop does not wait for the server."""
+
+    @declare("current.threaded")
+    async def threaded() -> Any:
+        task = current_task()
+        await asyncio.to_thread(task.progress, 1, 2, "half")
+        noted = b"half" in raw.hget(keys_of(current).queue("current").task(task.id), "progress")
+        return [noted, await asyncio.to_thread(task.metadata.increment, "runs")]
+
+    handle = threaded.enqueue()
+    run(queues=["current"])
+    assert handle.result(timeout=30) == [True, 1]
+
+
 @pytest.mark.parametrize("kind", ["threads", "coroutine"])
 def test_progress_does_not_wait_for_a_server_that_is_away(
     start_server: Callable[..., Server], declare: Any, kind: str
