@@ -169,6 +169,25 @@ def test_progress_log_headers_and_metadata_are_those_of_class_jobs(
     assert handle.result(timeout=30) == [handle.id, True, {}, 1, 5, []]
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_a_job_learns_with_its_progress_that_it_was_cancelled(
+    current: Client, run: Any, declare: Any, published: bool
+) -> None:
+    """Without it, with the next renewal of its lease."""
+
+    @declare("current.stopped", keepalive=3600)
+    def stopped() -> Any:
+        task = current_task()
+        current.task(task.id).cancel()
+        if published:
+            task.progress(1, 3)
+        return task.cancelled
+
+    handle = stopped.enqueue()
+    run(queues=["current"])
+    assert handle.result(timeout=30) is published
+
+
 def test_a_coroutine_publishes_its_progress_in_a_thread(current: Client, run: Any, declare: Any, raw: Any) -> None:
     """So that its event loop does not wait for the server."""
 
