@@ -392,6 +392,9 @@ class TaskGone(TaskError):
 class AttemptTimeout(TaskError):
     """An attempt ran longer than its job's `timeout`."""
 
+    def __str__(self) -> str:  # raised in a thread it has no text: Python takes a class for that, and no object
+        return super().__str__() or "the attempt ran longer than its timeout"
+
 
 class AttemptCancelled(TaskError):
     """A job cancelled the asyncio task that ran an attempt: its own, or that of another attempt on its event loop."""

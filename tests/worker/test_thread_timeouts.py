@@ -3,11 +3,13 @@
 import ctypes
 import threading
 import time
+import traceback
 from typing import Any
 
 import pytest
 
 from jobrunner import Client, job
+from jobrunner.errors import AttemptTimeout
 from jobrunner.worker.run.watchdog import Watchdog
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
@@ -37,6 +39,17 @@ def holding() -> str:
     return "in time"
 
 
+@job(name="thread_timeouts.noting", queue="tt", timeout=0.2, max_attempts=1)
+def noting() -> None:
+    """Notes how the timeout reads, as an error tracker or the job's own log would write it."""
+    try:
+        while not freed.wait(0.01):
+            pass
+    except AttemptTimeout as error:
+        began.extend(traceback.format_exception_only(error))
+        raise
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
     began.clear()
@@ -61,6 +74,14 @@ def test_a_thread_in_a_call_into_c_keeps_its_slot_and_its_lease_until_the_call_r
     wait_for(lambda: blocked.record().state == "dead")
     assert blocked.error.startswith("AttemptTimeout")
     assert began == ["blocking", "good"], "the attempt ran once"
+
+
+def test_a_timeout_says_in_a_thread_what_it_is(start: Start, current: Client) -> None:
+    start(queues=["tt"], concurrency=1)
+    task = noting.enqueue()
+    wait_for(lambda: task.record().state == "dead")
+    assert began == ["jobrunner.errors.AttemptTimeout: the attempt ran longer than its timeout\n"]
+    assert task.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.2 s of job")
 
 
 def test_a_job_that_held_the_interpreter_lock_beyond_its_timeout_fails_when_it_returns(
