@@ -443,7 +443,9 @@ print("pushed", flush=True)
 
     with run(0) as losing:
         said, _ = losing.communicate(timeout=60)
-    assert "are lost" in said
+    (line,) = (line for line in said.splitlines() if "are lost" in line)
+    assert "[error" in line, "a level that every log shows"
+    assert "tasks=1" in line
     own.kill()
     own.start()
     with run(60) as waiting:

@@ -99,6 +99,7 @@ def test_in_a_text_the_whole_value_behind_a_name_is_hidden(text: str, shown: str
         ("tokens=sk-1 api_tokens=120sk", "tokens=* api_tokens=*"),
         ("tokens='120' tokens=[120] tokens=(1, 2)", "tokens=* tokens=* tokens=*"),
         ("tokens=0042 credit_cards=4111111111111111", "tokens=* credit_cards=*"),
+        ("tokens=999999999999 tokens=1000000000000", "tokens=999999999999 tokens=*"),
         ("secret_of_tokens=12 tokensused=1 token_number=5", "secret_of_tokens=* tokensused=* token_number=*"),
     ],
 )
@@ -108,9 +109,8 @@ def test_of_what_is_counted_a_plain_number_is_shown_and_nothing_else(text: str, 
 
 @pytest.mark.parametrize("value", ["120", True, None, [120], {"used": 120}, 10**12, float("nan"), float("inf")])
 def test_a_field_of_what_is_counted_is_shown_as_a_number_only(value: object) -> None:
-    assert Redaction().shown({"tokens": 120, "max_tokens": 4.5, "token_count": 0}) == {
-        "tokens": 120, "max_tokens": 4.5, "token_count": 0,
-    }  # fmt: skip
+    counts = {"tokens": 120, "max_tokens": 4.5, "token_count": 0, "token_limit": 10**12 - 1}
+    assert Redaction().shown(counts) == counts
     assert Redaction().shown({"tokens": value}) == {"tokens": HIDDEN}
     assert Redaction().hides("tokens"), "a text is hidden there"
 
