@@ -314,6 +314,19 @@ def test_tasks_without_a_key_are_not_counted(mail):
     assert mail.raw.hgetall(mail.keys.base + b"mail:inflight") == {b"k": b"1"}
 
 
+def test_a_lease_that_ended_without_being_counted_off_is_counted_off_once(mail):
+    """As an older version may end one: of its key, two others hold."""
+    limit(mail, key_inflight=3)
+    add(mail, "k-0")
+    assert ids(mail.reserve()) == ["k-0"]
+    mail.raw.hset(mail.keys.base + b"mail:inflight", "k", 3)
+    mail.raw.zrem(mail.keys.pending, "k-0")
+    add(mail, "k-1")
+    assert ids(mail.reserve()) == ["k-1"]
+    assert mail.raw.hgetall(mail.keys.base + b"mail:inflight") == {b"k": b"3"}
+    assert mail.raw.hgetall(mail.keys.base + b"mail:holders") == {b"k-1": b"k"}
+
+
 def test_the_level_of_a_rate_counts_in_tokens_when_the_interval_changes(mail, clock):
     limit(mail, max_tokens=4, interval_us=4_000_000)
     mail.enqueue(*"abcdefgh")

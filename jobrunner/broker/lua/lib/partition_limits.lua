@@ -56,7 +56,7 @@ end
 
 -- Compares a few counted leases with `pending`: an older version may have ended them without counting them off.
 local function recount_some(prefix)
-  local some, stale = redis.call('HRANDFIELD', prefix .. 'holders', -3), {}
+  local some, stale = redis.call('HRANDFIELD', prefix .. 'holders', 3), {}
   if #some == 0 then return end
   for n, lease_end in ipairs(redis.call('ZMSCORE', pending, unpack(some))) do
     if not lease_end then stale[#stale + 1] = some[n] end
