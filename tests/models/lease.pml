@@ -11,7 +11,8 @@
    BUG_NUMBER_NOT_COMPARED    a report counts whoever sends it, while the task is pending
    BUG_SWEEP_ENDS_THE_LEASE   a report counts until the sweep has noticed the end of the lease
    BUG_NUMBER_IS_THE_ATTEMPT  leases are numbered by attempts, and an attempt may be given back
-   BUG_RECOVERED_TO_THE_BACK  a task whose worker died goes to the end of the line */
+   BUG_RECOVERED_TO_THE_BACK  a task whose worker died goes to the end of the line
+   BUG_LIMIT_COUNTS_WORKERS   max_inflight counts workers that have a task in hand, not leases */
 
 #include "rules.pml"
 
@@ -45,6 +46,12 @@ byte i, n, first;          /* used within one step only, and 0 after it */
 
 #define SOME_WAIT (waiting[1] || waiting[2] || waiting[3])
 #define INFLIGHT (pending[1] + pending[2] + pending[3])
+
+#ifdef BUG_LIMIT_COUNTS_WORKERS
+#define COUNTED (busy[1] + busy[2] + busy[3])
+#else
+#define COUNTED INFLIGHT
+#endif
 
 /* Idle workers are alike, so the checker lets the first of them reserve: the same runs, fewer states. */
 #define FIRST_IDLE ((me < 2 || busy[1]) && (me < 3 || busy[2]))
@@ -171,9 +178,9 @@ proctype Worker(byte me)
 
 end_idle:                  /* a worker without work may wait here for ever */
   if
-  :: d_step { SOME_WAIT && INFLIGHT < MAX_INFLIGHT && FIRST_IDLE ->
+  :: d_step { SOME_WAIT && COUNTED < MAX_INFLIGHT && FIRST_IDLE ->
        busy[me] = true; reserve(task, number); check() }
-  :: d_step { SOME_WAIT && INFLIGHT < MAX_INFLIGHT && FIRST_IDLE && lost < LOST ->
+  :: d_step { SOME_WAIT && COUNTED < MAX_INFLIGHT && FIRST_IDLE && lost < LOST ->
        lost = lost + 1; reserve(task, number);
        SAY("@ the reply to worker %d is lost\n", me);
        forget(); check() };

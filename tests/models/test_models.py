@@ -17,6 +17,7 @@ RULES = {
     "SWEEP_ENDS_THE_LEASE": "only the holder of the newest lease may report, and not after its end",
     "NUMBER_IS_THE_ATTEMPT": "a lease number is handed out at most once",
     "RECOVERED_TO_THE_BACK": "tasks are handed out in order; a crash costs no place",
+    "LIMIT_COUNTS_WORKERS": "no more tasks are pending than max_inflight",
     "POSTED_AFTER_THE_END": "when all members ended, on_complete is enqueued",
     "FORGOTTEN_FIRST": "when all members ended, on_complete is enqueued",
     "ARRIVALS_COUNTED": "on_complete waits until all members ended",
