@@ -136,8 +136,10 @@ def test_a_batch_that_is_dissolved_goes_back_to_its_places(held, clock):
     assert setback(held, "dissolved") == "dissolved"
     with pytest.raises(BatchLost):  # a renewal that comes late would keep others from rolling it forward
         held.run(batches.renew(held.keys, "b", 1, lease_ms=1000))
+    held.wakes()
     assert held.run(batches.advance(held.keys, "b")).ended == 3
     assert held.ids("waiting") == ["x", "y", "z", "later"]
+    assert held.wakes()
     assert held.totals() == {"enqueued": 4}
 
 
