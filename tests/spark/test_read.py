@@ -443,7 +443,7 @@ def test_views_and_tables_of_sql_read_and_take_rows(spark, server, keys, client,
         spark.sql("DROP TABLE mail_table")
 
 
-def test_a_password_is_in_no_plan_and_no_repr(spark, server, keys, capsys):
+def test_a_password_is_in_no_plan_and_no_repr(spark, server, keys, capsys, caplog):
     url = server.url.replace("unix://", "unix://:hidden@")
     frame = spark.read.format("jobrunner").options(url=url, prefix=keys.prefix, queue="mail").load()
     plans = frame._jdf.queryExecution()
@@ -453,7 +453,7 @@ def test_a_password_is_in_no_plan_and_no_repr(spark, server, keys, capsys):
     with pytest.raises(Exception) as told:
         frame.collect()
     assert "hidden" not in str(told.value)
-    assert "hidden" not in "".join(capsys.readouterr())
+    assert "hidden" not in caplog.text + "".join(capsys.readouterr())
 
 
 def test_a_session_that_is_known_already_follows_the_server_that_is_configured_later(spark, current, start_server):

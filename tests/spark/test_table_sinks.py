@@ -111,7 +111,7 @@ def test_a_table_that_does_not_take_the_rows_blames_no_item_and_goes_on_when_men
 
 @pytest.mark.parametrize("of", ["table", "folder"])
 def test_a_disk_that_is_full_or_read_only_blames_no_item(
-    flights, driver_of, spark, client, tmp_path, monkeypatch, capsys, of
+    flights, driver_of, spark, client, tmp_path, monkeypatch, caplog, of
 ):
     """The first thing that it does not take is the note of a batch, a file of another name for each."""
     if of == "table":
@@ -134,7 +134,7 @@ def test_a_disk_that_is_full_or_read_only_blames_no_item(
         fault.setattr(LocalFolders, "write", full)
         for _ in range(3):
             driver.step(spark)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "No space left" in line]
+    lines = [line for line in caplog.messages if "No space left" in line]
     assert len(lines) == 3
     words = re.compile(rf"{tmp_path}/late\b.* cannot be written: No space left on device['\" ]")
     assert all(map(words.search, lines))

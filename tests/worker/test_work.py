@@ -627,11 +627,11 @@ def test_a_queue_of_a_job_with_a_colon_in_its_name_is_served(start: Start, curre
 
 
 def test_a_queue_that_nobody_knows_is_warned_of(
-    start: Start, current: Client, capsys: pytest.CaptureFixture[str]
+    start: Start, current: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     step.using(queue="mail").enqueue()
     start(queues=["mial", "w", "mail", "default", "zzzzzz"])
-    told = [line for line in capsys.readouterr().out.splitlines() if "no declared job" in line]
+    told = [line for line in caplog.messages if "no declared job" in line]
     assert len(told) == 2
     assert "queue=mial" in told[0]
     assert "did you mean 'mail'?" in told[0]

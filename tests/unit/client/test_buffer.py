@@ -157,7 +157,7 @@ def test_a_full_buffer_refuses_and_keeps_what_it_has(
 
 @pytest.mark.parametrize("refused", ["a full queue", "no memory"])
 def test_what_the_server_refuses_stays_and_so_does_all_behind_it(
-    connect: Callable[..., Client], own: Server, refused: str, capsys: Any
+    connect: Callable[..., Client], own: Server, refused: str, caplog: Any
 ) -> None:
     client = connect()
     small, mail = client.queue("small"), client.queue("mail")
@@ -170,7 +170,7 @@ def test_what_the_server_refuses_stays_and_so_does_all_behind_it(
     if refused == "no memory":
         own._options["maxmemory"] = "1"
     own.start()
-    wait_for(lambda: "refuses tasks" in capsys.readouterr().out, timeout_s=30)
+    wait_for(lambda: "refuses tasks" in caplog.text, timeout_s=30)
     mail.push(3)
     if refused == "a full queue":
         assert group(noop.bind(4)).enqueue().tasks[0].cancel(), "flows and unique tasks overtake"
@@ -280,7 +280,7 @@ def test_closing_waits_for_the_server_as_long_as_it_may(connect: Callable[..., C
 
 
 def test_the_log_does_not_call_tasks_sent_that_are_lost(
-    connect: Callable[..., Client], own: Server, capsys: pytest.CaptureFixture[str]
+    connect: Callable[..., Client], own: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = connect()
     own.kill()
@@ -291,9 +291,8 @@ def test_the_log_does_not_call_tasks_sent_that_are_lost(
     assert sending is not None
     sending.join(30)
 
-    said = capsys.readouterr().out
-    assert "are lost" in said
-    assert "were sent" not in said
+    assert "are lost" in caplog.text
+    assert "were sent" not in caplog.text
 
 
 def test_of_many_that_are_too_many_none_or_whole_thousands_wait(connect: Callable[..., Client], own: Server) -> None:

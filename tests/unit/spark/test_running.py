@@ -80,7 +80,7 @@ class EndedJava:
         raise next(self._errors)
 
 
-def test_a_session_that_was_stopped_or_whose_java_has_ended_is_called_so(capsys):
+def test_a_session_that_was_stopped_or_whose_java_has_ended_is_called_so(caplog):
     context = SimpleNamespace(_jsc=object())
     session = SimpleNamespace(dataSource=object(), _jsparkSession=None, sparkContext=context, _jvm=EndedJava())
     for _ in range(2):
@@ -89,4 +89,4 @@ def test_a_session_that_was_stopped_or_whose_java_has_ended_is_called_so(capsys)
     context._jsc = None
     with pytest.raises(StationError, match="was stopped: make a new one"):
         register(session)
-    assert capsys.readouterr().out == "", "no warning of settings"
+    assert caplog.messages == [], "no warning of settings"

@@ -401,7 +401,7 @@ def test_a_child_that_cannot_be_started_keeps_no_descriptor(monkeypatch: pytest.
 
 
 def test_an_attempt_for_which_no_process_can_be_started_is_handed_back(
-    children: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    children: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a pause, as it would come again at once; a worker that stops does not wait for its end."""
     monkeypatch.setattr(processes, "_NO_CHILD_PAUSE_S", 0.0)
@@ -410,7 +410,7 @@ def test_an_attempt_for_which_no_process_can_be_started_is_handed_back(
     with monkeypatch.context() as scarce:
         scarce.setattr(processes, "ChildProcess", no_process)
         assert run(attempt) == Released()
-    assert "no process can be started: [Errno 11] Resource temporarily unavailable" in capsys.readouterr().out
+    assert "no process can be started: [Errno 11] Resource temporarily unavailable" in caplog.text
     assert run(attempt) == Succeeded(b'"8"'), "as soon as there is one"
 
     monkeypatch.setattr(processes, "_NO_CHILD_PAUSE_S", 3600.0)
@@ -452,7 +452,7 @@ def test_a_child_that_cannot_load_its_modules_says_why(children: Any) -> None:
 
 
 def test_a_child_that_takes_long_to_start_is_waited_for_and_costs_no_attempt(
-    children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On an overloaded machine each task failed once more, until it was dead, though none had begun."""
     imported, goes_on = tmp_path / "imported", tmp_path / "goes_on"
@@ -467,7 +467,7 @@ def test_a_child_that_takes_long_to_start_is_waited_for_and_costs_no_attempt(
     while not imported.exists():
         assert run(attempt_at("child.pid", max_attempts=1)) == Released()
     assert run(attempt_at("child.pid", max_attempts=1)) == Released()
-    assert "a process did not start within 0.01 s" in capsys.readouterr().out
+    assert "a process did not start within 0.01 s" in caplog.text
     imported.unlink()
     goes_on.touch()
     monkeypatch.setattr(processes, "_START_S", 60.0)

@@ -1166,7 +1166,7 @@ def test_what_a_hint_brought_to_one_that_takes_nothing_any_more_is_handed_back(
 
 @pytest.mark.parametrize("how", ["reserved", "brought by a hint", "suspect of a crash"])
 def test_what_the_executor_cannot_start_goes_back_unspent_and_is_tried_again_after_a_pause(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     """No descriptor or thread is free for what would run it."""
     clock = stopped(monkeypatch, reserve_plan)
@@ -1193,7 +1193,7 @@ def test_what_the_executor_cannot_start_goes_back_unspent_and_is_tried_again_aft
         assert "q" not in bench.turns.open, "the notifier does not reserve from it either"
         assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
         assert client.queue("q").counts()["waiting"] == 1
-    assert capsys.readouterr().out.count("tasks cannot begin and are handed back") == 1
+    assert caplog.text.count("tasks cannot begin and are handed back") == 1
 
     clock.now += reserve_plan._REFUSED_PAUSE_S
     begun = bench.begun(2)

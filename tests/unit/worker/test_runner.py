@@ -470,14 +470,13 @@ def test_a_task_whose_early_acknowledgement_is_refused_does_not_run(runner: Runn
 
 @pytest.mark.parametrize("answer", [["unknown"], OutcomeUnknown("the connection broke")])
 def test_an_early_acknowledgement_without_a_reply_is_logged(
-    runner: Runner, server: NoServer, capsys: pytest.CaptureFixture[str], answer: Any
+    runner: Runner, server: NoServer, caplog: pytest.LogCaptureFixture, answer: Any
 ) -> None:
     """The task counts as succeeded and never ran: only the log tells."""
     server.answers = [answer]
     assert runner.run(attempt_at("runner.early")) == Released()
     assert calls == []
-    said = capsys.readouterr()
-    assert "not begun: its early acknowledgement failed" in said.out + said.err
+    assert "not begun: its early acknowledgement failed" in caplog.text
 
 
 def test_an_early_task_that_fails_is_given_up_at_once(runner: Runner, server: NoServer) -> None:

@@ -40,7 +40,7 @@ def test_a_server_whose_clock_stepped_back_costs_no_delay() -> None:
 
 
 def test_one_line_is_logged_for_each_job_and_queue_a_minute(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("jobrunner.worker.report.reported_outcome.monotonic", lambda: now[0])
@@ -49,7 +49,7 @@ def test_one_line_is_logged_for_each_job_and_queue_a_minute(
         jobs.reported(attempt_at(name), WHY)
     now[0] += 61
     jobs.reported(attempt_at("a"), WHY)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "does not know the job" in line]
+    lines = [line for line in caplog.messages if "does not know the job" in line]
     assert [("job=a" in line, "tasks=" + line.partition("tasks=")[2][:1]) for line in lines] == [
         (True, "tasks=1"), (False, "tasks=1"), (True, "tasks=3"),
     ]  # fmt: skip
