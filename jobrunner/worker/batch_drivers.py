@@ -9,7 +9,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls.shards import WITHOUT, shard_counts
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import shard_name, whole_queue
-from jobrunner.client.client import Client, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch, Driver
@@ -62,7 +62,8 @@ class BatchDrivers:
             if self.stopping.is_set():
                 return
             if shard in self.queues and shard_name(shard, 1) in self.shards.weights:
-                align_queue(self._client, shard)  # the first driver wrote what its station declares
+                # The first driver wrote what its station declares.
+                align_queue(broker_of(self._client), keys_of(self._client), shard)
         self._takes_more = True
         self._serve_more()  # those that were added by now
 

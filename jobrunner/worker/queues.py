@@ -1,8 +1,8 @@
 """Which queues a worker serves, what they were declared with, and what it publishes of that."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
@@ -13,11 +13,10 @@ from jobrunner.broker.calls.batch_reads import size
 from jobrunner.broker.calls.batches import foremost
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.keys import Keys, split_queue
-from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.partitions import align
-from jobrunner.client.queue import align_shards
 from jobrunner.client.settings_hash import settings_named
 from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.formatting import describe
@@ -176,18 +175,30 @@ def _align_stations(client: Client, names: Iterable[str]) -> dict[str, str]:
     keys, of_pipelines = keys_of(client), [name for name in names if "/" in name]
     found = broker_of(client).run_many([shard_counts(keys.queue(name)) for name in of_pipelines])
     spread = [name for name, counts in zip(of_pipelines, found, strict=True) if counts.served > 1]
-    return {name: "" for name in spread if not align_queue(client, name)}
+    with _tried_once(client) as broker:
+        return {name: "" for name in spread if not align_queue(broker, keys, name)}
 
 
-def align_queue(client: Client, name: str, **more: object) -> bool:
+@contextmanager
+def _tried_once(client: Client) -> Iterator[Broker]:
+    """A driver that does not wait for a node that is away: each queue there would cost the start of a worker the whole
+    time for which its client tries."""
+    broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=broker_of(client).now_ms)
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+def align_queue(broker: Broker, keys: Keys, name: str, **more: object) -> bool:
     """Gives the shards of a queue the settings it has; False when the server of some is away. That is logged, with
     `more`, and so is a refusal."""
     try:
-        align_shards(client.queue(name))
+        run_operation(broker, align(QueueRef(keys, None, name, 0)))
     except (ServerUnavailable, OutcomeUnknown) as error:
         _log.warning(_AWAY, queue=name, error=str(error), **more)
         return False
-    except (JobrunnerError, InvalidOption) as error:
+    except JobrunnerError as error:
         _log.warning(_MISFIT, queue=name, error=str(error), **more)
     return True
 
@@ -222,7 +233,8 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
         elif changed:
             _log_published(one, changed)
             broker_of(client).run(_configured(keys, one, changed))
-    return {one.name: one.place for one in declared if not align_queue(client, one.name, place=one.place)}
+    with _tried_once(client) as broker:
+        return {one.name: one.place for one in declared if not align_queue(broker, keys, one.name, place=one.place)}
 
 
 class Declarations:
@@ -264,8 +276,10 @@ class Declarations:
         for name, place in list(self._unaligned.items()):
             try:
                 run_operation(self._broker, align(QueueRef(self._keys, None, name, 0)))
-            except (ServerUnavailable, OutcomeUnknown):
-                return
+            except (ServerUnavailable, OutcomeUnknown) as error:
+                if self._broker.is_away(error):
+                    return
+                continue  # of a cluster it may be one node
             except JobrunnerError as error:
                 _log.warning(_MISFIT, queue=name, error=str(error), place=place)
             del self._unaligned[name]

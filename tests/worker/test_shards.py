@@ -10,6 +10,7 @@ import pytest
 from jobrunner import chain, group, job, queue
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.operations.partitions import align
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.jobs.registry import register_driver
 from jobrunner.worker import queues
@@ -117,15 +118,29 @@ def test_a_setting_reaches_all_shards_although_the_reply_of_its_heartbeat_was_lo
 def test_a_declared_setting_reaches_shards_that_were_away_when_the_worker_started(current, add, start, monkeypatch):
     """They had none until another worker started: a new limit did not hold in them."""
     queue("spread", max_attempts=3)
+    tried = []
 
-    def break_off(_queue):
-        raise ServerUnavailable("the node of spread@2 is away")
+    def align_later(ref):
+        tried.append(ref.name)
+        if len(tried) == 1:
+            raise ServerUnavailable("the node of spread@2 is away")
+        return align(ref)
 
-    monkeypatch.setattr(queues, "align_shards", break_off)
+    monkeypatch.setattr(queues, "align", align_later)
     start(queues=["spread"], heartbeat=0.2)
 
     names = ("spread", "spread@1", "spread@2", "spread@3")
     wait_for(lambda: [current.queue(name).settings().max_attempts for name in names] == [3] * 4)
+
+
+def test_the_start_of_a_worker_waits_for_no_node_of_a_single_queue(current, add, monkeypatch):
+    """Each queue on a node that was away cost it the two seconds for which its client tries."""
+    tried = []
+    monkeypatch.setattr(queues, "run_operation", lambda broker, _operation: tried.append(broker._retry_timeout_s))
+    queue("spread", max_attempts=3)
+
+    assert queues.publish_declared(current, heartbeat_s=10) == {}
+    assert tried == [0]
 
 
 def test_flows_run_through_and_unspread_tasks_are_in_the_first_shard(current, run, add):
