@@ -232,7 +232,8 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
             _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
         elif changed:
             _log_published(one, changed)
-            broker_of(client).run(_configured(keys, one, changed))
+            with suppress(ServerUnavailable, OutcomeUnknown):  # an event holds nothing up
+                broker_of(client).run(_configured(keys, one, changed))
     with _tried_once(client) as broker:
         return {one.name: one.place for one in declared if not align_queue(broker, keys, one.name, place=one.place)}
 

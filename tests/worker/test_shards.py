@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from jobrunner import chain, group, job, queue
+from jobrunner.broker.call import command
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.partitions import align
@@ -131,6 +132,19 @@ def test_a_declared_setting_reaches_shards_that_were_away_when_the_worker_starte
 
     names = ("spread", "spread@1", "spread@2", "spread@3")
     wait_for(lambda: [current.queue(name).settings().max_attempts for name in names] == [3] * 4)
+
+
+def test_a_worker_starts_although_the_node_of_events_is_away(current, add, monkeypatch):
+    """It ended when it had changed a declared setting. Events have a slot of their own."""
+
+    def break_off(_reply):
+        raise ServerUnavailable("the node of events is away")
+
+    monkeypatch.setattr(queues, "_configured", lambda *_: command("PING", read=break_off))
+    queue("spread", max_attempts=3)
+
+    assert queues.publish_declared(current, heartbeat_s=10) == {}
+    assert current.queue("spread@1").settings().max_attempts == 3
 
 
 def test_the_start_of_a_worker_waits_for_no_node_of_a_single_queue(current, add, monkeypatch):
