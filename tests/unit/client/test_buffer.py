@@ -423,8 +423,9 @@ def test_tasks_of_a_key_that_wait_go_to_its_partition_and_middleware_sees_their_
 
 def test_the_end_of_the_process_waits_for_the_server_and_tells_what_is_lost(own: Server) -> None:
     program = """
-import os, sys
+import logging, os, sys
 from jobrunner import configure
+logging.basicConfig(format="%(levelname)s: %(message)s")
 client = configure(sys.argv[1], retry_timeout=0, buffer_tasks=9, buffer_flush=float(sys.argv[2]))
 client.queue("mail").push(0)
 os.kill(int(sys.argv[3]), 9)
@@ -437,13 +438,14 @@ print("pushed", flush=True)
 
     def run(flush: float) -> Any:
         return subprocess.Popen(
-            [sys.executable, "-c", program, own.url, str(flush), str(own.pid)], stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-c", program, own.url, str(flush), str(own.pid)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     with run(0) as losing:
-        said, _ = losing.communicate(timeout=60)
+        _, said = losing.communicate(timeout=60)
     (line,) = (line for line in said.splitlines() if "are lost" in line)
-    assert "[error" in line, "a level that every log shows"
+    assert line.startswith("ERROR: "), "a level that every log shows"
     assert "tasks=1" in line
     own.kill()
     own.start()
@@ -453,7 +455,7 @@ print("pushed", flush=True)
             pass
         own.kill()
         own.start()
-        said, _ = waiting.communicate(timeout=60)
+        _, said = waiting.communicate(timeout=60)
     assert "are lost" not in said
     with Client(own.url) as client:
         assert numbers(client)[-1] == 1

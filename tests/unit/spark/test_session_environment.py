@@ -44,6 +44,7 @@ def test_threads_that_need_a_session_at_once_start_one(monkeypatch):
 
     monkeypatch.setattr(session, "running_session", lambda: made[0] if made else None)
     monkeypatch.setattr(session, "_start", start)
+    monkeypatch.setattr(session, "check_runs", lambda _: None)
     monkeypatch.setattr(data_source, "register", lambda _: None)
     for name in ("JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"):
         monkeypatch.delenv(name, raising=False)
