@@ -1,15 +1,16 @@
 """The view that a job has of its own run: the task, a log, shared metadata, progress, and whether to stop."""
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
@@ -19,17 +20,20 @@ from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import ClientClosed, ServerError, ServerRefused, UsageError
+from jobrunner.errors import ServerRefused, UsageError
 from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
 from jobrunner.settings import check_whole
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from jobrunner.jobs.progress_notes import ProgressNotes
+
 _LARGEST = 2**62
 """Of what is added at once; the server's numbers have 64 bits."""
 _PROGRESS_PAUSE_S = 0.1
-_AWAY_PAUSE_S = 10.0
-"""A server that is silent keeps a note for the five seconds of its time limit."""
 NOT_KEPT = b"too large"
 """What the server wrote in the place of results of more than 16 MiB, with which it made the task dead."""
 
@@ -171,27 +175,6 @@ class Metadata:
             raise UsageError(f"increment({field!r}): the field has a value that is no whole number; set it") from error
 
 
-class ProgressNotes:
-    """Writes the notes of progress of all runs of a worker.
-
-    Its driver tries each once, and after a failure none is tried for some seconds: the job waits for it, and with a
-    coroutine all jobs of its event loop do.
-    """
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._paused_until = 0.0
-
-    def write(self, note: Call[str]) -> str:
-        """The answer of the server; "" when it was not written."""
-        if monotonic() >= self._paused_until:
-            try:
-                return self._broker.run(note)
-            except (ServerError, ClientClosed):  # closed: the worker ended, and did not wait for this job
-                self._paused_until = monotonic() + _AWAY_PAUSE_S
-        return ""
-
-
 class JobRun(msgspec.Struct, eq=False):
     """One run of a job, in the hands of the executor. A struct, as one is made for every task; everything costly is
     computed on demand. `_is_stopped(token)` says whether the attempt should stop."""
@@ -200,11 +183,12 @@ class JobRun(msgspec.Struct, eq=False):
     job: str
     _broker: Broker
     _keys: Keys
-    _notes: ProgressNotes
+    _notes: "ProgressNotes"
     _is_stopped: Callable[[str], bool]
     deadline: datetime | None = None
     _noted_at: float = -1.0
     _told_to_stop: bool = False
+    _noting: "Future[None] | None" = None
     _received: UpstreamResults | None = None
     _headers: dict[str, str] | None = None
     _encryption: PayloadEncryption | None = None
@@ -287,7 +271,8 @@ class JobRun(msgspec.Struct, eq=False):
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Shows how far the run has come; written at most ten times a second, and always when done.
 
-        A note that cannot be written is no reason for an attempt to fail. The answer tells whether to stop.
+        A note that cannot be written is no reason for an attempt to fail. The answer tells whether to stop; in a
+        coroutine, which does not wait for it, a moment later.
         """
         now = monotonic()
         if self.is_acknowledged or (done < total and now - self._noted_at < _PROGRESS_PAUSE_S):
@@ -295,8 +280,32 @@ class JobRun(msgspec.Struct, eq=False):
         self._noted_at = now
         keys = self._keys.queue(self.attempt.queue)
         shown = encode({"done": done, "total": total, "note": note}, what="progress")
-        if answer := self._notes.write(leases.progress(keys, self.attempt.id, self.attempt.token, shown)):
-            self._told_to_stop = answer in ("stop", "lost", "not_reserved")
+        call = leases.progress(keys, self.attempt.id, self.attempt.token, shown)
+        in_coroutine = _runs_on_loop()
+        if in_coroutine or (self._noting is not None and not self._noting.done()):
+            self._noting = self._notes.write_later(self.attempt.token, call, self._take_answer)
+            if not in_coroutine:
+                self._noting.result()
+        elif answer := self._notes.write(call):
+            self._take_answer(answer)
+
+    def _take_answer(self, answer: str) -> None:
+        self._told_to_stop = answer in ("stop", "lost", "not_reserved")
+
+    async def notes_written(self) -> None:
+        """Waits for the last note of a coroutine: the report that follows ends the task, and no note is taken then. An
+        attempt that is cancelled meanwhile has ended already."""
+        if self._noting is not None and not self._noting.done():
+            import asyncio
+
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(asyncio.wrap_future(self._noting))
+
+
+def _runs_on_loop() -> bool:
+    """Whether this thread runs an event loop, which stands still while a function waits."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001  no error where there is none
 
 
 def current_task() -> RunningTask:

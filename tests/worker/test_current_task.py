@@ -1,6 +1,7 @@
 """current_task(): every kind of job sees the task that runs it, in every executor, and nothing else does."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
@@ -201,6 +202,25 @@ def test_a_coroutine_publishes_its_progress_in_a_thread(current: Client, run: An
     handle = threaded.enqueue()
     run(queues=["current"])
     assert handle.result(timeout=30) == [True, 1]
+
+
+def test_the_last_progress_of_a_coroutine_is_there_when_its_task_has_ended(
+    current: Client, run: Any, declare: Any, raw: Any
+) -> None:
+    """Also of one that fails."""
+
+    @declare("current.noted", max_attempts=1)
+    async def noted(n: int) -> None:
+        for done in range(11):
+            current_task().progress(done, 10, f"step {done}")
+        if n == 0:
+            raise ValueError("no")
+
+    handles = [noted.enqueue(n) for n in range(20)]
+    run(queues=["current"])
+
+    tasks = [raw.hget(keys_of(current).queue("current").task(handle.id), "progress") for handle in handles]
+    assert [json.loads(found)["note"] for found in tasks] == ["step 10"] * 20
 
 
 @pytest.mark.parametrize("kind", ["threads", "coroutine"])

@@ -26,8 +26,9 @@ from jobrunner.errors import (
     ServerError,
     UsageError,
 )
+from jobrunner.jobs.progress_notes import ProgressNotes
 from jobrunner.jobs.registry import Definition, definition_for, timeout_of
-from jobrunner.jobs.running_task import JobRun, ProgressNotes
+from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.outcome import OUTCOMES, Fail, Failed, Moved, Outcome, Released, Steer, Succeeded, Unknown
@@ -124,7 +125,9 @@ class Runner:
             if run.must_be_proved and (unproved := await asyncio.to_thread(self._unproved, run)):
                 return unproved
             if definition.options.ack == "late":
-                return await self._run_async(attempt, definition, job, run, on_cancel)
+                outcome = await self._run_async(attempt, definition, job, run, on_cancel)
+                await run.notes_written()
+                return outcome
             if not await asyncio.to_thread(self._acknowledge, attempt):
                 return Released()
             run.is_acknowledged = True

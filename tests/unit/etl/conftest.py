@@ -9,8 +9,9 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.codec import encode
 from jobrunner.etl.pipeline import Pipeline
+from jobrunner.jobs.progress_notes import ProgressNotes
 from jobrunner.jobs.registry import station_of
-from jobrunner.jobs.running_task import JobRun, ProgressNotes
+from jobrunner.jobs.running_task import JobRun
 from tests.support.registries import forget_pipelines
 
 
