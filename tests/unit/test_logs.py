@@ -19,7 +19,7 @@ import structlog
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
 from jobrunner.log_output import log_to_stderr
-from jobrunner.logs import RUNNING, SafeLogger, logger
+from jobrunner.logs import IDENTITY, RUNNING, SafeLogger, logger
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.redaction import Redaction, hide_in_errors
@@ -228,8 +228,9 @@ def test_a_timeout_that_falls_into_the_writing_of_a_line_ends_the_job(
 
 
 @pytest.fixture
-def records(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What a program that has set up standard logging alone finds in its handlers, from `info` on."""
+def records(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What a program without a worker that has set up standard logging alone finds in its handlers, from `info` on."""
+    monkeypatch.setattr(IDENTITY, "worker", "")
     caplog.set_level(logging.INFO)
     return caplog
 
