@@ -1,6 +1,7 @@
 """Sinks into tables of a lakehouse: stations write them on Spark, each item once, whatever fails."""
 
 import errno
+import logging
 import os
 import re
 import sqlite3
@@ -122,6 +123,7 @@ def test_a_disk_that_is_full_or_read_only_blames_no_item(
         def store(df, spark, batch):
             write_batch(df, batch, f"{tmp_path}/late")
 
+    caplog.set_level(logging.INFO)
     flights.push_many("late", [{"n": n} for n in range(3)])
     driver = driver_of("late")
     assert driver.step(spark)
