@@ -59,10 +59,14 @@ class ProgressNotes:
             self._waiting[token] = _WaitingNote(note, tell, written)
             begins, self._is_writing = not self._is_writing, True
         if begins:
-            threading.Thread(target=self._write_waiting, name="jobrunner-progress", daemon=True).start()
+            try:
+                threading.Thread(target=self._write_waiting, name="jobrunner-progress", daemon=True).start()
+            except RuntimeError:  # no thread can be started now
+                self._write_waiting()
         return written
 
     def _write_waiting(self) -> None:
+        """Writes until nothing waits. Invariant: each future ends, as the report of an attempt waits for it."""
         while True:
             with self._lock:
                 due, self._waiting = list(self._waiting.values()), {}
@@ -80,8 +84,9 @@ class ProgressNotes:
             return [None] * len(notes)
         try:
             answers = self._broker.run_each(notes)
-        except (ServerError, ClientClosed) as error:
+        except Exception as error:  # whatever it is, the attempts go on
             answers = [error] * len(notes)
-        if any(isinstance(answer, ServerUnavailable | OutcomeUnknown | ClientClosed) for answer in answers):
+            self._paused_until = monotonic() + _AWAY_PAUSE_S
+        if any(isinstance(answer, ServerUnavailable | OutcomeUnknown) for answer in answers):  # a node of a cluster
             self._paused_until = monotonic() + _AWAY_PAUSE_S
         return answers

@@ -292,6 +292,11 @@ class JobRun(msgspec.Struct, eq=False):
     def _take_answer(self, answer: str) -> None:
         self._told_to_stop = answer in ("stop", "lost", "not_reserved")
 
+    def wait_for_notes(self) -> None:
+        """As `notes_written`, in a thread whose job may have run an event loop of its own."""
+        if self._noting is not None:
+            self._noting.result()
+
     async def notes_written(self) -> None:
         """Waits for the last note of a coroutine: the report that follows ends the task, and no note is taken then. An
         attempt that is cancelled meanwhile has ended already."""

@@ -207,16 +207,21 @@ def test_a_coroutine_publishes_its_progress_in_a_thread(current: Client, run: An
 def test_the_last_progress_of_a_coroutine_is_there_when_its_task_has_ended(
     current: Client, run: Any, declare: Any, raw: Any
 ) -> None:
-    """Also of one that fails."""
+    """Also of one that fails, and of a job on a thread that runs an event loop of its own."""
 
-    @declare("current.noted", max_attempts=1)
-    async def noted(n: int) -> None:
+    async def work(n: int) -> None:
         for done in range(11):
             current_task().progress(done, 10, f"step {done}")
         if n == 0:
             raise ValueError("no")
 
-    handles = [noted.enqueue(n) for n in range(20)]
+    noted = declare("current.noted", max_attempts=1)(work)
+
+    @declare("current.noted_by_thread", max_attempts=1)
+    def noted_by_thread(n: int) -> None:
+        asyncio.run(work(n))
+
+    handles = [one.enqueue(n) for n in range(10) for one in (noted, noted_by_thread)]
     run(queues=["current"])
 
     tasks = [raw.hget(keys_of(current).queue("current").task(handle.id), "progress") for handle in handles]

@@ -101,7 +101,9 @@ class Runner:
         if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
             return unproved
         if definition.options.ack == "late":
-            return self._run(attempt, definition, job, run, is_late)
+            outcome = self._run(attempt, definition, job, run, is_late)
+            run.wait_for_notes()
+            return outcome
         if not self._acknowledge(attempt):
             return Released()
         run.is_acknowledged = True

@@ -121,7 +121,9 @@ def test_a_note_of_a_thread_comes_behind_those_of_its_coroutine(monkeypatch: pyt
     assert [note["done"] for exchange in server.exchanges for note in exchange][-1] == 2
 
 
-@pytest.mark.parametrize("error", [ServerUnavailable("away"), ClientClosed("the worker ended")])
+@pytest.mark.parametrize(
+    "error", [ServerUnavailable("away"), ClientClosed("the worker ended"), ValueError("not foreseen")]
+)
 def test_a_note_of_a_coroutine_that_cannot_be_written_fails_no_attempt(error: Exception) -> None:
     server: Any = Server(error, "stop")
     server.goes_on.set()
@@ -157,3 +159,21 @@ def test_an_attempt_that_is_cancelled_while_its_note_is_written_has_ended() -> N
     assert asyncio.run(story()) == "its outcome"
     assert run._noting is not None
     assert run._noting.result(30) is None
+
+
+def test_a_note_of_a_coroutine_is_written_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server: Any = Server("ok", "stop")
+    server.goes_on.set()
+    run = run_with(server)
+
+    async def story() -> None:
+        run.progress(1, 1)
+        run.progress(1, 1)
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refused)
+        asyncio.run(story())
+    assert run.cancelled
