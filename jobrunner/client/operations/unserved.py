@@ -21,7 +21,7 @@ _next_look: dict[str, float] = {}
 
 
 def warn_of_unserved(keys: Keys, queues: Iterable[str]) -> Operation[None]:
-    """Logs which of these queues no worker serves; once a minute at most, and never raises."""
+    """Logs which of these queues no worker serves; once a minute at most. What the server refuses is no error."""
     now = monotonic()
     if now < _next_look.get(keys.prefix, 0.0):
         return
@@ -30,7 +30,8 @@ def warn_of_unserved(keys: Keys, queues: Iterable[str]) -> Operation[None]:
         workers = yield from ask(list_workers(keys))
     except ServerError:  # a user of the server with few rights may not read them
         return
-    served = {whole_queue(name) for _, said in workers for name in said.get("queues", b"").decode().split(",")}
+    told = [said.get("queues", b"").decode("utf-8", "replace") for _, said in workers]
+    served = {whole_queue(name) for names in told for name in names.split(",")}
     missing = sorted({whole_queue(queue) for queue in queues} - served)
     if missing and len(workers) < MOST_WORKERS:
         _log.warning(
