@@ -21,7 +21,7 @@ _CONVERSIONS = (
     ("to_dict", "convert it with .to_dict(), or store it elsewhere"),  # a table of pandas
     ("__fspath__", "convert it with str()"),
 )
-"""What to do with a value whose class has such a method."""
+"""The conversion that an error suggests for a value whose class has this method."""
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: refuse(value))
 _decoder = msgspec.json.Decoder()
 to_json = _encoder.encode

@@ -1,6 +1,7 @@
 """Which queues a worker serves, what they were declared with, and what it publishes of that."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -120,8 +121,12 @@ def warn_of_open_batches(queues: Sequence[str], broker: Broker, keys: Keys) -> N
     only a station on Spark gets at them, as the one that served the queue before a deployment. Raises ServerError."""
     with suppress(ServerRefused):
         found = broker.run_many([foremost(keys.queue(queue), "batches", _LOOKED_AT) for queue in queues])
-        for queue, batches in zip(queues, found, strict=True):
-            items = sum(broker.run_many([size(keys.queue(queue), one) for one in batches])) if batches else 0
+        opened = [(queue, one) for queue, batches in zip(queues, found, strict=True) for one in batches]
+        sizes = broker.run_many([size(keys.queue(queue), one) for queue, one in opened]) if opened else []
+        held: Counter[str] = Counter()
+        for (queue, _), count in zip(opened, sizes, strict=True):
+            held[queue] += count
+        for queue, items in held.items():
             if items:  # else they are writes
                 _log.warning("items are in batches of a station on Spark, which this worker does not have", queue=queue,
                              items=items, hint="serve the queue as before the deployment until none is pending; else "

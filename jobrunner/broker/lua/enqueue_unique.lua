@@ -34,7 +34,7 @@ end
 local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts', 'max_stalled', 'keepalive_ms', 'key'}  -- it may have none
 local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
--- Puts the holder, which has not begun, where the new task would have gone. Its time to start begins anew: the new one.
+-- Puts the holder, which has not begun, where the new task would have gone, with the time to start of the new task.
 local function put_instead(holder, prefix, state, task)
   if on_clash == 'replace' and is_for_another(holder, task[1]) then return {'encrypt_for', holder, task[1]} end
   local set, score, place =

@@ -12,12 +12,12 @@ from jobrunner.formatting import listed
 from jobrunner.logs import SafeLogger
 
 UNSERVED_AFTER_S = 5.0
-"""For how long a wait lasts before it looks for workers: one that starts beside the program has begun by then."""
+"""How long a wait lasts before it looks for workers: one that is started together with the program works by then."""
 _AGAIN_AFTER_S = 60.0
 _NAMED = 5
 _log = SafeLogger("jobrunner.client")
 _next_look: dict[str, float] = {}
-"""When to look again, by prefix: a thousand coroutines that wait cause one look."""
+"""The earliest time of the next look, by prefix: a thousand coroutines that wait cause one."""
 
 
 def warn_of_unserved(keys: Keys, queues: Iterable[str]) -> Operation[None]:

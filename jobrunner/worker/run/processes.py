@@ -239,7 +239,7 @@ class ChildProcess:
             os.close(lifeline)
 
     def greet(self, greeting: bytes, timeout_s: float) -> bytes:
-        """Sends the greeting, the first time, and waits for the answer: what keeps the child from its work, or b"".
+        """Sends the greeting with the first call, and waits for the answer: why the child cannot work, or b"".
 
         Raises as `exchange`; after a TimeoutError it may be called again."""
         message, self._is_greeted = None if self._is_greeted else greeting, True

@@ -37,17 +37,23 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers.set()
 
 
+def started_driver(client: Client) -> StationDriver:
+    """A driver of a queue with ten items."""
+    client.queue(QUEUE).push_many(range(10))
+    pipeline = Pipeline("orders", client)
+    pipeline.spark_sink("raw", max_wait=0, lease=600)(lambda df, spark, batch: None)
+    driver = build_driver(pipeline.spark_stations[QUEUE], client)
+    forget_pipelines()
+    driver.start()
+    return driver
+
+
 @pytest.fixture
 def busy(client: Client, hangs: threading.Event) -> Callable[[], StationDriver]:
     """busy(): a driver with a batch of ten items, for which it waits."""
 
     def start() -> StationDriver:
-        client.queue(QUEUE).push_many(range(10))
-        pipeline = Pipeline("orders", client)
-        pipeline.spark_sink("raw", max_wait=0, lease=600)(lambda df, spark, batch: None)
-        driver = build_driver(pipeline.spark_stations[QUEUE], client)
-        forget_pipelines()
-        driver.start()
+        driver = started_driver(client)
         wait_for(lambda: driver.in_hand == 10)
         return driver
 
@@ -99,12 +105,7 @@ def test_the_batch_that_was_gathered_while_spark_starts_is_given_back_though_the
     monkeypatch.setattr(BatchLease, "dissolve", slowly)
     monkeypatch.setattr(driver_module, "running_session", lambda *_: None)
     monkeypatch.setattr(driver_module, "spark_session", lambda *_: started.wait(60))
-    client.queue(QUEUE).push_many(range(10))
-    pipeline = Pipeline("orders", client)
-    pipeline.spark_sink("raw", max_wait=0, lease=600)(lambda df, spark, batch: None)
-    driver = build_driver(pipeline.spark_stations[QUEUE], client)
-    forget_pipelines()
-    driver.start()
+    driver = started_driver(client)
     wait_for(lambda: driver.in_hand == 10 and driver._has_begun)
 
     driver.stop(20)
