@@ -4,6 +4,7 @@ Reading happens when a client or a worker is made, never at import.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -293,6 +294,14 @@ def project_file(folder: Path | None = None) -> Path | None:
     here = folder or working_folder()
     paths = (place / "pyproject.toml" for place in ((here, *here.parents) if here is not None else ()))
     return next((path for path in paths if path.is_file()), None)
+
+
+def see_project() -> None:
+    """Modules are imported also from the working directory and the folder of the project's pyproject.toml."""
+    project = project_file()
+    for folder in (None if project is None else project.parent, working_folder()):
+        if folder is not None and str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
 
 
 @lru_cache(maxsize=4)

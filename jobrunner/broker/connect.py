@@ -9,8 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from jobrunner.broker.connection import ConnectionOptions
-from jobrunner.broker.open_connection import BlockingConnection, is_understood, open_connection
+from jobrunner.broker.connection import PASSWORD_FILE, ConnectionOptions
+from jobrunner.broker.open_connection import (
+    BlockingConnection,
+    is_understood,
+    open_connection,
+    without_credentials,
+)
 from jobrunner.errors import EmbeddedServerError, InvalidOption
 from jobrunner.formatting import describe, safe_url
 from jobrunner.settings import working_folder
@@ -24,7 +29,7 @@ _PLAIN = ("redis", "rediss", "unix")
 FOLDER = ".jobrunner"
 _NOT_OF_A_PATH = re.compile(r"[%?#\t\r\n]")
 """What `urlsplit` takes for the end of a path or for an escape, or leaves out."""
-_TLS_FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"}
+_FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", PASSWORD_FILE}
 
 
 class Endpoint:
@@ -91,7 +96,8 @@ class Endpoint:
         url = self._url() if self._is_fixed else await to_thread(self._url, key)
         check = None if self.sentinels is None else self.sentinels.check_primary_async
         options = msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
-        return redis_py.open_async(url, options, check)
+        url, credentials = without_credentials(url)
+        return redis_py.open_async(url, options, check, credentials)
 
     def at(self, address: "Address") -> "Endpoint":
         """One node of the cluster."""
@@ -183,14 +189,14 @@ def _check_url(url: str) -> None:
             f"URL {describe(safe_url(url), 80)}: the database behind the host is no number; write redis://host:port/0"
         )
     if parts.query:
-        _check_tls_files(parse_qs(parts.query))
+        _check_files(parse_qs(parts.query))
 
 
-def _check_tls_files(options: Mapping[str, Sequence[str]]) -> None:
+def _check_files(options: Mapping[str, Sequence[str]]) -> None:
     """Raises InvalidOption for a file that cannot be read, or that lacks the key of the client's certificate. Without a
     password for an encrypted key OpenSSL would ask the terminal, for each connection."""
     of_url = "of the server's URL"
-    for option in sorted(_TLS_FILES & options.keys()):
+    for option in sorted(_FILES & options.keys()):
         if not os.access(options[option][0], os.R_OK):
             raise InvalidOption(f"{option} {of_url} names no file that can be read: {options[option][0]!r}")
     if "ssl_certfile" not in options:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -19,10 +19,21 @@ _NAME = "jobrunner"
 """The library, as `CLIENT LIST` shows it."""
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """In seconds, and how often: an idle connection whose other end is gone is noticed within a minute."""
-
-
+PASSWORD_FILE, CREDENTIAL_PROVIDER = "password_file", "credential_provider"
+"""Options of a URL. See credentials.py, which is imported when a URL has one."""
+CREDENTIAL_OPTIONS = (PASSWORD_FILE, CREDENTIAL_PROVIDER)
 Check = Callable[[Any], None]
 """Called with a connection that was greeted; raises a RedisError when it must not be used."""
+
+
+class Credentials(Protocol):
+    """What AUTH is given, asked for at each connection."""
+
+    may_block: bool
+    """Whether it may take longer than to read a file."""
+
+    def get_credentials(self) -> tuple[str, ...]:
+        """(password,) or (user, password). Raises RedisConnectionError."""
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +83,15 @@ def address_of(url: str) -> ServerAddress | None:
 
 class Connection:
     """One connection. Its life: `connect`, any number of `send` and `read_response`, `disconnect`; then `connect`
-    again. A connection that failed is disconnected. Another thread may disconnect it, which ends a wait for a reply."""
+    again. With `credentials` each connect asks for them. A connection that failed is disconnected. Another thread may
+    disconnect it, which ends a wait for a reply."""
 
-    def __init__(self, address: ServerAddress, options: ConnectionOptions, check: Check | None = None) -> None:
+    def __init__(
+        self, address: ServerAddress, options: ConnectionOptions, check: Check | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:  # fmt: skip
         self._address = address
+        self._credentials = credentials
         self._options = options
         self._check = check
         self._pid = os.getpid()
@@ -184,7 +200,9 @@ class Connection:
     def _greet(self) -> None:
         address, name = self._address, self._options.client_name
         needed: list[tuple[bytes | str | float, ...]] = []
-        if address.user or address.password:
+        if self._credentials is not None:
+            needed.append(("AUTH", *self._credentials.get_credentials()))
+        elif address.user or address.password:
             needed.append(("AUTH", *((address.user,) if address.user else ()), address.password))
         needed.append(("CLIENT", "SETNAME", name))
         if address.database:

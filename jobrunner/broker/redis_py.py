@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 import redis
 from redis import asyncio as redis_asyncio
+from redis import credentials as theirs_credentials
 from redis import exceptions as theirs
 from redis.backoff import NoBackoff
 
 from jobrunner.broker import redis_errors as ours
-from jobrunner.broker.connection import Check, ConnectionOptions
+from jobrunner.broker.connection import Check, ConnectionOptions, Credentials
 
 _OURS: dict[type[Exception], type[ours.RedisError]] = {
     theirs.AskError: ours.AskError,
@@ -65,16 +66,20 @@ def is_understood(url: str) -> bool:
     return True
 
 
-def open_connection(url: str, options: ConnectionOptions, check: Check | None = None) -> "RedisPyConnection":
+def open_connection(
+    url: str, options: ConnectionOptions, check: Check | None = None, credentials: Credentials | None = None
+) -> "RedisPyConnection":
     """An unconnected connection."""
-    pool = _own(redis.ConnectionPool.from_url(url, **_arguments(options)))
+    pool = _own(redis.ConnectionPool.from_url(url, **_arguments(options, credentials)))
     pool.connection_kwargs["retry"] = redis.retry.Retry(NoBackoff(), 0)
     return RedisPyConnection(pool.make_connection(), check)
 
 
-def open_async(url: str, options: ConnectionOptions, check: AsyncCheck | None = None) -> "AsyncRedisPyConnection":
+def open_async(
+    url: str, options: ConnectionOptions, check: AsyncCheck | None = None, credentials: Credentials | None = None
+) -> "AsyncRedisPyConnection":
     """The same for asyncio."""
-    pool = _own(redis_asyncio.ConnectionPool.from_url(url, **_arguments(options)))
+    pool = _own(redis_asyncio.ConnectionPool.from_url(url, **_arguments(options, credentials)))
     pool.connection_kwargs["retry"] = redis_asyncio.retry.Retry(NoBackoff(), 0)
     if options.timeout_s is None:
         pool.connection_kwargs["socket_timeout"] = None
@@ -89,12 +94,33 @@ def _own(pool: Any) -> Any:
     return pool
 
 
-def _arguments(options: ConnectionOptions) -> dict[str, Any]:
+def _arguments(options: ConnectionOptions, credentials: Credentials | None) -> dict[str, Any]:
     return {
         "client_name": options.client_name,
         "socket_timeout": options.timeout_s,
         "socket_connect_timeout": options.connect_timeout_s,
+        "credential_provider": None if credentials is None else _CredentialsForRedisPy(credentials),
     }
+
+
+class _CredentialsForRedisPy(theirs_credentials.CredentialProvider):
+    """Credentials as redis-py asks for them."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def get_credentials(self) -> Any:
+        """Raises an error of redis-py, as it closes the connection for no other."""
+        try:
+            return self._credentials.get_credentials()
+        except ours.RedisConnectionError as error:
+            raise theirs.ConnectionError(str(error)) from error
+
+    async def get_credentials_async(self) -> Any:
+        """The same, without a wait of the event loop."""
+        if self._credentials.may_block:
+            return await asyncio.to_thread(self.get_credentials)
+        return self.get_credentials()
 
 
 def translated(error: theirs.RedisError) -> ours.RedisError:

@@ -4,7 +4,8 @@
     redis+cluster://[user:password@]host:port,host:port
 
 With `rediss` in place of `redis` everything is asked over TLS, the sentinels too. Further parameters of the query are
-those of redis-py's URLs, for every connection. User and password are those of the servers; sentinels have their own.
+those of redis-py's URLs, for every connection. User and password, in the URL or as credentials.py says, are those of
+the servers; sentinels have their own: `sentinel_username`, and `sentinel_password` or `sentinel_password_file`.
 
 The primary is found through Sentinel (https://redis.io/docs/reference/sentinel-clients/). Invariant: nothing is sent to
 a server before it has replied that it is a primary; an idle connection is used again only while the sentinels, asked at
@@ -12,7 +13,7 @@ most a second ago, name its server.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
 
-from jobrunner.broker.connection import ConnectionOptions
+from jobrunner.broker.connection import CREDENTIAL_OPTIONS, PASSWORD_FILE, ConnectionOptions
 from jobrunner.broker.open_connection import open_connection
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
@@ -39,7 +40,7 @@ Address = tuple[str, int]
 _FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(?:([^@/?]*)@)?([^@/?]*)(?:/([^?]*))?(?:\?(.*))?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:,\[\]\s]+)(?::(\d{1,5}))?")
 _PORTS = {"sentinel": 26379, "cluster": 6379}
-_SENTINELS_OWN = ("sentinel_username", "sentinel_password")
+_SENTINELS_OWN = ("sentinel_username", "sentinel_password", "sentinel_password_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +56,19 @@ class Topology:
     database: int = 0
     query: tuple[tuple[str, str], ...] = field(repr=False, default=())
     sentinel_user: str = field(repr=False, default="")
+    sentinel_password_file: str = ""
 
     def url_of(self, address: Address) -> str:
         """The URL of one server that holds data."""
         path = f"/{self.database}" if self.database else ""
-        return f"{self.scheme}://{_with_at(self.user)}{_written(address)}{path}{self._options()}"
+        return f"{self.scheme}://{_with_at(self.user)}{_written(address)}{path}{_options(self.query)}"
 
     def url_of_sentinel(self, address: Address) -> str:
         """The URL of one sentinel."""
-        return f"{self.scheme}://{_with_at(self.sentinel_user)}{_written(address)}{self._options()}"
-
-    def _options(self) -> str:
-        return f"?{urlencode(self.query)}" if self.query else ""
+        query = [(name, value) for name, value in self.query if name not in CREDENTIAL_OPTIONS]
+        if self.sentinel_password_file:
+            query.append((PASSWORD_FILE, self.sentinel_password_file))
+        return f"{self.scheme}://{_with_at(self.sentinel_user)}{_written(address)}{_options(query)}"
 
 
 def topology_of(url: str) -> Topology | None:
@@ -89,7 +91,8 @@ def topology_of(url: str) -> Topology | None:
         master=master,
         database=database,
         query=tuple(options.items()),
-        sentinel_user=f"{quote(own[0], safe='')}:{quote(own[1], safe='')}" if any(own) else "",
+        sentinel_user=f"{quote(own[0], safe='')}:{quote(own[1], safe='')}" if any(own[:2]) else "",
+        sentinel_password_file=own[2],
     )
 
 
@@ -113,6 +116,10 @@ def _address(scheme: str, kind: str, host: str) -> Address:
 
 def _example(scheme: str) -> str:
     return f"{scheme}://host:26379,host:26379/master" if "sentinel" in scheme else f"{scheme}://host:6379,host:6379"
+
+
+def _options(query: Sequence[tuple[str, str]]) -> str:
+    return f"?{urlencode(query)}" if query else ""
 
 
 def _with_at(user: str) -> str:

@@ -4,7 +4,6 @@ A task names its job, or lies in the queue of a station; nothing in Redis can na
 """
 
 import importlib
-import sys
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +20,7 @@ from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_names
 from jobrunner.retry import whole_ms
-from jobrunner.settings import DEFAULT_RESULT_TTL_S, project_file, working_folder
+from jobrunner.settings import DEFAULT_RESULT_TTL_S, see_project
 from jobrunner.task import Task
 
 if TYPE_CHECKING:
@@ -269,10 +268,7 @@ def declaring_modules() -> list[str]:
 def load_modules(names: Iterable[str]) -> None:
     """Imports modules that declare jobs, also from the working directory and the folder of the project's
     pyproject.toml. Raises ModuleNotLoadable."""
-    project = project_file()
-    for folder in (None if project is None else project.parent, working_folder()):
-        if folder is not None and str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
+    see_project()
     for name in names:
         try:
             importlib.import_module(name)

@@ -25,6 +25,7 @@ ELSEWHERE = {  # copied out by
     "testing.md": "test_recipes.py",
     "recipes/django.md": "test_recipes.py",
     "recipes/fastapi.md": "test_recipes.py",
+    "recipes/managed-servers.md": "test_managed_servers.py",
     "start/first-job.md": "test_readme.py",
     "start/tutorial.md": "test_tutorial.py",
 }
