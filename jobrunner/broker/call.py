@@ -15,6 +15,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.redis_errors import (
@@ -97,7 +98,7 @@ class ScriptCommand(Generic[T]):
 
     def __init__(
         self, name: str, read: Callable[[Any], T], *, repeatable: bool = True, repeat_s: float = inf,
-        unsure: tuple[bytes, ...] = (), found_nothing: Callable[[Any], bool] | None = None, divisible: bool = False,
+        unsure: tuple[bytes, ...] = (), found_nothing: Callable[[Any], bool] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self._read = read
@@ -105,7 +106,6 @@ class ScriptCommand(Generic[T]):
         self._repeat_s = repeat_s
         self._unsure = unsure
         self._found_nothing = found_nothing
-        self._divisible = divisible
 
     @cached_property
     def script(self) -> Script:
@@ -133,6 +133,10 @@ class ScriptCommand(Generic[T]):
         """The call on keys given in the order of the script's signature."""
         return self._call(keys, rest, args, self._read)
 
+    def for_each(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Arg] = (), **args: Arg) -> Call[T]:
+        """The same of a script whose reply is a list with an item for each key: see `Call.divisible`."""
+        return replace(self._call(keys, rest, args, self._read), divisible=True)
+
     def _call(
         self, keys: tuple[bytes, ...], rest: Iterable[Arg], args: dict[str, Arg], read: Callable[[Any], T]
     ) -> Call[T]:
@@ -148,7 +152,6 @@ class ScriptCommand(Generic[T]):
             repeat_s=self._repeat_s,
             unsure=self._unsure,
             found_nothing=self._found_nothing,
-            divisible=self._divisible,
         )
 
 

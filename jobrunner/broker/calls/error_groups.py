@@ -83,7 +83,7 @@ def _number(word: str | None) -> float:
         return 0.0
 
 
-_groups = ScriptCommand("error_groups", _read, divisible=True)
+_groups = ScriptCommand("error_groups", _read)
 
 
 def error_groups(
@@ -92,6 +92,6 @@ def error_groups(
     """Calls that together read the groups of these queues, in order; with `group` only that one of each, with `brief`
     without their counts of failed attempts."""
     return [
-        _groups.with_keys(tuple(one.errors for one in some), group=group, brief=int(brief))
+        _groups.for_each(tuple(one.errors for one in some), group=group, brief=int(brief))
         for some in in_slices(queues, QUEUES_AT_ONCE)
     ]

@@ -251,7 +251,7 @@ class ScanReply(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that were unused for so long that they may be forgotten."""
 
 
-_leader_scan: ScriptCommand[Any] = ScriptCommand("leader_scan", lambda reply: reply, divisible=True)
+_leader_scan: ScriptCommand[Any] = ScriptCommand("leader_scan", lambda reply: reply)
 
 
 def leader_scan(
@@ -277,7 +277,7 @@ def _at(keys: Keys, queues: Sequence[str], workers: tuple[bytes, ...], unused_ms
                 _take(found, name, one)
         return found
 
-    call = _leader_scan.with_keys((*workers, *map(keys.counters, queues)), unused_ms=unused_ms)
+    call = _leader_scan.for_each((*workers, *map(keys.counters, queues)), unused_ms=unused_ms)
     return replace(call, read=read)
 
 

@@ -116,8 +116,8 @@ _declare = ScriptCommand("queue_declare", texts)
 _purge = ScriptCommand("purge", int)
 _await_capacity = ScriptCommand("await_capacity", int)
 _delete_queue: ScriptCommand[list[Any]] = ScriptCommand("delete_queue", lambda reply: reply)
-_forget: ScriptCommand[list[str]] = ScriptCommand("queue_forget", texts, divisible=True)
-_register: ScriptCommand[Any] = ScriptCommand("register", lambda reply: reply, divisible=True)
+_forget: ScriptCommand[list[str]] = ScriptCommand("queue_forget", texts)
+_register: ScriptCommand[Any] = ScriptCommand("register", lambda reply: reply)
 
 
 def counts(keys: QueueKeys) -> Call[QueueCounts]:
@@ -262,7 +262,7 @@ def register_queues(keys: Keys, names: Sequence[str]) -> Call[bool]:
             refuse_other_format(keys, found[0])
         return found == [None] and isinstance(added, list) and added > [0]
 
-    call = _register.with_keys((keys.format, keys.queues), rest=names, number=FORMAT)
+    call = _register.for_each((keys.format, keys.queues), rest=names, number=FORMAT)
     return replace(call, read=read, may_fail=True)
 
 
@@ -301,7 +301,7 @@ def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[l
 
     Reply: for each name 'forgotten', 'marked', 'early' or 'used' (see lua/queue_forget.lua), or an error.
     """
-    return _forget.with_keys(tuple(map(keys.counters, names)), unused_ms="" if unused_ms is None else unused_ms)
+    return _forget.for_each(tuple(map(keys.counters, names)), unused_ms="" if unused_ms is None else unused_ms)
 
 
 def delete(keys: QueueKeys, *, force: bool, states: Sequence[bytes]) -> Call[list[Any]]:

@@ -175,14 +175,14 @@ def _descriptions(reply: list[Any]) -> list[tuple[str, dict[str, bytes]]]:
     return [(text(raw), fields(said)) for raw, said in reply]
 
 
-_bulk_counts = ScriptCommand("queue_bulk_counts", _summaries, divisible=True)
+_bulk_counts = ScriptCommand("queue_bulk_counts", _summaries)
 _list_workers = ScriptCommand("list_workers", _descriptions)
 
 
 def bulk_counts(queues: Sequence[QueueKeys]) -> list[Call[list[QueueSummary | str]]]:
     """Calls that together read all queues, in order; for one that cannot be read the server's error as text."""
     return [
-        _bulk_counts.with_keys(tuple(one.settings for one in some)) for some in in_slices(queues, MOST_AT_ONCE)
+        _bulk_counts.for_each(tuple(one.settings for one in some)) for some in in_slices(queues, MOST_AT_ONCE)
     ]
 
 
