@@ -77,7 +77,7 @@ class _Lines:
         from jobrunner.forks import call_in_forks
 
         self._stream = stream
-        self._renew_lock()
+        self._lock = threading.Lock()
         call_in_forks(self._renew_lock)
 
     def _renew_lock(self) -> None:

@@ -163,7 +163,8 @@ class _IdSource:
     """
 
     def __init__(self) -> None:
-        self.renew()
+        self._process = os.urandom(6).hex()
+        self._lock = threading.RLock()
         self._floor = time_ns() // 1_000_000 << 16
         self._counter = itertools.count(self._floor)
 

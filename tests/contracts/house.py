@@ -39,15 +39,20 @@ def _set_in(node: ast.AST) -> set[str]:
     }  # fmt: skip
 
 
-def _assigned_late(node: ast.ClassDef) -> set[str]:
+def _born(node: ast.ClassDef, others: dict[str, ast.ClassDef]) -> set[str]:
+    """The attributes that a new object has, also by the constructors of its bases. No two classes have one name."""
     made = _constructor(node)
-    if made is None:
-        return set()
-    declared: set[str] = set()
+    born = set() if made is None else _set_in(made)
     for one in node.body:
         targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
-        declared |= {name.id for name in targets if isinstance(name, ast.Name)}
-    return _set_in(node) - _set_in(made) - declared
+        born |= {name.id for name in targets if isinstance(name, ast.Name)}
+    bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    names = [base.id for base in bases if isinstance(base, ast.Name) and base.id in others]
+    return born.union(*(_born(others[name], others) for name in names))
+
+
+def _assigned_late(node: ast.ClassDef, others: dict[str, ast.ClassDef]) -> set[str]:
+    return set() if _constructor(node) is None else _set_in(node) - _born(node, others)
 
 
 def figures() -> dict[str, object]:
@@ -64,6 +69,7 @@ def figures() -> dict[str, object]:
     ]
     classes = list(_classes())
     names = Counter(node.name.lstrip("_") for _, node in classes)
+    by_name = {node.name: node for _, node in classes}
     made = [(node, _constructor(node)) for _, node in classes]
     arguments = {
         node.name: len(one.args.args) + len(one.args.kwonlyargs) - 1 for node, one in made if one is not None
@@ -81,7 +87,7 @@ def figures() -> dict[str, object]:
             name: count for name, count in arguments.items() if count > MANY_ARGUMENTS
         },
         "classes with attributes first assigned outside __init__": {
-            node.name: len(_assigned_late(node)) for _, node in classes if _assigned_late(node)
+            node.name: len(late) for _, node in classes if (late := _assigned_late(node, by_name))
         },
         "class names with several meanings": [name for name, count in names.items() if count > 1],
     }
