@@ -6,20 +6,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jobrunner.broker.async_cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.broker import Idle, ignore, raise_if_loading, server_clock
+from jobrunner.broker.broker import Idle, ignore, server_clock
 from jobrunner.broker.call import (
     BROKEN,
     NOTED_S,
     Call,
     attempt_to_interpret,
+    has_errors,
     interpret,
-    is_demoted,
     needs_live_connection,
     pack_calls,
     pack_unknown,
     read_reply_async,
-    server_error,
     told_again,
+    waits_for_disk,
 )
 from jobrunner.broker.confirmed_writes import (
     Steps,
@@ -27,14 +27,12 @@ from jobrunner.broker.confirmed_writes import (
     confirmed,
     outlast_sync,
     send_again,
-    to_send_again,
-    waits_for_disk,
     written,
 )
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.exchange_queue import ExchangeQueue
 from jobrunner.broker.reconnect import Demoted, ReconnectPolicy
-from jobrunner.broker.redis_errors import BusyLoadingError, RedisError
+from jobrunner.broker.redis_errors import BusyLoadingError, RedisError, is_demoted, raise_if_loading, server_error
 from jobrunner.errors import ClientClosed, ServerError, UsageError
 
 T = TypeVar("T")
@@ -256,12 +254,12 @@ class AsyncBroker:
         now_ms = self.now_ms()
         await connection.send(pack_calls(calls, now_ms))
         replies = [await read_reply_async(connection) for _ in calls]
-        raise_if_loading(replies)
-        if to_send_again(calls, replies):
+        if has_errors(replies):
+            raise_if_loading(replies)
             await _carry_out(connection, send_again(calls, replies, self._retry_timeout_s), now_ms)
         if calls and calls[-1].script is None and waits_for_disk(calls):
             replies[-1] = await _carry_out(connection, outlast_sync(calls, replies[-1]), now_ms)
-        if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
+        if has_errors(replies) and any(map(is_demoted, replies)):
             await self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
         if self._closed:  # meanwhile

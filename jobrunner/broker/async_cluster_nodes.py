@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jobrunner.broker.call import BROKEN, Call, server_error
+from jobrunner.broker.call import BROKEN, Call
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.cluster_nodes import OpenNodes, away
 from jobrunner.broker.reconnect import ReconnectPolicy
-from jobrunner.broker.redis_errors import RedisError
+from jobrunner.broker.redis_errors import RedisError, server_error
 from jobrunner.clock import monotonic
 from jobrunner.errors import ClientClosed, ServerError
 

@@ -14,14 +14,14 @@ from jobrunner.broker.call import (
     NOTED_S,
     Call,
     attempt_to_interpret,
+    has_errors,
     interpret,
-    is_demoted,
     needs_live_connection,
     pack_calls,
     pack_unknown,
     read_reply,
-    server_error,
     told_again,
+    waits_for_disk,
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.confirmed_writes import (
@@ -30,13 +30,11 @@ from jobrunner.broker.confirmed_writes import (
     confirmed,
     outlast_sync,
     send_again,
-    to_send_again,
-    waits_for_disk,
     written,
 )
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.reconnect import Demoted, ReconnectPolicy
-from jobrunner.broker.redis_errors import BusyLoadingError, BusyScriptError, RedisError
+from jobrunner.broker.redis_errors import BusyLoadingError, RedisError, is_demoted, raise_if_loading, server_error
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
 
@@ -53,15 +51,6 @@ def server_clock() -> bytes:
 
 def ignore() -> None:
     """Does nothing about a connection that died: a driver of one server greets the next one."""
-
-
-def raise_if_loading(replies: Sequence[object]) -> None:
-    """Raises BusyLoadingError when the server did nothing at all because it is loading its data, or runs a script."""
-    if not replies or not isinstance(replies[0], BusyLoadingError):
-        return
-    if all(isinstance(reply, BusyLoadingError) for reply in replies):
-        does = "has run a script for long" if isinstance(replies[0], BusyScriptError) else "is loading its data"
-        raise BusyLoadingError(f"it {does} ({replies[0]})")
 
 
 class Idle:
@@ -329,12 +318,12 @@ class Broker:
         if meanwhile is not None:
             meanwhile()
         replies = [read_reply(connection) for _ in calls]
-        raise_if_loading(replies)
-        if to_send_again(calls, replies):
+        if has_errors(replies):
+            raise_if_loading(replies)
             _carry_out(connection, send_again(calls, replies, self._retry_timeout_s), now_ms)
         if calls and calls[-1].script is None and waits_for_disk(calls):
             replies[-1] = _carry_out(connection, outlast_sync(calls, replies[-1]), now_ms)
-        if any([is_demoted(reply) for reply in replies]):  # noqa: C419  a list costs every exchange less
+        if has_errors(replies) and any(map(is_demoted, replies)):
             self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
         self._rest(connection)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Self
 
-from jobrunner.broker.broker import Broker, raise_if_loading
-from jobrunner.broker.call import BROKEN, read_reply, server_error
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import BROKEN, read_reply
 from jobrunner.broker.calls.server import check_format
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.reconnect import ReconnectPolicy
-from jobrunner.broker.redis_errors import RedisError, error_of_reply
+from jobrunner.broker.redis_errors import RedisError, error_of_reply, raise_if_loading, server_error
 from jobrunner.broker.resp import pack
 from jobrunner.errors import ServerUnavailable
 

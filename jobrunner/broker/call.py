@@ -19,33 +19,22 @@ from msgspec.structs import replace
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.redis_errors import (
-    AskError,
     AuthenticationError,
     BusyLoadingError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
     RedisConnectionError,
     RedisError,
     RedisTimeoutError,
-    ResponseError,
+    server_error,
 )
 from jobrunner.broker.resp import Arg, PackedHead, pack, pack_behind
-from jobrunner.broker.scripts import Script, load, readable_error
-from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused, ServerUnavailable
+from jobrunner.broker.scripts import Script, load
+from jobrunner.errors import DamagedData, JobrunnerError
 
 NOTED_S = 9.0
 """For how long the server surely has the note of an enqueue: a second less than SENT_KEEP_MS of its scripts."""
 UNKNOWN = b"unknown"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_FULL = "OOM command not allowed"
-"""Within a script other words come before it, and Redis 6.2 puts more of its own there. OOM alone may be a part of the
-name of a user or of a key."""
-_DENIED_IN_A_SCRIPT = ("ACL failure in script", "user executing the script can't")
-"""The second is of Redis 6.2."""
-_OF_A_CLUSTER = ("CROSSSLOT", "Hash slot not served")
-_NO_CLUSTER = "cluster support disabled"
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which a connection cannot be used any more."""
 _ANSWERED = (AuthenticationError, BusyLoadingError)
@@ -189,11 +178,6 @@ def key_of(call: Call[Any]) -> bytes | None:
     return key if isinstance(key, bytes) else str(key).encode()
 
 
-def is_demoted(reply: object) -> bool:
-    """Whether a server refused a write because it is a replica. Before Redis 7 a script puts it in other words."""
-    return isinstance(reply, ResponseError) and (isinstance(reply, ReadOnlyError) or "-READONLY" in str(reply))
-
-
 def read_reply(connection: Any) -> Any:
     """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
     try:
@@ -214,6 +198,14 @@ def _answered(error: Exception) -> Exception:
     if isinstance(error, BROKEN) and not isinstance(error, _ANSWERED):
         raise error
     return error
+
+
+def has_errors(replies: Sequence[object]) -> bool:
+    """Whether the server refused a call. Few exchanges have more to do than to ask this."""
+    for reply in replies:  # noqa: SIM110  each exchange asks, and a generator takes four times as long
+        if isinstance(reply, Exception):
+            return True
+    return False
 
 
 def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes, *, with_source: bool = False) -> bytes:
@@ -250,6 +242,11 @@ def needs_live_connection(calls: Sequence[Call[Any]], *, is_patient: bool) -> bo
     return not may_repeat(calls) or (is_patient and any(call.repeat_s < inf for call in calls))
 
 
+def waits_for_disk(calls: Sequence[Call[Any]]) -> bool:
+    """Whether the last of them is WAITAOF. It is no script."""
+    return calls[-1].words[0] == "WAITAOF"
+
+
 def told_again(call: Call[Any], reply: Any) -> Any:
     """The reply to a call that was sent again, as its reader gets it."""
     if isinstance(reply, list):
@@ -283,31 +280,6 @@ def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
         return interpret(call, reply)
     except JobrunnerError as error:
         return error
-
-
-def server_error(error: Exception, script: Script | None = None, *, server: object = None) -> JobrunnerError:
-    """The error of this package for an error reply of the server, to a script or to a plain command. `server` is named
-    where the connection was refused: then the URL is wrong, and may come from several places."""
-    reply = str(error).split("\n")[0]
-    text = reply.removesuffix(".") if script is None else readable_error(script, reply)
-    who = "the server" if server is None else f"the server at {server}"
-    if isinstance(error, OutOfMemoryError) or _FULL in reply:
-        return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
-    if isinstance(error, BusyLoadingError):
-        return ServerUnavailable(f"{who} does not answer yet: {text}; wait until it has ended that")
-    if isinstance(error, (AuthenticationError, NoPermissionError)) or any(it in reply for it in _DENIED_IN_A_SCRIPT):
-        return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
-    if is_demoted(error):
-        return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
-    if isinstance(error, AskError) or any(it in reply for it in _OF_A_CLUSTER):
-        told = f"slot {text.replace(' ', ' is at ', 1)}" if isinstance(error, AskError) else text
-        scheme = "redis+cluster:// or rediss+cluster://"
-        return ServerRefused(f"{who} is one node of a cluster: {told}; its URL must begin with {scheme}")
-    if _NO_CLUSTER in reply:
-        return ServerRefused(f"{who} is no cluster: {text}; its URL must begin with redis:// or rediss://")
-    if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
-        return ServerRefused(f"{who} answered with an error: {text}")
-    return error
 
 
 SLICE_BYTES = 1_048_576

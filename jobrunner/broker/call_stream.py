@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from jobrunner.broker.broker import Broker, raise_if_loading
-from jobrunner.broker.call import BROKEN, Call, interpret, is_demoted, may_repeat, pack_calls, read_reply
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import BROKEN, Call, interpret, may_repeat, pack_calls, read_reply
 from jobrunner.broker.confirmed_writes import to_send_again
+from jobrunner.broker.redis_errors import is_demoted, raise_if_loading
 from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 

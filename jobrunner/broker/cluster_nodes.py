@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-from jobrunner.broker.call import BROKEN, Call, interpret, server_error
+from jobrunner.broker.call import BROKEN, Call, interpret
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.reconnect import ReconnectPolicy
-from jobrunner.broker.redis_errors import RedisConnectionError, RedisError
+from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, server_error
 from jobrunner.broker.topology import Address
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ClientClosed, ServerError, ServerUnavailable

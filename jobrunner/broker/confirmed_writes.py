@@ -48,11 +48,6 @@ def ends_with_confirmation(calls: Sequence[Call[Any]]) -> bool:
     return bool(calls) and calls[-1].script is None and calls[-1].words[0] in _CONFIRMATIONS
 
 
-def waits_for_disk(calls: Sequence[Call[Any]]) -> bool:
-    """Whether the last of them is WAITAOF. It is no script."""
-    return calls[-1].words[0] == "WAITAOF"
-
-
 def outlast_sync(calls: Sequence[Call[Any]], reply: Any) -> Steps:
     """Waits until what the calls wrote is on disk, on a server whose WAITAOF replies too early; returns its reply.
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import BROKEN, server_error
-from jobrunner.broker.redis_errors import NoPermissionError, RedisError
+from jobrunner.broker.call import BROKEN
+from jobrunner.broker.redis_errors import NoPermissionError, RedisError, server_error
 from jobrunner.clock import sleep
 
 _RESUBSCRIBE_S = 0.2

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack_calls, read_reply, server_error
+from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack_calls, read_reply
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
@@ -26,6 +26,7 @@ from jobrunner.broker.redis_errors import (
     RedisConnectionError,
     RedisError,
     TryAgainError,
+    server_error,
 )
 from jobrunner.broker.resp import pack
 from jobrunner.broker.slots import slot_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.broker.call import Call, is_demoted, server_error
+from jobrunner.broker.call import Call
 from jobrunner.broker.confirmed_writes import ends_with_confirmation
 from jobrunner.broker.redis_errors import (
     AuthenticationError,
@@ -15,6 +15,8 @@ from jobrunner.broker.redis_errors import (
     RedisTimeoutError,
     ResponseError,
     TlsError,
+    is_demoted,
+    server_error,
 )
 from jobrunner.clock import since_boot, sleep
 from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable

@@ -1,8 +1,13 @@
-"""The errors of a connection, and the error replies of a server that a driver tells apart.
+"""The errors of a connection, the error replies of a server that a driver tells apart, and what a caller gets for them.
 
 They have the names of redis-py's classes, which they are no subclasses of: to import one of those imports all of
 redis-py with asyncio, some 30 MB and 100 ms that a program needs only for TLS and for coroutines (`redis_py.py`).
 """
+
+from collections.abc import Sequence
+
+from jobrunner.broker.scripts import Script, readable_error
+from jobrunner.errors import JobrunnerError, ServerFull, ServerRefused, ServerUnavailable
 
 
 class RedisError(Exception):
@@ -102,6 +107,13 @@ _BY_TEXT: dict[str, type[RedisError]] = {
 }
 """Those with the code ERR."""
 _ARGUMENTS = ", with args beginning with:"
+_FULL = "OOM command not allowed"
+"""Within a script other words come before it, and Redis 6.2 puts more of its own there. OOM alone may be a part of the
+name of a user or of a key."""
+_DENIED_IN_A_SCRIPT = ("ACL failure in script", "user executing the script can't")
+"""The second is of Redis 6.2."""
+_OF_A_CLUSTER = ("CROSSSLOT", "Hash slot not served")
+_NO_CLUSTER = "cluster support disabled"
 
 
 def without_arguments(reply: str) -> str:
@@ -117,3 +129,42 @@ def error_of_reply(reply: str) -> RedisError:
         return _BY_TEXT.get(text, ResponseError)(text)
     known = _BY_CODE.get(code)
     return ResponseError(reply) if known is None else known(text)
+
+
+def is_demoted(reply: object) -> bool:
+    """Whether a server refused a write because it is a replica. Before Redis 7 a script puts it in other words."""
+    return isinstance(reply, ResponseError) and (isinstance(reply, ReadOnlyError) or "-READONLY" in str(reply))
+
+
+def raise_if_loading(replies: Sequence[object]) -> None:
+    """Raises BusyLoadingError when the server did nothing at all because it is loading its data, or runs a script."""
+    if not replies or not isinstance(replies[0], BusyLoadingError):
+        return
+    if all(isinstance(reply, BusyLoadingError) for reply in replies):
+        does = "has run a script for long" if isinstance(replies[0], BusyScriptError) else "is loading its data"
+        raise BusyLoadingError(f"it {does} ({replies[0]})")
+
+
+def server_error(error: Exception, script: Script | None = None, *, server: object = None) -> JobrunnerError:
+    """The error of this package for an error reply of the server, to a script or to a plain command. `server` is named
+    where the connection was refused: then the URL is wrong, and may come from several places."""
+    reply = str(error).split("\n")[0]
+    text = reply.removesuffix(".") if script is None else readable_error(script, reply)
+    who = "the server" if server is None else f"the server at {server}"
+    if isinstance(error, OutOfMemoryError) or _FULL in reply:
+        return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
+    if isinstance(error, BusyLoadingError):
+        return ServerUnavailable(f"{who} does not answer yet: {text}; wait until it has ended that")
+    if isinstance(error, (AuthenticationError, NoPermissionError)) or any(it in reply for it in _DENIED_IN_A_SCRIPT):
+        return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
+    if is_demoted(error):
+        return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
+    if isinstance(error, AskError) or any(it in reply for it in _OF_A_CLUSTER):
+        told = f"slot {text.replace(' ', ' is at ', 1)}" if isinstance(error, AskError) else text
+        scheme = "redis+cluster:// or rediss+cluster://"
+        return ServerRefused(f"{who} is one node of a cluster: {told}; its URL must begin with {scheme}")
+    if _NO_CLUSTER in reply:
+        return ServerRefused(f"{who} is no cluster: {text}; its URL must begin with redis:// or rediss://")
+    if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
+        return ServerRefused(f"{who} answered with an error: {text}")
+    return error

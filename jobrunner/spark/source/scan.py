@@ -15,8 +15,9 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, command, server_error
+from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.redis_errors import server_error
 from jobrunner.broker.resp import pack
 
 Mark = tuple[float, bytes]

@@ -5,14 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobrunner.broker import resp
-from jobrunner.broker.broker import raise_if_loading
 from jobrunner.broker.call import (
     ScriptCommand,
     attempt_to_interpret,
     command,
     interpret,
     resp_args,
-    server_error,
 )
 from jobrunner.broker.calls import leases
 from jobrunner.broker.confirmed_writes import to_send_again, written
@@ -28,6 +26,8 @@ from jobrunner.broker.redis_errors import (
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
+    raise_if_loading,
+    server_error,
 )
 from jobrunner.broker.resp import pack, pack_in_python
 from jobrunner.errors import DamagedData, DuplicateTask, OutcomeUnknown, ServerFull, ServerRefused, ServerUnavailable

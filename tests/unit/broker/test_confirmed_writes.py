@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from jobrunner.broker.call import Call, command
-from jobrunner.broker.confirmed_writes import confirmation_marks, outlast_sync, waits_for_disk
+from jobrunner.broker.call import Call, command, waits_for_disk
+from jobrunner.broker.confirmed_writes import confirmation_marks, outlast_sync
 
 _WROTE = command("ZADD", b"p:{q}:waiting", 1, "a", read=int)
 _WAITAOF = command("WAITAOF", 1, 0, 100, read=lambda reply: reply)

@@ -11,10 +11,10 @@ import pytest
 from jobrunner.broker import scripts
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, ScriptCommand, server_error
+from jobrunner.broker.call import Call, ScriptCommand
 from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.redis_errors import ResponseError
+from jobrunner.broker.redis_errors import ResponseError, server_error
 from jobrunner.broker.scripts import Script, load, readable_error
 from jobrunner.errors import ServerFull, ServerRefused
 
