@@ -12,8 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, RedisTimeoutError, ResponseError
-from jobrunner.broker.reply_parser import CLOSED, replies_of
-from jobrunner.broker.resp import pack
+from jobrunner.broker.resp import CLOSED, pack, replies_of
 
 _NAME = "jobrunner"
 """The library, as `CLIENT LIST` shows it."""

@@ -1,10 +1,20 @@
-"""Commands in the server's protocol (RESP), by hiredis where that is installed."""
+"""The server's protocol (RESP 2): commands into bytes, and replies from a socket, one after the other; both by hiredis
+where that is installed."""
 
+import socket
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
+from jobrunner.broker.redis_errors import InvalidResponse, RedisConnectionError, error_of_reply
+
 Arg = bytes | str | int | float
+CLOSED = "Connection closed by server."
+_AT_ONCE = 1 << 16
+"""Bytes taken from the socket at a time."""
+_PARTIAL = object()
+"""Returned by hiredis while a reply is incomplete, as any Python value could be a reply."""
 
 
 def pack_in_python(words: Sequence[Arg]) -> bytes:
@@ -54,3 +64,110 @@ def packed_head(words: Sequence[Arg], tail: int) -> PackedHead:
 def pack_behind(head: PackedHead, words: Sequence[Arg]) -> bytes:
     """The command whose first words are those of `head`; only the last of `words` are read."""
     return head.raw + pack(words[-head.tail :])[_COUNT:]
+
+
+class Replies(Protocol):
+    """The replies on one connection. An error reply is a value here."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether anything was taken from the socket that `next` has not returned."""
+
+    def next(self) -> Any:
+        """The next reply. Raises OSError, RedisConnectionError when the server has closed the connection,
+        InvalidResponse."""
+
+
+class HiredisReplies:
+    """By hiredis."""
+
+    def __init__(self, source: socket.socket, parser: Any) -> None:
+        self._fill_from = source.recv_into
+        self._buffer = bytearray(_AT_ONCE)
+        self._feed = parser.feed
+        self._gets = parser.gets
+        self._parser = parser
+
+    @property
+    def has_data(self) -> bool:
+        """See Replies."""
+        return bool(self._parser.has_data())
+
+    def next(self) -> Any:
+        """See Replies."""
+        reply = self._gets()
+        while reply is _PARTIAL:
+            size = self._fill_from(self._buffer)
+            if size == 0:
+                raise RedisConnectionError(CLOSED)
+            self._feed(self._buffer, 0, size)
+            reply = self._gets()
+        return reply
+
+
+class PythonReplies:
+    """Without hiredis."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._take = source.recv
+        self._held = b""
+        self._at = 0
+
+    @property
+    def has_data(self) -> bool:
+        """See Replies."""
+        return self._at < len(self._held)
+
+    def next(self) -> Any:
+        """See Replies."""
+        line = self._line()
+        kind, rest = line[:1], line[1:]
+        if kind == b"+":
+            return rest
+        if kind == b"-":
+            return error_of_reply(rest.decode("utf-8", "replace"))
+        try:
+            number = int(rest) if kind in (b"$", b":", b"*") else None
+        except ValueError:
+            number = None
+        if number is None:
+            raise InvalidResponse(f"a reply begins with {line[:20]!r}")
+        if kind == b":":
+            return number
+        if number < 0:
+            return None
+        return self._bytes(number) if kind == b"$" else [self.next() for _ in range(number)]
+
+    def _line(self) -> bytes:
+        while (end := self._held.find(b"\r\n", self._at)) < 0:
+            self._held, self._at = self._held[self._at :] + self._more(), 0
+        line, self._at = self._held[self._at : end], end + 2
+        return line
+
+    def _bytes(self, size: int) -> bytes:
+        """So many, and the end of the line."""
+        parts, missing = [self._held[self._at :]], size + 2 - (len(self._held) - self._at)
+        while missing > 0:
+            parts.append(self._more())
+            missing -= len(parts[-1])
+        if len(parts) > 1:
+            self._held, self._at = b"".join(parts), 0
+        start, self._at = self._at, self._at + size + 2
+        return self._held[start : start + size]
+
+    def _more(self) -> bytes:
+        taken = self._take(_AT_ONCE)
+        if not taken:
+            raise RedisConnectionError(CLOSED)
+        return taken
+
+
+def replies_of(source: socket.socket) -> Replies:
+    """The replies that come from a socket."""
+    try:
+        from hiredis import Reader
+    except ImportError:
+        return PythonReplies(source)
+    return HiredisReplies(
+        source, Reader(protocolError=InvalidResponse, replyError=error_of_reply, notEnoughData=_PARTIAL)
+    )

@@ -32,8 +32,7 @@ from jobrunner.broker.redis_errors import (
     error_of_reply,
 )
 from jobrunner.broker.redis_py import RedisPyConnection, open_async, translated
-from jobrunner.broker.reply_parser import PythonReplies, replies_of
-from jobrunner.broker.resp import pack
+from jobrunner.broker.resp import PythonReplies, pack, replies_of
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
