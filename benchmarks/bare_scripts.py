@@ -17,7 +17,7 @@ from benchmarks.contenders import QUEUE
 from benchmarks.server import PrivateServer
 from jobrunner import Client
 from jobrunner.broker.call import resp_args
-from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.calls import leases, new_tasks
 from jobrunner.broker.resp import Arg, pack
 from jobrunner.broker.scripts import load
 from jobrunner.client.client import keys_of
@@ -37,7 +37,7 @@ class Words:
         with Client(url=server.url) as client:
             keys = keys_of(client).queue(QUEUE)
         model = Task(id="", queue=QUEUE, payload=b"", type=TYPE, kept_s=60)
-        self._enqueue = resp_args(tasks.enqueue(keys, [model]), b"")[:-3]
+        self._enqueue = resp_args(new_tasks.enqueue(keys, [model]), b"")[:-3]
         self._reserve = resp_args(leases.reserve(keys, 0, token=0), b"")[:-4]
         self._commit = resp_args(leases.commit_groups(keys, []), b"")
         for script in ("enqueue", "reserve", "commit"):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls.tasks import task_options
+from jobrunner.broker.calls.new_tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task

@@ -5,7 +5,7 @@ from typing import Any, Never
 
 import msgspec
 
-from jobrunner.broker.calls.tasks import full
+from jobrunner.broker.calls.new_tasks import full
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, split_queue, tag_of_id
 from jobrunner.client.async_client import AsyncClient

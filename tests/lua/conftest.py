@@ -10,7 +10,7 @@ import redis
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.calls import leases, new_tasks
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
@@ -33,7 +33,7 @@ class Line:
 
     def enqueue(self, *ids: str, **options: Any) -> list[bool]:
         options = {"payload": b"{}"} | options
-        return self.run(tasks.enqueue(self.keys, [Task(id=one, queue=self.name, **options) for one in ids]))
+        return self.run(new_tasks.enqueue(self.keys, [Task(id=one, queue=self.name, **options) for one in ids]))
 
     def ask(self, count: int = 1, **options: Any) -> Reservation:
         """The whole answer of a reserve."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues
 from jobrunner.task import Task
 
 
@@ -12,7 +12,7 @@ def mail(keys):
 
 
 def push(broker, mail, *ids):
-    return broker.run(tasks.enqueue(mail, [Task(id=one, queue="mail", payload=b"x") for one in ids]))
+    return broker.run(new_tasks.enqueue(mail, [Task(id=one, queue="mail", payload=b"x") for one in ids]))
 
 
 @pytest.mark.parametrize(("most", "room"), [("", -1), ("2", 0), ("5", 3), ("1", 0)])

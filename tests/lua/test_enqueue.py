@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import batches, leases, queues, tasks
+from jobrunner.broker.calls import batches, leases, new_tasks, queues, tasks
 from jobrunner.errors import DuplicateTask, QueueFull, ServerFull
 from jobrunner.task import Task
 from tests.support.server import topology_name
@@ -44,7 +44,7 @@ def test_tasks_of_one_call_need_not_be_alike(mail):
         Task(id="d", queue="mail", payload=b"4", type="send"),
     ]
 
-    assert mail.run(tasks.enqueue(mail.keys, sent)) == [True] * 4
+    assert mail.run(new_tasks.enqueue(mail.keys, sent)) == [True] * 4
 
     assert mail.ids("waiting") == ["a", "b", "d"]
     assert mail.ids("scheduled") == ["c"]
@@ -105,7 +105,7 @@ def test_an_id_is_taken_in_whatever_state_the_task_is(mail):
 def test_the_same_id_twice_in_one_call_is_one_task(mail):
     sent = [Task(id=one, queue="mail", payload=one.encode() + b"%d" % n) for n, one in enumerate("abab")]
 
-    assert mail.run(tasks.enqueue(mail.keys, sent)) == [True, True, False, False]
+    assert mail.run(new_tasks.enqueue(mail.keys, sent)) == [True, True, False, False]
 
     assert mail.ids("waiting") == ["a", "b"]
     assert mail.hash("a")["payload"] == b"a0"
@@ -188,7 +188,7 @@ def test_a_priority_moves_a_place_by_two_to_the_power_of_42(mail, clock):
 
 
 def test_no_tasks_are_no_change(mail):
-    assert mail.run(tasks.enqueue(mail.keys, [])) == []
+    assert mail.run(new_tasks.enqueue(mail.keys, [])) == []
     assert mail.snapshot() == {}
 
 
@@ -226,7 +226,8 @@ def test_the_servers_clock_is_used_unless_one_is_given(mail, clock):
 def test_what_a_task_says_of_itself_is_told_apart_from_what_it_does_not_say(mail, clock, options, headers):
     plain = Task(id="plain", queue="mail", payload=b"1")
     own = Task(id="own", queue="mail", payload=b"  2", headers=headers, **options)
-    assert mail.run(tasks.enqueue(mail.keys, [plain, own, Task(id="last", queue="mail", payload=b"")])) == [True] * 3
+    last = Task(id="last", queue="mail", payload=b"")
+    assert mail.run(new_tasks.enqueue(mail.keys, [plain, own, last])) == [True] * 3
 
     found = [mail.hash(one) for one in ("plain", "own", "last")]
     assert [one["payload"] for one in found] == [b"1", b"  2", b""]
@@ -238,7 +239,7 @@ def test_what_a_task_says_of_itself_is_told_apart_from_what_it_does_not_say(mail
 def sent(mail, *ids, clash="existing", **options):
     options = {"sending": "1"} | options
     tasks_sent = [Task(id=one, queue="mail", payload=b"", **options) for one in ids]
-    return mail.run(tasks.enqueue(mail.keys, tasks_sent, clash=clash))
+    return mail.run(new_tasks.enqueue(mail.keys, tasks_sent, clash=clash))
 
 
 def test_a_call_that_is_sent_again_adds_nothing_and_gets_its_reply(mail):
@@ -302,7 +303,7 @@ DEATHS = ["death", "expiry", "death and trimming"]
 @pytest.mark.parametrize("end", ENDS + DEATHS)
 def test_a_task_without_a_note_stays_known_while_its_enqueue_may_be_sent_again(mail, keys, clock, end):
     """Whoever ends it: the enqueue of a job's task leaves no note because a worker keeps the task for so long."""
-    call = tasks.enqueue(mail.keys, [Task(id=MADE_ID, queue="mail", type="send", payload=b"", kept_s=3600)])
+    call = new_tasks.enqueue(mail.keys, [Task(id=MADE_ID, queue="mail", type="send", payload=b"", kept_s=3600)])
     mail.run(call)
     end_by_hand(mail, clock, end)
 
@@ -320,7 +321,7 @@ def test_a_task_with_a_note_is_gone_at_its_end(mail, clock, end, of):
     """Its id may be used again on purpose."""
     of_item = of == "an item"
     task = Task(id=MADE_ID if of_item else "a", queue="mail", type="" if of_item else "send", payload=b"")
-    mail.run(tasks.enqueue(mail.keys, [task]))
+    mail.run(new_tasks.enqueue(mail.keys, [task]))
     end_by_hand(mail, clock, end)
     assert mail.hash(task.id) == {}
 
@@ -370,7 +371,7 @@ def commands(mail, *sent):
     count = "total_commands_processed"
     mail.raw.info("stats")
     before = mail.raw.info("stats")[count]
-    mail.run(tasks.enqueue(mail.keys, sent))
+    mail.run(new_tasks.enqueue(mail.keys, sent))
     return mail.raw.info("stats")[count] - before - 2
 
 
@@ -387,7 +388,7 @@ def a_task(name, **options):
 def test_one_task_costs_few_commands(mail, settings, most):
     if settings:
         mail.configure(**settings)
-    mail.run(tasks.enqueue(mail.keys, [a_task("first", key="k")]))  # the script is known, the queue is there
+    mail.run(new_tasks.enqueue(mail.keys, [a_task("first", key="k")]))  # the script is known, the queue is there
 
     assert commands(mail, a_task("kept", key="k", kept_s=60)) <= most - 1
     assert commands(mail, a_task("noted", key="k", sending="1")) <= most
@@ -396,7 +397,7 @@ def test_one_task_costs_few_commands(mail, settings, most):
 @pytest.mark.skipif(topology_name() == "cluster", reason="counts on one server")
 def test_a_thousand_tasks_of_ten_keys_cost_little_more_than_their_hashes(mail):
     mail.configure(fair=1)
-    mail.run(tasks.enqueue(mail.keys, [a_task("first", key="k")]))
+    mail.run(new_tasks.enqueue(mail.keys, [a_task("first", key="k")]))
 
     sent = [a_task(f"t{n}", key=f"k{n % 10}", sending="1") for n in range(1000)]
     assert commands(mail, *sent) <= 1000 + 25

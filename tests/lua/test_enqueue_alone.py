@@ -5,7 +5,7 @@ They are for a new queue, for a known one without limits, and for one that has s
 
 import pytest
 
-from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.calls import leases, new_tasks
 from jobrunner.errors import QueueFull
 from jobrunner.task import Task
 
@@ -57,12 +57,12 @@ def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail)
     mail.enqueue("first")
     for is_kept in (False, True):
         task = a_task(f"kept {is_kept}", kept_s=60 * is_kept, sending="" if is_kept else "1")
-        assert mail.run(tasks.enqueue(mail.keys, [task])) == [True]
+        assert mail.run(new_tasks.enqueue(mail.keys, [task])) == [True]
         if not is_kept:
             mail.run(leases.pop(mail.keys, 9))  # it is finished and deleted
         before = mail.snapshot()
         # A call with a note gets its reply again, one without hears that the id exists.
-        assert mail.run(tasks.enqueue(mail.keys, [task])) == [not is_kept]
+        assert mail.run(new_tasks.enqueue(mail.keys, [task])) == [not is_kept]
         assert mail.snapshot() == before
 
 
@@ -111,7 +111,7 @@ def test_its_note_has_the_name_of_the_call_and_lasts_for_ten_seconds(known):
 
 
 def replied(mail, *sent):
-    return mail.run(tasks.enqueue(mail.keys, sent))
+    return mail.run(new_tasks.enqueue(mail.keys, sent))
 
 
 @pytest.mark.parametrize("options", [{}, {"delay_ms": 9}, {"priority": 2}])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls import new_tasks, queues, tasks
 from jobrunner.errors import QueueFull
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.task import Lock, Task
@@ -17,7 +17,7 @@ def add(mail):
     def enqueue(task_id, lasts="finished", on_clash="existing", ttl_ms=HOUR_MS, digest="d", **options):
         lock = Lock(digest=digest, lasts=lasts, ttl_ms=ttl_ms, on_clash=on_clash)
         task = Task(id=task_id, queue=mail.name, lock=lock, **{"payload": task_id.encode(), "type": "send"} | options)
-        return mail.run(tasks.enqueue_unique(mail.keys, task))[:2]
+        return mail.run(new_tasks.enqueue_unique(mail.keys, task))[:2]
 
     return enqueue
 
@@ -57,7 +57,7 @@ def test_a_change_that_is_sent_again_after_the_task_ran_changes_nothing(mail, ad
 def test_a_call_that_is_sent_again_says_again_that_the_queue_is_new(mail):
     """The client adds it to the registry then; the queue may have been deleted."""
     lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="existing")
-    call = tasks.enqueue_unique(mail.keys, Task(id="a", queue=mail.name, payload=b"", lock=lock))
+    call = new_tasks.enqueue_unique(mail.keys, Task(id="a", queue=mail.name, payload=b"", lock=lock))
     assert [mail.run(call).is_first, mail.run(call).is_first] == [True, True]
 
 
@@ -445,11 +445,11 @@ def test_a_holder_that_was_moved_is_found_in_its_new_queue(line):
 
     raw, packed = line("orders/raw"), line("orders/packed")
     lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="reschedule")
-    raw.run(tasks.enqueue_unique(raw.keys, Task(id="a", queue=raw.name, payload=b"", lock=lock)))
+    raw.run(new_tasks.enqueue_unique(raw.keys, Task(id="a", queue=raw.name, payload=b"", lock=lock)))
     (held,) = raw.reserve()
     raw.run(leases.move(raw.keys, packed.keys, [("a", held.token, "", 0, ())]))
     again = Task(id="b", queue=raw.name, payload=b"", lock=lock, delay_ms=70)
-    assert raw.run(tasks.enqueue_unique(raw.keys, again))[:2] == ("rescheduled", "a")
+    assert raw.run(new_tasks.enqueue_unique(raw.keys, again))[:2] == ("rescheduled", "a")
     assert (packed.ids("waiting"), packed.ids("scheduled"), raw.ids("scheduled")) == ([], ["a"], [])
     assert packed.hash("a")["queue"] == b"orders/packed"
 
@@ -528,7 +528,7 @@ def test_a_task_that_goes_to_the_dead_letter_queue_holds_its_lock_no_more(line, 
     def add(task_id):
         lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash=on_clash)
         task = Task(id=task_id, queue=main.name, lock=lock, payload=task_id.encode())
-        return main.run(tasks.enqueue_unique(main.keys, task))[:2]
+        return main.run(new_tasks.enqueue_unique(main.keys, task))[:2]
 
     add("a")
     main.fail(*main.reserve(), fate="dead")
@@ -545,10 +545,10 @@ def test_the_lock_of_another_task_stays_when_an_earlier_holder_dies(line):
     main = line("p/main")
     main.configure(dead_letter_queue="p/dlq")
     lock = Lock(digest="d", lasts="started", ttl_ms=HOUR_MS, on_clash="existing")
-    main.run(tasks.enqueue_unique(main.keys, Task(id="a", queue=main.name, lock=lock, payload=b"")))
+    main.run(new_tasks.enqueue_unique(main.keys, Task(id="a", queue=main.name, lock=lock, payload=b"")))
     (held,) = main.reserve()
-    main.run(tasks.enqueue_unique(main.keys, Task(id="b", queue=main.name, lock=lock, payload=b"")))
+    main.run(new_tasks.enqueue_unique(main.keys, Task(id="b", queue=main.name, lock=lock, payload=b"")))
     main.fail(held, fate="dead")
 
-    again = main.run(tasks.enqueue_unique(main.keys, Task(id="c", queue=main.name, lock=lock, payload=b"")))
+    again = main.run(new_tasks.enqueue_unique(main.keys, Task(id="c", queue=main.name, lock=lock, payload=b"")))
     assert again[:2] == ("clash", "b")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues, tasks
 from jobrunner.errors import QueueFull
 from jobrunner.task import Task
 
@@ -14,7 +14,7 @@ def limit(mail, **fields):
 
 
 def fill(mail, count):
-    mail.run(tasks.enqueue(mail.keys, [Task(id=f"t{n:04}", queue="mail", payload=b"") for n in range(count)]))
+    mail.run(new_tasks.enqueue(mail.keys, [Task(id=f"t{n:04}", queue="mail", payload=b"") for n in range(count)]))
 
 
 def test_there_are_never_more_leases_than_max_inflight(mail):
@@ -180,7 +180,7 @@ def test_a_partition_gets_its_tokens_back_too(mail, clock):
     limit(mail, key_tokens=2, key_interval_us=HOUR_US)
     for key in ("a", "b"):
         sent = [Task(id=f"{key}{n}", queue="mail", payload=b"", key=key) for n in range(4)]
-        mail.run(tasks.enqueue(mail.keys, sent))
+        mail.run(new_tasks.enqueue(mail.keys, sent))
     mail.enqueue("free")
     held = {attempt.id: attempt for attempt in mail.reserve(9)}
     assert sorted(held) == ["a0", "a1", "b0", "b1", "free"]
@@ -308,7 +308,7 @@ def test_a_queue_over_its_size_takes_an_enqueue_of_what_is_there(mail):
     fill(mail, 3)
     limit(mail, max_size=1)
     same = Task(id="t0001", queue="mail", payload=b"")
-    assert mail.run(tasks.enqueue(mail.keys, [same])) == [False]
+    assert mail.run(new_tasks.enqueue(mail.keys, [same])) == [False]
 
 
 def test_a_move_into_a_full_queue_is_refused_and_the_lease_stays(line):

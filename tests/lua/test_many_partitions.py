@@ -5,7 +5,7 @@ Row R40 runs it with 100 000.
 
 import pytest
 
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues, tasks
 from jobrunner.task import Task
 
 MANY = 3000
@@ -16,7 +16,7 @@ def add(mail, *ids, **options):
     """Tasks whose partition is the part of the id before the dash."""
     sent = [Task(id=one, queue="mail", payload=b"", key=one.partition("-")[0], **options) for one in ids]
     for first in range(0, len(sent), 500):
-        mail.run(tasks.enqueue(mail.keys, sent[first : first + 500]))
+        mail.run(new_tasks.enqueue(mail.keys, sent[first : first + 500]))
 
 
 def limit(mail, **fields):

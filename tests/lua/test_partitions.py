@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues, tasks
 from jobrunner.task import Task
 
 HOUR_US = 3_600_000_000
@@ -18,7 +18,7 @@ def add(mail):
     def enqueue(*ids, **options):
         options = {"payload": b""} | options
         sent = [Task(id=one, queue="mail", key=None if one[0] == "-" else one[0], **options) for one in ids]
-        return mail.run(tasks.enqueue(mail.keys, sent))
+        return mail.run(new_tasks.enqueue(mail.keys, sent))
 
     return enqueue
 
@@ -243,10 +243,10 @@ def test_many_keys_at_their_limits_hold_up_no_other(mail, add):
     limit(mail, key_inflight=1)
     numbers = itertools.product(range(700), (0, 1))
     sent = [Task(id=f"{n:04}-{m}", queue="mail", payload=b"", key=f"k{n}") for n, m in numbers]
-    mail.run(tasks.enqueue(mail.keys, sent))
+    mail.run(new_tasks.enqueue(mail.keys, sent))
     first = {attempt.id for _ in range(9) for attempt in mail.reserve(200)}
     assert first == {f"{n:04}-0" for n in range(700)}
-    mail.run(tasks.enqueue(mail.keys, [Task(id="late", queue="mail", payload=b"", key="late")]))
+    mail.run(new_tasks.enqueue(mail.keys, [Task(id="late", queue="mail", payload=b"", key="late")]))
     assert [attempt.id for _ in range(4) for attempt in mail.reserve(9)] == ["late"]
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues, tasks
 from jobrunner.task import Task
 from tests.support.examples import examples
 
@@ -117,7 +117,7 @@ class Checked:
             self.key_of[one] = key
             sent.append(Task(id=one, queue=self.mail.name, payload=b"", key=key or None, priority=priority,
                              delay_ms=delay, max_attempts=0))  # fmt: skip
-        self.mail.run(tasks.enqueue(self.mail.keys, sent))
+        self.mail.run(new_tasks.enqueue(self.mail.keys, sent))
 
     def report(self, way, number):
         if way == "cancel":

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls import batches, flows, leader, leases, queues, tasks
+from jobrunner.broker.calls import batches, flows, leader, leases, new_tasks, queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.join import Arrival, Join, write_onward
 from jobrunner.task import Lock, Task
@@ -101,14 +101,14 @@ class RandomCalls:
     def _enqueue(self) -> Call[Any]:
         queue = self._queue()
         sent = [self._task(queue) for _ in range(self._random.choice((1, 1, 1, 2, 4)))]
-        return tasks.enqueue(queue, sent, clash=self._random.choice(("existing", "existing", "raise")))
+        return new_tasks.enqueue(queue, sent, clash=self._random.choice(("existing", "existing", "raise")))
 
     def _unique(self) -> Call[Any]:
         lasts = self._random.choice(("started", "finished", "expired"))
         on_clash = self._random.choice(("ignore", "replace", "reschedule", "raise"))
         lock = Lock(digest=f"d{self._random.randrange(2)}", lasts=lasts, ttl_ms=100_000, on_clash=on_clash)
         queue = self._queue()
-        return tasks.enqueue_unique(queue, replace(self._task(queue), lock=lock))
+        return new_tasks.enqueue_unique(queue, replace(self._task(queue), lock=lock))
 
     def _again(self) -> Call[Any]:
         """An earlier call, as a client sends it again whose reply was lost."""

@@ -14,7 +14,7 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues
 from jobrunner.broker.calls.leader import leader_scan
 from jobrunner.broker.calls.server import FORMAT, check_format, confirmation
 from jobrunner.broker.calls.stats import bulk_counts
@@ -68,7 +68,7 @@ def _empty(spread: Spread) -> Iterator[None]:
 
 
 def enqueue(line: QueueKeys, *ids: str):
-    return tasks.enqueue(line, [Task(id=one, queue=line.name, payload=b"") for one in ids])
+    return new_tasks.enqueue(line, [Task(id=one, queue=line.name, payload=b"") for one in ids])
 
 
 def everything(broker: Broker) -> list[int]:

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls import new_tasks, queues
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.notifier import WakeListener
@@ -39,7 +39,7 @@ def broker(behind: Behind) -> Iterator[Broker]:
 
 
 def enqueue(*ids: str):
-    return tasks.enqueue(MAIL, [Task(id=one, queue="mail", payload=b"") for one in ids])
+    return new_tasks.enqueue(MAIL, [Task(id=one, queue="mail", payload=b"") for one in ids])
 
 
 def test_calls_go_to_the_next_primary_after_a_failover(behind: Behind, broker: Broker) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from jobrunner.broker.call import SLICE_BYTES, Call, ScriptCommand, command, text, texts
-from jobrunner.broker.calls.tasks import due_word, task_fields
+from jobrunner.broker.calls.new_tasks import due_word, task_fields
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.resp import Arg
 from jobrunner.join import Ended, Join

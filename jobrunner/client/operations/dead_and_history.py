@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.call import SLICE_BYTES
-from jobrunner.broker.calls import events, queues, tasks
+from jobrunner.broker.calls import events, new_tasks, queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.encryption import decrypted_record, encrypted_payload, encrypted_task
@@ -158,7 +158,7 @@ def replay(ref: QueueRef, task_id: str) -> Operation[str]:
     new = _again(ref, record)
     yield queues.register(ref.all_keys, [ref.name])
     sent = yield InThread(partial(encrypted_task, ref.encryption, ref.keys, new))  # with an object of its own
-    yield Durable([tasks.enqueue(ref.keys, [sent])])
+    yield Durable([new_tasks.enqueue(ref.keys, [sent])])
     return new.id
 
 

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from jobrunner.broker.call import SLICE_BYTES, Call, sliced
-from jobrunner.broker.calls import queues, tasks
-from jobrunner.broker.calls.plain_enqueue import enqueue_plain, is_plain
+from jobrunner.broker.calls import new_tasks, queues
 from jobrunner.broker.keys import Keys, QueueKeys, check_is_text, check_own_id
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_names, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
@@ -127,13 +126,13 @@ def enqueue_call(keys: Keys, encryption: PayloadEncryption | None, sent: list[Ta
             check_size(task.payload, limit)
     queue = keys.queue(sent[0].queue)
     if encryption is None and sent[0].lock is None:
-        is_one = len(sent) == 1 and is_plain(sent[0])
-        return enqueue_plain(queue, sent[0]) if is_one else tasks.enqueue(queue, sent)
+        is_one = len(sent) == 1 and new_tasks.is_plain(sent[0])
+        return new_tasks.enqueue_plain(queue, sent[0]) if is_one else new_tasks.enqueue(queue, sent)
     if encryption is None:
-        return tasks.enqueue_unique(queue, sent[0])
+        return new_tasks.enqueue_unique(queue, sent[0])
     if sent[0].lock is not None:
         return _unique_call(queue, encryption, sent[0], sent[0].id, queue)
-    return tasks.enqueue(queue, encrypted_tasks(encryption, queue, sent))
+    return new_tasks.enqueue(queue, encrypted_tasks(encryption, queue, sent))
 
 
 def _unique_call(
@@ -142,11 +141,11 @@ def _unique_call(
     """Enqueues a unique task. Its payload is encrypted for the task with that id in `owner_queue`: this task, or the
     task that it replaces."""
     if encryption is None:
-        return tasks.enqueue_unique(queue, task)
+        return new_tasks.enqueue_unique(queue, task)
     encrypted = encrypted_task(encryption, owner_queue, task, owner_id=owner_id)
     if encrypted is task:
-        return tasks.enqueue_unique(queue, task)
-    return tasks.enqueue_unique(queue, encrypted, bound_to=(owner_id, owner_queue.name))
+        return new_tasks.enqueue_unique(queue, task)
+    return new_tasks.enqueue_unique(queue, encrypted, bound_to=(owner_id, owner_queue.name))
 
 
 Placed = tuple[str, bool]

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from jobrunner.broker.call import Call, whole
-from jobrunner.broker.calls import events, leases, queues, tasks
+from jobrunner.broker.calls import events, leases, new_tasks, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import QueueKeys, check_id
 from jobrunner.client.encryption import decrypted_record, encrypted_task
@@ -79,7 +79,7 @@ def push_call(ref: QueueRef, keys: QueueKeys, pushed: Sequence[Task], clash: str
     """The call that adds tasks to the shard with these keys."""
     if ref.encryption is not None:
         pushed = [encrypted_task(ref.encryption, keys, task) for task in pushed]
-    return tasks.enqueue(keys, pushed, clash=clash)
+    return new_tasks.enqueue(keys, pushed, clash=clash)
 
 
 def tell_clashes(pushed: Iterable[Task], flags: Iterable[bool], on_clash: OnClash) -> None:

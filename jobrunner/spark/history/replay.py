@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import broker_at
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls import new_tasks, queues
 from jobrunner.broker.calls.shards import UNKNOWN, ShardCounts, shard_counts
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import shard_names, shard_of_key, whole_queue
@@ -123,7 +123,7 @@ def _target_of(row: dict[str, Any], counts: dict[str, ShardCounts]) -> str:
 def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Iterator[int]:
     broker.run_many(queues.register(keys, [queue]))
     for some in batches(again, sys.maxsize, _AT_ONCE):
-        yield sum(broker.run(tasks.enqueue(keys.queue(queue), some)))
+        yield sum(broker.run(new_tasks.enqueue(keys.queue(queue), some)))
 
 
 def _again(row: dict[str, Any], target: str, run: Replay, keys: Keys, sending: str) -> Task:

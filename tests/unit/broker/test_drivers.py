@@ -18,7 +18,7 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.connection import Connection
 from jobrunner.broker.redis_py import AsyncRedisPyConnection
@@ -37,7 +37,7 @@ from tests.support.waiting import wait_for
 
 
 def enqueue(mail, *ids):
-    return tasks.enqueue(mail, [Task(id=one, queue="mail", payload=b"x" * 100) for one in ids])
+    return new_tasks.enqueue(mail, [Task(id=one, queue="mail", payload=b"x" * 100) for one in ids])
 
 
 def test_a_call_has_its_value(connect, server, mail):

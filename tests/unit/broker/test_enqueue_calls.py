@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from jobrunner.broker.call import pack_calls, resp_args
-from jobrunner.broker.calls import plain_enqueue, tasks
-from jobrunner.broker.calls.plain_enqueue import enqueue_plain, is_plain
+from jobrunner.broker.calls import new_tasks
+from jobrunner.broker.calls.new_tasks import enqueue_plain, is_plain
 from jobrunner.broker.cluster_batch import _parts_of
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import pack
@@ -45,7 +45,7 @@ def test_what_few_tasks_have_in_common_is_not_plain(own):
 def test_a_call_made_of_another_is_the_same(sent, keys):
     for task in sent:
         queue = keys.queue(task.queue)
-        call, made = enqueue_plain(queue, task), tasks.enqueue(queue, [task])
+        call, made = enqueue_plain(queue, task), new_tasks.enqueue(queue, [task])
         assert (call.words, call.keys, call.script) == (made.words, made.keys, made.script)
         assert call.repeat_s == made.repeat_s
         assert call.read([]) == made.read([])
@@ -63,13 +63,13 @@ def test_by_a_clock_that_is_set_with_the_source_and_on_a_cluster_it_is_packed_an
 
 
 def test_of_many_kinds_some_are_forgotten_and_none_is_confused(monkeypatch):
-    monkeypatch.setattr(plain_enqueue, "_MOST", 3)
-    monkeypatch.setattr(plain_enqueue, "_last", {})
+    monkeypatch.setattr(new_tasks, "_MOST_KINDS", 3)
+    monkeypatch.setattr(new_tasks, "_last_calls", {})
     keys = Keys("p").queue("mail")
     for number in [*range(9), *range(9)]:
         task = Task(id=f"t{number}", queue="mail", payload=b"1", type=f"T{number}", kept_s=60)
-        assert enqueue_plain(keys, task).words == tasks.enqueue(keys, [task]).words
-        assert 1 <= len(plain_enqueue._last) <= 3
+        assert enqueue_plain(keys, task).words == new_tasks.enqueue(keys, [task]).words
+        assert 1 <= len(new_tasks._last_calls) <= 3
 
 
 @pytest.mark.parametrize(

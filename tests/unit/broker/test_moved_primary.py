@@ -9,7 +9,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.calls import leases, new_tasks
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.task import Task
@@ -48,7 +48,7 @@ def demote(server: Server) -> None:
 
 
 def enqueue(mail: Any, name: str) -> Any:
-    return tasks.enqueue(mail, [Task(id=name, queue="mail", payload=b"x")])
+    return new_tasks.enqueue(mail, [Task(id=name, queue="mail", payload=b"x")])
 
 
 def test_a_write_that_a_replica_refuses_goes_to_the_primary_that_the_address_leads_to_now(

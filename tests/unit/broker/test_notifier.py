@@ -11,7 +11,7 @@ from jobrunner.broker import async_listener, notifier
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.async_listener import AsyncWakeListener
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls import new_tasks, queues
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.errors import JobrunnerError, ServerRefused, ServerUnavailable
@@ -63,7 +63,7 @@ def listener(listen, server):
 
 
 def enqueue(broker, line):
-    broker.run(tasks.enqueue(line, [Task(id="a", queue=line.name, payload=b"")]))
+    broker.run(new_tasks.enqueue(line, [Task(id="a", queue=line.name, payload=b"")]))
 
 
 def test_a_hint_that_is_there_is_taken_at_once_and_once(broker, lines, listener):

@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from jobrunner import Client, Item, job
-from jobrunner.broker.calls.tasks import EnqueueReply, stored_payload
+from jobrunner.broker.calls.new_tasks import EnqueueReply
+from jobrunner.broker.calls.tasks import stored_payload
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import capacity
 from jobrunner.clock import monotonic

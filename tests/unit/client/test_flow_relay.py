@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import flows, leases, tasks
+from jobrunner.broker.calls import flows, leases, new_tasks, tasks
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
@@ -47,7 +47,7 @@ class Flow:
     def end(self, task_id: str, queue: str, onward: bytes, *, result: bytes = b"1", fate: str = "succeeded") -> None:
         """A task that is enqueued, runs and ends, as far as its own queue is concerned."""
         own = self.keys.queue(queue)
-        self.broker.run(tasks.enqueue(own, [Task(id=task_id, queue=queue, payload=b"", type="t", then=onward)]))
+        self.broker.run(new_tasks.enqueue(own, [Task(id=task_id, queue=queue, payload=b"", type="t", then=onward)]))
         self.finish(queue, result=result, fate=fate)
 
     def finish(self, queue: str, *, result: bytes = b"1", fate: str = "succeeded") -> None:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from jobrunner import Client, RateLimit
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls import leases, queues, slices, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues, slices
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client.client import keys_of
 from jobrunner.client.operations import partitions, slice_balancer
@@ -151,7 +151,7 @@ class Shards(RuleBasedStateMachine):
     def enqueue(self, number: int, count: int) -> None:
         line = self.shard(number)
         made = [Task(id=new_id(line.tag), queue=line.name, payload=b"") for _ in range(count)]
-        self.broker.run(tasks.enqueue(line, made))
+        self.broker.run(new_tasks.enqueue(line, made))
 
     @rule(number=shards, count=st.integers(1, 9))
     def reserve(self, number: int, count: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Item
-from jobrunner.broker.calls import leases, tasks
+from jobrunner.broker.calls import leases, new_tasks
 from jobrunner.broker.calls.leader import ScanReply, announce
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.client import broker_of, keys_of
@@ -32,7 +32,7 @@ def test_what_ended_of_a_job_is_counted_over_all_shards(client: Client) -> None:
     for name in with_shards(client, ["mail"]):
         shard = keys_of(client).queue(name)
         sent = [Task(id=f"t{n}", type="Send", queue=name, payload=b"{}") for n in range(5)]
-        broker_of(client).run(tasks.enqueue(shard, sent))
+        broker_of(client).run(new_tasks.enqueue(shard, sent))
         held = broker_of(client).run(leases.reserve(shard, 5, token=name)).attempts
         reports = [(one.id, one.token, 0, "succeeded", b"", b"", "Send") for one in held]
         broker_of(client).run(leases.commit(shard, reports))
