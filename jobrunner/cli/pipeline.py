@@ -1,4 +1,4 @@
-"""`jobrunner pipeline`: list, diagram, run; `show` and `push` have modules of their own."""
+"""`jobrunner pipeline`: list, diagram, lag, run; `show` and `push` have modules of their own."""
 
 import os
 from dataclasses import asdict
@@ -16,8 +16,7 @@ from jobrunner.cli.options import (
     seconds_of,
     with_shared_options,
 )
-from jobrunner.cli.output import answer_json, echo, table, talk
-from jobrunner.cli.pipeline_lag import lag
+from jobrunner.cli.output import Refusal, answer_json, echo, table, talk
 from jobrunner.cli.pipeline_push import push
 from jobrunner.cli.pipeline_show import loaded_pipeline, show
 from jobrunner.cli.signals import Restart
@@ -26,9 +25,12 @@ from jobrunner.cli.supervisor import Supervisor
 from jobrunner.cli.work import WorkOptions, chosen_client, work_here, worker_command
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
+from jobrunner.etl.graph import nearest
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.etl.progress import Emptied
 from jobrunner.etl.spark_conf import choose
+from jobrunner.formatting import duration, rate
+from jobrunner.inspector.lag import WITHIN_S, StationLag, read_lags
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_output import FORMATS, log_to_stderr
 
@@ -88,7 +90,6 @@ def diagram(shared: CommonOptions, name: str, modules: tuple[str, ...], form: st
 
 pipeline.add_command(show)
 pipeline.add_command(push)
-pipeline.add_command(lag)
 
 
 def _rows(declared: dict[str, Pipeline], stats: dict[str, QueueCounts]) -> list[dict[str, object]]:
@@ -110,6 +111,48 @@ def _row(name: str, declared: Pipeline | None, stats: dict[str, QueueCounts]) ->
 
 def _or_dash(number: object) -> object:
     return "-" if number is None else number
+
+
+_LAG_EXAMPLES = """\b
+Examples:
+  jobrunner pipeline lag
+  jobrunner pipeline lag orders --within 5m
+  jobrunner pipeline lag orders --json | jq '.[] | {queue, suggested_workers}'
+"""
+
+
+@pipeline.command(epilog=_LAG_EXAMPLES)
+@click.argument("name", required=False, shell_complete=pipeline_names)
+@click.option("--within", type=seconds_of, default=f"{WITHIN_S:g}", show_default=True, metavar="S",
+              help="Seconds in which the suggested workers clear what waits.")  # fmt: skip
+@with_shared_options
+def lag(shared: CommonOptions, name: str | None, within: float) -> None:
+    """Show the lag of a pipeline, or of all.
+
+    That is what waits in the queues of the pipeline NAME, and how many workers would keep up. Rates are those of the
+    last 5 minutes. SUGGESTED: ceil((arrivals + waiting / within) * run time of an item / items that one worker runs at
+    once). For autoscalers: the metric jobrunner_station_suggested_workers. Needs no MODULE.
+    """
+    with connected(shared) as client:
+        found = read_lags(client, name, within_s=max(within, 1.0))
+        if name is not None and not found:
+            known = sorted({queue.partition("/")[0] for queue in client.queues() if "/" in queue})
+            raise Refusal(f"the server has no queue of a pipeline {name!r}; {nearest(name, known)}")
+    if shared.as_json:
+        answer_json(found)
+    elif found:
+        columns = ("QUEUE", "WAITING", "PENDING", "OLDEST", "IN/S", "OUT/S", "DRAIN", "WORKERS", "SUGGESTED", "STATE")
+        echo(table(columns, [_lag_row(one) for one in found]))
+    else:
+        talk("the server has no queue of a pipeline")
+
+
+def _lag_row(one: StationLag) -> tuple[object, ...]:
+    return (
+        one.queue, one.waiting, one.pending, duration(one.oldest_s) if one.waiting else "-",
+        rate(one.arrivals_per_s), rate(one.throughput_per_s), "-" if one.drain_s is None else duration(one.drain_s),
+        one.workers, one.suggested_workers, "paused" if one.paused else "",
+    )  # fmt: skip
 
 
 _RUN_EXAMPLES = """\b
