@@ -14,7 +14,7 @@ from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessT
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Transaction
 
-from jobrunner.spark.lake.iceberg_overwrite import overwrite
+from jobrunner.spark.lake.iceberg_repairs import overwrite
 from jobrunner.spark.lake.row_values import as_key
 
 _LISTED = 200
