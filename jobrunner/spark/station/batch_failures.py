@@ -26,7 +26,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
 from jobrunner.spark.station.failure_verdict import PATIENT_WITH, FailedBatch, FailureHistory, Fate, Pause, verdict_on
-from jobrunner.spark.station.other_items import OtherItems
+from jobrunner.spark.station.gathering import OtherItems
 from jobrunner.spark.station.refused_batches import Blame, Refusals, takes_rows
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import with_user_frame

@@ -27,7 +27,6 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.running import activate
 from jobrunner.spark.shipping import Shipped
-from jobrunner.spark.station.batch_members import BatchMembers
 from jobrunner.spark.station.members import (
     MISFITS,
     THROUGH_DRIVER,
@@ -39,7 +38,7 @@ from jobrunner.spark.station.members import (
 )
 from jobrunner.spark.station.output_rows import check_sink, check_types, rows_of, steered
 from jobrunner.spark.station.payload_shape import PayloadShape, shape_of
-from jobrunner.spark.station.sink_batch import SinkBatch
+from jobrunner.spark.station.sink_batch import BatchMembers, SinkBatch
 from jobrunner.spark.station.staging import (
     ERRORS,
     STAGED,

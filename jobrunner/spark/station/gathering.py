@@ -1,4 +1,4 @@
-"""When a batch begins: it is gathered until it is large enough, or until there is nothing more to wait for.
+"""Which batch is taken, and when it begins: it is gathered until it is large enough, or nothing more is to come.
 
 A small batch costs Spark as much as a large one, and a sink a file; a large one is late, and holds up what comes behind
 a bad item. So a batch begins as soon as it is full, or has `min_rows` items while the queues before it are empty, or
@@ -23,6 +23,43 @@ _AUTO_S = 5.0
 behind it does not wait for long."""
 _STEP = 2.0
 """The size grows and shrinks by this factor at most, as the time of one batch says little."""
+_MOST_NEW = 32
+"""New batches that are taken in this way without a success: in an outage of hours each is one more that is open."""
+
+
+class OtherItems:
+    """Takes the batches of one station; while it is `wanted`, every other one is new. For one thread at a time.
+
+    Batches that failed are due again before new ones are taken, and no item dies of an error that all have. So a run of
+    bad items as long as a batch would hold up all items behind it, for ever: while a station stops because all batches
+    fail, some items from behind show whether its function works.
+
+    Invariant: these are a bounded number, so an outage does not get the whole queue out of line.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        """Whether all batches fail, by an error that other items may not have."""
+        self.is_single = False
+        """Whether the batch that was taken last is of one item on purpose: it is not filled up."""
+        self._is_turn = False
+        self._taken = 0
+
+    def forget(self) -> None:
+        """A batch succeeded."""
+        self.wanted, self._is_turn, self._taken = False, False, 0
+
+    def take(self, batches: Batches, n: int, *, lease_s: float) -> BatchLease | None:
+        """The next batch, as `Batches.take`. A new one has a single item, which is seldom a bad one among good ones,
+        then `n`, which get it past a run of bad ones, in turns."""
+        self.is_single, self._is_turn = False, self.wanted and not self._is_turn
+        if self._is_turn and self._taken < _MOST_NEW:
+            is_single = self._taken % 2 == 0
+            lease = batches.take_new(1 if is_single else n, lease_s=lease_s)
+            if lease is not None:
+                self._taken, self.is_single = self._taken + 1, is_single
+                return lease
+        return batches.take(n, lease_s=lease_s)
 
 
 class BatchSizes:

@@ -34,7 +34,7 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost
 from jobrunner.logs import SafeLogger
-from jobrunner.spark.station.batch_members import BatchMembers
+from jobrunner.spark.station.sink_batch import BatchMembers
 from jobrunner.spark.station.sink_folders import Folders, as_id, as_name
 
 NOTES = "_jobrunner/batches"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
@@ -10,9 +10,29 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.errors import PipelineError
 from jobrunner.settings import DEFAULT_PAYLOAD_LIMIT
 from jobrunner.spark.row_errors import without_errors
-from jobrunner.spark.station.batch_members import BatchMembers
+from jobrunner.spark.station.staging import digests_of
 
 _MOST_RUNS = 8
+_IDS_AT_ONCE = 5_000
+
+
+class BatchMembers:
+    """The members of a batch by id and by digest, which each of its sinks compares with its notes.
+
+    They are read once, however many sinks ask; the attempt takes no more members by then. For one thread.
+    """
+
+    def __init__(self, lease: BatchLease) -> None:
+        self._lease = lease
+        self._read: tuple[list[str], Any] | None = None
+
+    def read(self) -> tuple[list[str], Any]:
+        """(ids in the order of the line, an array of 64 bits for each). Raises ServerError."""
+        if self._read is None:  # no cached_property: that of Python 3.11 has one lock for all batches
+            lease = self._lease
+            ids = [one for first in range(0, lease.size, _IDS_AT_ONCE) for one in lease.members(first, _IDS_AT_ONCE)]
+            self._read = ids, digests_of(one.encode() for one in ids)
+        return self._read
 
 
 class LeftOut:
