@@ -8,18 +8,23 @@ from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter, sleep
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.loop import Complaints, Loop
-from jobrunner.worker.fetch.intake import Intake, ReserveAhead, TaskParts
-from jobrunner.worker.fetch.lost_replies import LostReplies
+from jobrunner.worker.fetch.intake import Intake, TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
-from jobrunner.worker.fetch.turn import FetchTurn, UnreadReservation, UnreadReservations
+from jobrunner.worker.fetch.turn import (
+    FetchTurn,
+    LostReplies,
+    ReserveAhead,
+    UnreadReservation,
+    UnreadReservations,
+    reserve,
+)
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.shards import ServedShards
 
@@ -91,7 +96,7 @@ class Fetcher:
         it, and the slot after that."""
         if queue is None:
             for lost in self._ahead.take_planned():
-                self._lost.note(*lost)
+                self._lost.note(lost)
             self.fetch_now()
         else:
             self.woken(queue, brought)
@@ -156,16 +161,16 @@ class Fetcher:
     def _take_brought(self) -> None:
         """Takes in the tasks that came with a hint. Tasks that this worker cannot use any more go back in line."""
         while self._ahead:
-            queue, count, brought, listened_at = self._ahead.first()
+            sent, brought, listened_at = self._ahead.first()
             asked_at = max(monotonic() - self._parts.stats.age_ms(brought.now_ms) / 1000, listened_at)
             is_wanted = self._wanted(self._executor.backlog) >= len(brought.attempts)
             if self._capped is not None:
-                is_wanted = is_wanted and self._capped.has_room(queue, len(brought.attempts))
-            if len(brought.attempts) == count:
-                self._rotation.wake(queue)
+                is_wanted = is_wanted and self._capped.has_room(sent.queue, len(brought.attempts))
+            if len(brought.attempts) == sent.wanted:
+                self._rotation.wake(sent.queue)
             begins = is_wanted and self._may_reserve
             try:
-                self._intake.take(queue, count, brought, asked_at, begins=begins)
+                self._intake.take(sent.queue, sent.wanted, brought, asked_at, begins=begins)
             finally:
                 self._ahead.done()
             if begins and brought.attempts:
@@ -187,8 +192,8 @@ class Fetcher:
         keys = self._parts.keys
         calls: list[Call[Any]] = [report.call for report in turn.reports]
         for queue, share in turn.plan.shares.items():
-            turn.reserves += [self._reserve(queue, count) for count in self._parts_of(share)]
-        calls += [replace(reserve, read=_as_sent) for *_, reserve in turn.reserves]
+            turn.reserves += [reserve(keys, self._numbers, queue, count) for count in self._parts_of(share)]
+        calls += [replace(sent.call, read=_as_sent) for sent in turn.reserves]
         calls += [probe(keys.queue(queue)) for queue in turn.plan.probed]
         try:
             if calls:
@@ -204,8 +209,8 @@ class Fetcher:
                 raise
             for report in turn.reports:
                 self.reporting.lost_answer(report)
-            for queue, count, first, _ in turn.reserves:
-                self._lost.note(queue, count, first)
+            for sent in turn.reserves:
+                self._lost.note(sent)
             raise
         finally:
             self._take_unread(turn)
@@ -214,11 +219,6 @@ class Fetcher:
         """A share as the counts of calls, of which each blocks the server."""
         most = self._prefetch.batch_max
         return [min(most, share - first) for first in range(0, share, most)]
-
-    def _reserve(self, queue: str, count: int) -> tuple[str, int, int, Call[Reservation]]:
-        first = self._numbers.first_of(count)
-        keys = self._parts.keys.queue(queue)
-        return queue, count, first, leases.reserve(keys, count, token=first, most_bytes=leases.REPLY_BYTES)
 
     def _catch_up(self, turn: FetchTurn) -> None:
         """Takes in what the exchange before brought. A busy worker does this while the server handles the next one."""
@@ -234,25 +234,25 @@ class Fetcher:
                 self._unread.done()
 
     def _take_reservation(self, turn: FetchTurn, one: UnreadReservation) -> None:
-        reply = one.read()
+        reply, sent = one.read(), one.sent
         if isinstance(reply, JobrunnerError):
             if isinstance(reply, OutcomeUnknown):  # of one node of a cluster, while others answered
-                self._lost.note(one.queue, one.count, one.first)
-            self._rotation.refused(one.queue)
+                self._lost.note(sent)
+            self._rotation.refused(sent.queue)
             turn.refused = reply
         else:
-            self._intake.take(one.queue, one.count, reply, one.asked_at, begins=self._may_reserve)
+            self._intake.take(sent.queue, sent.wanted, reply, one.asked_at, begins=self._may_reserve)
 
     def _take_replies(self, turn: FetchTurn) -> None:
         if not turn.replies:
             return
         found = iter(turn.replies[len(turn.reports) :])
-        reserved = [UnreadReservation(*reserve, next(found), turn.asked_at) for reserve in turn.reserves]
-        count = sum(one.count for one in reserved)
+        reserved = [UnreadReservation(sent, next(found), turn.asked_at) for sent in turn.reserves]
+        count = sum(sent.wanted for sent in turn.reserves)
         reads_later = all(one.is_full for one in reserved) and self._may_read_later(count)
         for one in reserved:
             if reads_later:
-                self._rotation.gave_all(one.queue)
+                self._rotation.gave_all(one.sent.queue)
                 self._unread.keep(one)
             else:
                 self._take_reservation(turn, one)

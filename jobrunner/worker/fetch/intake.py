@@ -1,13 +1,9 @@
 """Reserved tasks: from the server's reply to the executor, with the lease keeper in between."""
 
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
-from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import Probe
 from jobrunner.broker.keys import Keys
@@ -20,7 +16,7 @@ from jobrunner.loop import Complaints
 from jobrunner.outcome import Released
 from jobrunner.worker.fetch.quarantine import Quarantine
 from jobrunner.worker.fetch.queue_caps import CappedRotation
-from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
+from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
@@ -33,11 +29,6 @@ _STOOD_STILL_MS = 500.0
 """A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
 back, its task would come again at once."""
 _log = SafeLogger("jobrunner.fetcher")
-_MOST = 2
-"""Two tasks of a queue: the second shows whether the queue has more. A worker that loses its connection strands at most
-this many tasks until their leases expire."""
-_QUEUES = 4
-"""Workers that serve more queues than this poll instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,60 +182,6 @@ class Intake:
         """The same of that and of a suspect that waits to run alone."""
         self.give_back_backlog()
         self.give_back(self.quarantine.take_back())
-
-
-class ReserveAhead:
-    """The reserve commands behind the wait. Its length is how many answers came that were not taken in. The wake-up
-    thread calls `plan` and `take_replies`, the fetch loop everything else.
-
-    Invariant: they reserve no more than the worker could take when it began to block, and it hands back what it cannot
-    take any more; a task counts as held since the server handed it out.
-    """
-
-    def __init__(self, keys: Keys, numbers: LeaseNumbers) -> None:
-        self._keys = keys
-        self._numbers = numbers
-        self._planned: list[tuple[str, int, int]] = []
-        self._planned_at = 0.0
-        self._brought: deque[tuple[str, int, Reservation, float]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._brought)
-
-    def plan(self, queues: Sequence[str], wanted: int) -> list[Call[Reservation]]:
-        """Reserves from these queues, together at most `wanted`; nothing where they are too many."""
-        count = min(wanted // max(len(queues), 1), _MOST)
-        asks = count > 0 and len(queues) <= _QUEUES
-        self._planned = [(queue, count, self._numbers.first_of(count)) for queue in queues] if asks else []
-        self._planned_at = monotonic()
-        return [
-            leases.reserve(self._keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
-            for queue, count, first in self._planned
-        ]
-
-    def take_planned(self) -> list[tuple[str, int, int]]:
-        """The calls that were planned last and are not replied to: the queue, how many were asked for, and the number
-        of the first lease."""
-        planned, self._planned = self._planned, []
-        return planned
-
-    def take_replies(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
-        """Takes in the replies to the calls; returns the queues that need no poll now."""
-        polled = set()
-        for (queue, count, _), one in zip(self.take_planned(), brought, strict=False):
-            if isinstance(one, Reservation):
-                self._brought.append((queue, count, one, self._planned_at))
-                polled.add(queue)
-        return polled
-
-    def first(self) -> tuple[str, int, Reservation, float]:
-        """The oldest answer: the queue, how many were asked for, what came, and when the wait began (monotonic clock).
-        It counts until it is `done`."""
-        return self._brought[0]
-
-    def done(self) -> None:
-        """The oldest answer is taken in."""
-        self._brought.popleft()
 
 
 def _until_s(reply: Reservation | Probe) -> float | None:

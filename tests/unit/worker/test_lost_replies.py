@@ -11,19 +11,23 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
-from jobrunner.worker.fetch import lost_replies
-from jobrunner.worker.fetch.lost_replies import LostReplies
+from jobrunner.worker.fetch import turn
+from jobrunner.worker.fetch.turn import LostReplies, SentReserve
 from tests.unit.worker.test_fetcher import Bench, LosingOne, Unreachable, push
 
 Audit = Callable[..., dict[str, int]]
 FIRST = 5_000
 
 
+def sent(count: int) -> SentReserve:
+    return SentReserve("q", count, FIRST, leases.reserve(Keys("p").queue("q"), count, token=FIRST))
+
+
 @pytest.fixture
 def asks_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which it asks again."""
     now = [100.0]
-    monkeypatch.setattr(lost_replies, "monotonic", lambda: now[0])
+    monkeypatch.setattr(turn, "monotonic", lambda: now[0])
     return now
 
 
@@ -105,7 +109,7 @@ def test_a_reserve_that_was_still_on_its_way_is_found_later(
 ) -> None:
     lost = LostReplies(broker, keys)
     push(client, 3)
-    lost.note("q", 2, FIRST)
+    lost.note(sent(2))
     lost.hand_back()
     broker.run(leases.reserve(keys.queue("q"), 2, token=FIRST))
     lost.hand_back()
@@ -122,7 +126,7 @@ def test_leases_of_other_numbers_stay(broker: Broker, keys: Keys, client: Client
     for count, first in ((1, FIRST - 1), (2, FIRST), (1, FIRST + 2)):
         broker.run(leases.reserve(keys.queue("q"), count, token=first))
     lost = LostReplies(broker, keys)
-    lost.note("q", 2, FIRST)
+    lost.note(sent(2))
     lost.hand_back()
 
     assert audit("q") | {"pending": 2, "waiting": 2} == audit("q")
@@ -131,7 +135,7 @@ def test_leases_of_other_numbers_stay(broker: Broker, keys: Keys, client: Client
 def test_the_questions_come_to_an_end(broker: Broker, keys: Keys, asks_at: list[float]) -> None:
     lost = LostReplies(broker, keys)
     assert lost.until_next(7.0) == 7.0
-    lost.note("q", 2, FIRST)
+    lost.note(sent(2))
     pauses = []
     while (pause_s := lost.until_next(math.inf)) < math.inf:
         pauses.append(pause_s)
@@ -148,7 +152,7 @@ def test_a_server_that_is_away_is_asked_until_it_answers(
     lost = LostReplies(way, keys)
     push(client, 2)
     broker.run(leases.reserve(keys.queue("q"), 2, token=FIRST))
-    lost.note("q", 2, FIRST)
+    lost.note(sent(2))
     way.losing, way.run_each = True, lambda _: _raise(ServerUnavailable("away"))
     for _ in range(20):
         asks_at[0] += lost.until_next(math.inf)
@@ -172,7 +176,7 @@ def test_a_question_or_a_release_that_is_cut_off_is_sent_again_before_a_lease_of
     lost = LostReplies(way, keys)
     push(client, 2)
     broker.run(leases.reserve(keys.queue("q"), 2, token=FIRST))
-    lost.note("q", 2, FIRST)
+    lost.note(sent(2))
     cuts = [cut_off == "the question", True]
     way.run_each = lambda calls: _raise(OutcomeUnknown("cut")) if cuts and cuts.pop(0) else broker.run_each(calls)
 
@@ -194,15 +198,15 @@ def test_a_reply_that_is_lost_while_others_are_asked_for_is_noted(broker: Broker
 
     class MeetsAnother(float):
         def __le__(self, other: float) -> bool:
-            lost.note("q", 1, FIRST)
+            lost.note(sent(1))
             return super().__le__(other)
 
         def __lt__(self, other: float) -> bool:
-            lost.note("q", 1, FIRST)
+            lost.note(sent(1))
             return super().__lt__(other)
 
     for _ in range(2):
-        lost.note("q", 1, FIRST)
+        lost.note(sent(1))
     for one in lost._lost:
         one.due_at = MeetsAnother(math.inf)
     lost.hand_back()
