@@ -14,6 +14,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.codec import NULL, to_json, write_result
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.encryption.envelope import is_stored
 from jobrunner.errors import (
     EncryptionError,
@@ -98,7 +99,7 @@ class Runner:
         if not isinstance(found, tuple):
             return found
         definition, job, run = found
-        if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
+        if run.after is not None and run.must_be_proved and (unproved := _unproved(run)):
             return unproved
         if definition.options.ack == "late":
             outcome = self._run(attempt, definition, job, run, is_late)
@@ -124,7 +125,7 @@ class Runner:
             if not isinstance(found, tuple):
                 return found
             definition, job, run = found
-            if run.must_be_proved and (unproved := await asyncio.to_thread(self._unproved, run)):
+            if run.must_be_proved and (unproved := await asyncio.to_thread(_unproved, run)):
                 return unproved
             if definition.options.ack == "late":
                 outcome = await self._run_async(attempt, definition, job, run, on_cancel)
@@ -148,7 +149,7 @@ class Runner:
         if not isinstance(found, tuple):
             return found
         definition, job, _ = found
-        outcome = self._after_error(attempt, definition, job, error)
+        outcome = _after_hooks(attempt, definition, job, error)
         return outcome if definition.options.ack == "late" else already_acknowledged(attempt, outcome)
 
     def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
@@ -189,23 +190,10 @@ class Runner:
         except Exception as error:  # of a parameter's own __post_init__
             return failed(error, retry=False)
 
-    def _unproved(self, run: JobRun) -> Failed | None:
-        """Why an encrypted step of a flow may not run: the results passed to it do not prove that the steps before it
-        succeeded. Without this check, a job that never reads them would run as soon as it is put in line."""
-        try:
-            run.received()
-        except EncryptionError as error:
-            return refused(error)
-        except Fail as error:
-            return failed(error, retry=error.retry)
-        except Exception as error:  # no server, or the lease is lost
-            return failed(error)
-        return None
-
     def _run(self, attempt: Attempt, definition: Definition, job: Any, run: JobRun, is_late: IsLate) -> Outcome:
         try:
             self._begin(attempt)
-            work = partial(self._before_and_run, job) if "before" in definition.hooks else job.run
+            work = partial(_before_and_run, job, self._pid) if "before" in definition.hooks else job.run
             if self._middleware is None:
                 returned = work()
             else:
@@ -218,26 +206,13 @@ class Runner:
                 return _SUCCEEDED
             outcome = _read_returned(definition, returned, self._result_limit)
             if attempt.encoding and is_stored(attempt.encoding):
-                outcome = self._with_payload(outcome, run)
+                outcome = _with_payload(outcome, run, self._encryption)
         except BaseException as error:  # a job's sys.exit() must not end the worker
             process_guard.leave_fork(self._pid, error)
-            return self._after_error(attempt, definition, job, error)
+            return _after_hooks(attempt, definition, job, error)
         if "after" in definition.hooks:
             _call_hook("after", attempt, job.after)
         return outcome
-
-    def _with_payload(self, outcome: Outcome, run: JobRun) -> Outcome:
-        """A move of a task that keeps its payload takes it from here where it has to be encrypted again: reports do not
-        read the payload store."""
-        if not isinstance(outcome, Moved) or outcome.payload is not None or without_store(self._encryption) is None:
-            return outcome
-        kept = run.attempt
-        return replace(outcome, payload=kept.payload or b"", encoding=(kept.encoding or b"").decode())
-
-    def _before_and_run(self, job: Any) -> Any:
-        job.before()
-        process_guard.leave_fork(self._pid)
-        return job.run()
 
     async def _run_async(
         self, attempt: Attempt, definition: Definition, job: Any, run: JobRun, on_cancel: OnCancel
@@ -252,7 +227,7 @@ class Runner:
             process_guard.leave_fork(self._pid)
             outcome = _read_returned(definition, returned, self._result_limit)
             if attempt.encoding and is_stored(attempt.encoding):
-                outcome = self._with_payload(outcome, run)
+                outcome = _with_payload(outcome, run, self._encryption)
         except BaseException as raised:
             process_guard.leave_fork(self._pid, raised)
             error = cause_of(raised, on_cancel)
@@ -262,12 +237,6 @@ class Runner:
             return outcome
         if "after" in definition.hooks:
             await _await_hook("after", attempt, on_cancel, job.after)
-        return outcome
-
-    def _after_error(self, attempt: Attempt, definition: Definition, job: Any, error: BaseException) -> Outcome:
-        outcome, hooks = after_error(attempt, definition, error)
-        for name in hooks:
-            _call_hook(name, attempt, getattr(job, name), shown(attempt, definition, error))
         return outcome
 
     def _acknowledge(self, attempt: Attempt) -> bool:
@@ -283,6 +252,26 @@ class Runner:
             reason = "the reply was lost; most likely it was taken, and the task has ended without a run"
         _log.warning("not begun: its early acknowledgement failed", task=attempt.id, job=attempt.type, error=reason)
         return False
+
+
+def _unproved(run: JobRun) -> Failed | None:
+    """Why an encrypted step of a flow may not run: the results passed to it do not prove that the steps before it
+    succeeded. Without this check, a job that never reads them would run as soon as it is put in line."""
+    try:
+        run.received()
+    except EncryptionError as error:
+        return refused(error)
+    except Fail as error:
+        return failed(error, retry=error.retry)
+    except Exception as error:  # no server, or the lease is lost
+        return failed(error)
+    return None
+
+
+def _before_and_run(job: Any, pid: int) -> Any:
+    job.before()
+    process_guard.leave_fork(pid)
+    return job.run()
 
 
 def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome:
@@ -303,6 +292,23 @@ def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome
     except UsageError as error:  # it has done its work, and once more it would return the same
         name = "ResultTooLarge: " if isinstance(error, ResultTooLarge) else ""
         raise Fail(f"{name}{error}", retry=False) from error
+
+
+def _with_payload(outcome: Outcome, run: JobRun, encryption: PayloadEncryption | None) -> Outcome:
+    """A move of a task that keeps its payload takes it from here where it has to be encrypted again: reports do not
+    read the payload store."""
+    if not isinstance(outcome, Moved) or outcome.payload is not None or without_store(encryption) is None:
+        return outcome
+    kept = run.attempt
+    return replace(outcome, payload=kept.payload or b"", encoding=(kept.encoding or b"").decode())
+
+
+def _after_hooks(attempt: Attempt, definition: Definition, job: Any, error: BaseException) -> Outcome:
+    """The outcome of an error, behind the hooks that are called for it."""
+    outcome, hooks = after_error(attempt, definition, error)
+    for name in hooks:
+        _call_hook(name, attempt, getattr(job, name), shown(attempt, definition, error))
+    return outcome
 
 
 def _call_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
