@@ -50,6 +50,70 @@ class _LastTick(NamedTuple):
     due_at: datetime | None = None
 
 
+class _LastTicks:
+    """The last tick of each job: read from the server once, and kept while this worker leads."""
+
+    def __init__(self, broker: Broker, keys: Keys) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._known: dict[str, _LastTick] = {}
+
+    def clear(self) -> None:
+        """What is known may be stale."""
+        self._known.clear()
+
+    def forget(self, name: str) -> None:
+        """The same of one job."""
+        self._known.pop(name, None)
+
+    def of(self, definition: PeriodicDefinition) -> _LastTick:
+        """The last tick of a job."""
+        known = self._known.get(definition.name)
+        if known is None:
+            run_operation(self._broker, bring_state(self._keys, definition.name, definition.queue))
+            keys = self._keys.queue(definition.queue)
+            _, state = self._broker.run_many([
+                leader_calls.keep_periodic_state(keys, definition.name),
+                leader_calls.periodic_state(keys, definition.name),
+            ])  # fmt: skip
+            stored, schedule = _whole(state.get("last", b"")), state.get("schedule", b"").decode(errors="replace")
+            if stored and not schedule:  # of a version that did not note it
+                schedule = definition.schedule_digest
+                self._broker.run(leader_calls.adopt_schedule(keys, definition.name, schedule))
+            at = from_ms(float(stored)) if stored else None
+            known = self._known[definition.name] = _LastTick(stored, at, schedule)
+        return known
+
+    def settled(self, definition: PeriodicDefinition, tick: datetime) -> None:
+        """This tick is the last one now, as the server has noted."""
+        self._known[definition.name] = _LastTick(str(_ms(tick)), tick, definition.schedule_digest)
+
+    def next_is(self, name: str, due_at: datetime) -> None:
+        """The tick behind the last one is due then."""
+        self._known[name] = self._known[name]._replace(due_at=due_at)
+
+    def start(self, definition: PeriodicDefinition, now: datetime) -> None:
+        """Has the server note when a job without a tick was seen first."""
+        keys = self._keys.queue(definition.queue)
+        self._broker.run_many([
+            leader_calls.start_periodic(keys, definition.name, _ms(now)),
+            leader_calls.adopt_schedule(keys, definition.name, definition.schedule_digest),
+        ])  # fmt: skip
+        self.forget(definition.name)
+
+    def anchor(
+        self, definition: PeriodicDefinition, to: datetime, epoch: int, longest_ahead: timedelta | None = None
+    ) -> bool:  # fmt: skip
+        """The ticks go on from `to`; returns whether this leader had them do so."""
+        expected = self._known.pop(definition.name).stored
+        anchoring = leader_calls.anchor(
+            self._keys.queue(definition.queue), definition.name, expected=expected, to_ms=_ms(to), epoch=epoch,
+            ahead_ms=None if longest_ahead is None else round(longest_ahead.total_seconds() * 1000),
+            schedule=definition.schedule_digest,
+        )  # fmt: skip
+        return self._broker.run(anchoring) == "anchored"
+
+
 class PeriodicTicks:
     """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
@@ -67,7 +131,7 @@ class PeriodicTicks:
         self._late = late
         self._grace = GRACE + timedelta(seconds=leader_ttl)
         self._definitions: dict[str, PeriodicDefinition] = {}
-        self._last: dict[str, _LastTick] = {}
+        self._last = _LastTicks(broker, keys)
         self._read_at = -_READ_EVERY_S
         self._complained: set[str] = set()
         self.progressed_at = -math.inf
@@ -111,7 +175,7 @@ class PeriodicTicks:
             raise
         except Exception as error:
             self._complain(definition.name, f"{type(error).__name__}: {error}")
-            self._last.pop(definition.name, None)
+            self._last.forget(definition.name)
             return _REFUSED_PAUSE_S
 
     def _read_definitions(self, now_ms: float) -> None:
@@ -129,7 +193,7 @@ class PeriodicTicks:
             if definition is not None:
                 self._definitions[name] = definition
                 if before.get(name) != definition:
-                    self._last.pop(name, None)
+                    self._last.forget(name)
                 if name in before and before[name].schedule != definition.schedule:
                     self._tell_change(definition)
             else:
@@ -138,7 +202,7 @@ class PeriodicTicks:
 
     def _leave(self, name: str, raw: bytes) -> None:
         """The state of a forgotten job expires, unless the job was disabled: it would run again."""
-        self._last.pop(name, None)
+        self._last.forget(name)
         definition = read_definition(raw)
         if definition is not None:
             keys = self._keys.queue(definition.queue)
@@ -159,7 +223,7 @@ class PeriodicTicks:
             _log.error("a periodic job is not fired", job=name, reason=reason)
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
-        last = self._last_tick(definition)
+        last = self._last.of(definition)
         last_tick = last.at
         if last_tick and last.due_at and last_tick <= now < last.due_at:
             return last.due_at  # every tick of a job is a turn for all, and to ask a cron schedule takes long
@@ -167,65 +231,28 @@ class PeriodicTicks:
         if last_tick is None:
             tick = first_tick(schedule, now)
             if tick > now:
-                self._remember_start(definition, now)
+                self._last.start(definition, now)
                 return tick
             self._fire(definition, "", tick, epoch, together=tick)
             return schedule.next_after(tick)
         if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
-            self._anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
+            self._last.anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
             return now + _AFTER_DISPUTE
         longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
         if last_tick - now > longest_ahead:
-            if self._anchor(definition, last_tick_at(schedule, last_tick, now), epoch, longest_ahead):
+            if self._last.anchor(definition, last_tick_at(schedule, last_tick, now), epoch, longest_ahead):
                 self._tell_anchored(definition, last_tick - now)
             return now + _AFTER_DISPUTE
         due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up, grace=self._grace)
         for tick in due.ticks:
-            word = self._fire(definition, self._last[definition.name].stored, tick, epoch, together=due.last)
+            word = self._fire(definition, self._last.of(definition).stored, tick, epoch, together=due.last)
             if word == "fired":
                 self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
             if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
         due_at = schedule.next_after(due.last)
-        self._last[definition.name] = self._last[definition.name]._replace(due_at=due_at)
+        self._last.next_is(definition.name, due_at)
         return due_at
-
-    def _last_tick(self, definition: PeriodicDefinition) -> _LastTick:
-        known = self._last.get(definition.name)
-        if known is None:
-            run_operation(self._broker, bring_state(self._keys, definition.name, definition.queue))
-            keys = self._keys.queue(definition.queue)
-            _, state = self._broker.run_many([
-                leader_calls.keep_periodic_state(keys, definition.name),
-                leader_calls.periodic_state(keys, definition.name),
-            ])  # fmt: skip
-            stored, schedule = _whole(state.get("last", b"")), state.get("schedule", b"").decode(errors="replace")
-            if stored and not schedule:  # of a version that did not note it
-                schedule = definition.schedule_digest
-                self._broker.run(leader_calls.adopt_schedule(keys, definition.name, schedule))
-            at = from_ms(float(stored)) if stored else None
-            known = self._last[definition.name] = _LastTick(stored, at, schedule)
-        return known
-
-    def _remember_start(self, definition: PeriodicDefinition, now: datetime) -> None:
-        keys = self._keys.queue(definition.queue)
-        self._broker.run_many([
-            leader_calls.start_periodic(keys, definition.name, _ms(now)),
-            leader_calls.adopt_schedule(keys, definition.name, definition.schedule_digest),
-        ])  # fmt: skip
-        self._last.pop(definition.name, None)
-
-    def _anchor(
-        self, definition: PeriodicDefinition, to: datetime, epoch: int, longest_ahead: timedelta | None = None
-    ) -> bool:  # fmt: skip
-        """The ticks go on from `to`; returns whether this leader had them do so."""
-        expected = self._last.pop(definition.name).stored
-        anchoring = leader_calls.anchor(
-            self._keys.queue(definition.queue), definition.name, expected=expected, to_ms=_ms(to), epoch=epoch,
-            ahead_ms=None if longest_ahead is None else round(longest_ahead.total_seconds() * 1000),
-            schedule=definition.schedule_digest,
-        )  # fmt: skip
-        return self._broker.run(anchoring) == "anchored"
 
     def _tell_anchored(self, definition: PeriodicDefinition, ahead: timedelta) -> None:
         """The server's clock was ahead, or a server whose clock was ahead has failed."""
@@ -264,9 +291,9 @@ class PeriodicTicks:
             )
         )
         if word in _SETTLED:
-            self._last[definition.name] = _LastTick(str(tick_ms), tick, definition.schedule_digest)
+            self._last.settled(definition, tick)
         else:
-            self._last.pop(definition.name, None)
+            self._last.forget(definition.name)
         return word
 
 
