@@ -164,7 +164,7 @@ class _Compaction:
         decided = self._merges.all(DECIDED)
         for merge in decided:
             with self._folders.locked(SWITCH_LOCK):
-                self._switch(merge)
+                _switch(self._path, self._folders, self._merges, merge)
         for name in self._folders.names(MERGING):
             self._folders.remove(f"{MERGING}/{name}")
         self._folders.remove(IN_THE_WAY)
@@ -238,7 +238,7 @@ class _Compaction:
             is_same = all(self._read(one.name) == one for one in group)
             is_decided = is_same and self._merges.decide(merge)
             if is_decided:
-                self._switch(merge)
+                _switch(self._path, self._folders, self._merges, merge)
         if is_decided:
             return group, written
         self._folders.remove(merge.path(PROPOSED))
@@ -294,32 +294,34 @@ class _Compaction:
             return _Source(name, tuple(files))
         return None
 
-    def _switch(self, merge: Merge) -> None:
-        """Carries out a decided merge, from any point on."""
-        hidden = f"_removed-{merge.name}@{secrets.token_hex(4)}"
-        self._folders.write(f"{_SWITCH}/{merge.name}/{IN_THE_WAY}.parquet", _WORDS)
-        (self._path / hidden).mkdir(exist_ok=True)
-        if not self._folders.exists(IN_THE_WAY):
-            self._folders.move(f"{_SWITCH}/{merge.name}", IN_THE_WAY)
-        self._wait_for_listings()
-        for source in merge.sources:
-            self._folders.move(source, f"{hidden}/{source}")
-        self._folders.move(f"{MERGING}/{merge.name}", folder_of(merge.name))
-        self._wait_for_listings()
-        self._folders.remove(IN_THE_WAY)
-        self._folders.move(merge.path(DECIDED), merge.path(DONE))
-        for name in (hidden, f"{_SWITCH}/{merge.name}"):
-            self._folders.remove(name)
-        for one in self._merges.all(DONE):
-            if folder_of(one.name) in merge.sources:
-                self._folders.remove(one.path(DONE))
 
-    def _wait_for_listings(self) -> None:
-        """Lets the listings of readers end that have begun."""
-        began = monotonic()
-        for name in self._folders.names():
-            self._folders.exists(name)
-        sleep(max(_LISTING_S, _LISTINGS * (monotonic() - began)))
+def _switch(path: Path, folders: LocalFolders, merges: Merges, merge: Merge) -> None:
+    """Carries out a decided merge, from any point on."""
+    hidden = f"_removed-{merge.name}@{secrets.token_hex(4)}"
+    folders.write(f"{_SWITCH}/{merge.name}/{IN_THE_WAY}.parquet", _WORDS)
+    (path / hidden).mkdir(exist_ok=True)
+    if not folders.exists(IN_THE_WAY):
+        folders.move(f"{_SWITCH}/{merge.name}", IN_THE_WAY)
+    _wait_for_listings(folders)
+    for source in merge.sources:
+        folders.move(source, f"{hidden}/{source}")
+    folders.move(f"{MERGING}/{merge.name}", folder_of(merge.name))
+    _wait_for_listings(folders)
+    folders.remove(IN_THE_WAY)
+    folders.move(merge.path(DECIDED), merge.path(DONE))
+    for name in (hidden, f"{_SWITCH}/{merge.name}"):
+        folders.remove(name)
+    for one in merges.all(DONE):
+        if folder_of(one.name) in merge.sources:
+            folders.remove(one.path(DONE))
+
+
+def _wait_for_listings(folders: LocalFolders) -> None:
+    """Lets the listings of readers end that have begun."""
+    began = monotonic()
+    for name in folders.names():
+        folders.exists(name)
+    sleep(max(_LISTING_S, _LISTINGS * (monotonic() - began)))
 
 
 def _data_files(folder: Path) -> Iterator[Path]:
