@@ -71,6 +71,46 @@ class CircuitBreaker:
         return 0.0 if beyond <= 0 else min(_FIRST_S * 2.0 ** min(beyond - 1, 10), self._longest_s)
 
 
+class StationPauses:
+    """The pauses of one station: behind failures in a row, and in an outage. Not safe in several threads at once."""
+
+    def __init__(self) -> None:
+        self._breaker = CircuitBreaker()
+        self._outages = CircuitBreaker(patient_with=1, longest_s=_LONGEST_OUTAGE_S)
+        self._until = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the pause is over; 0 or less without one."""
+        return self._until - monotonic()
+
+    def end(self) -> None:
+        """A batch succeeded."""
+        self._breaker.succeeded()
+        self._outages.succeeded()
+        self._until = 0.0
+
+    def after(self, pause: Pause, began: float) -> float:
+        """Seconds to pause behind a failure that began then."""
+        if pause is Pause.NONE:
+            return 0.0
+        self._breaker.patient_with = 0 if pause is Pause.STATION_AT_ONCE else PATIENT_WITH
+        return self._breaker.failed() if pause is Pause.BATCH else self._begin(began, self._breaker)
+
+    def after_outage(self, began: float) -> float:
+        """The same behind an outage: the second in a row begins a pause."""
+        return self._begin(began, self._outages)
+
+    def _begin(self, began: float, breaker: CircuitBreaker) -> float:
+        """Batches that ran beside the one whose failure began the pause do not make it longer."""
+        now = monotonic()
+        if began < self._until and now < self._until:
+            return self._until - now
+        pause_s = breaker.failed()
+        self._until = now + pause_s
+        return pause_s
+
+
 class BatchFailures:
     """Reports the failed batches of one station, and pauses the station while batch after batch fails. Safe in several
     threads, which run batches of the station beside each other.
@@ -96,9 +136,7 @@ class BatchFailures:
         self._history = FailureHistory()
         self._refusals = Refusals()
         self.others = OtherItems()
-        self._breaker = CircuitBreaker()
-        self._outages = CircuitBreaker(patient_with=1, longest_s=_LONGEST_OUTAGE_S)
-        self._paused_until = 0.0
+        self._pauses = StationPauses()
 
     def succeeded(self) -> None:
         """The function made the rows of a batch, which was decided: failures are no longer in a row."""
@@ -106,9 +144,7 @@ class BatchFailures:
             self._history.succeeded()
             self._refusals.succeeded()
             self.others.forget()
-            self._breaker.succeeded()
-            self._outages.succeeded()
-            self._paused_until = 0.0
+            self._pauses.end()
             reason, self.reason = self.reason, None
         if reason is not None:
             _log.info("station goes on", queue=self._station.queue)
@@ -167,7 +203,7 @@ class BatchFailures:
 
     def wait_out_pause(self) -> None:
         """Waits until the pause of the station is over, which a failure began. Nothing is held meanwhile."""
-        if (left := self._paused_until - monotonic()) > 0:
+        if (left := self._pauses.left_s) > 0:
             self.stopping.wait(left)
 
     def _blame(self, lease: BatchLease) -> Blame:
@@ -182,7 +218,7 @@ class BatchFailures:
         pause_s = 0.0
         if cause is Cause.OUTAGE and not self.stopping.is_set():
             with self._lock:
-                pause_s = self._pause(monotonic() - run_s, self._outages)
+                pause_s = self._pauses.after_outage(monotonic() - run_s)
         if pause_s and self.reason != line:
             self.reason = line
             _log.error("station stops: an outage", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
@@ -209,7 +245,7 @@ class BatchFailures:
                 lease.id, lease.root, line, may_pass=may_pass, worked_elsewhere=lease.others_worked
             )
             verdict = verdict_on(failed, evidence)
-            pause_s = self._pause_after(verdict.pause, monotonic() - run_s)
+            pause_s = self._pauses.after(verdict.pause, monotonic() - run_s)
             may_be_of_items = failed.is_divisible and (cause is not Cause.CODE or evidence.has_worked)
             self.others.wanted = verdict.fate is not Fate.COUNTED and pause_s > 0 and may_be_of_items
         told = with_user_frame(line, error)
@@ -233,22 +269,6 @@ class BatchFailures:
         """Whether there is no other item that will show that the function works: then these are to blame."""
         waiting, pending, _ = self._broker.run_many(queues.coming(self._keys, until_ms=0))
         return not waiting and pending <= PATIENT_WITH
-
-    def _pause_after(self, pause: Pause, began: float) -> float:
-        """Seconds to pause behind a failure that began then."""
-        if pause is Pause.NONE:
-            return 0.0
-        self._breaker.patient_with = 0 if pause is Pause.STATION_AT_ONCE else PATIENT_WITH
-        return self._breaker.failed() if pause is Pause.BATCH else self._pause(began, self._breaker)
-
-    def _pause(self, began: float, breaker: CircuitBreaker) -> float:
-        """Seconds to pause. Batches that ran beside the one whose failure began the pause do not make it longer."""
-        now = monotonic()
-        if began < self._paused_until and now < self._paused_until:
-            return self._paused_until - now
-        pause_s = breaker.failed()
-        self._paused_until = now + pause_s
-        return pause_s
 
     def _failed(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> BatchOutcome:
         delay_s = self.report(partial(self._delay_s, lease.failures + 1))
