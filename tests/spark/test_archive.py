@@ -26,7 +26,7 @@ from jobrunner.clock import utc_now
 from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
 from jobrunner.inspector.audit import entries
 from jobrunner.spark.history import archive as module
-from jobrunner.spark.history import archive_files
+from jobrunner.spark.history import archive_claim, archive_files
 from jobrunner.spark.history.archive import archive, read_history
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.replay import Replay, Replayed, count, replay, select
@@ -320,7 +320,7 @@ def test_a_run_that_loses_its_claim_in_its_write_is_ended(
         real(self, rows.mapInArrow(never_ends, rows.schema), *given, **options)
 
     finish("mail", 3)
-    monkeypatch.setattr(module, "_HOLD_MS", 3000)  # the claim itself must not run out on a busy machine
+    monkeypatch.setattr(archive_claim, "_HOLD_MS", 3000)  # the claim itself must not run out on a busy machine
     monkeypatch.setattr(archive_files.FolderArchive, "write", goes_on)
     with pytest.raises(UsageError, match="this process lost its claim on the archive"):
         archive(spark, client, path, lag_s=0)

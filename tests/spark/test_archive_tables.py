@@ -18,6 +18,7 @@ from jobrunner.errors import BatchLost, InvalidOption, TableError, UsageError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.history import archive as module
 from jobrunner.spark.history.archive import archive
+from jobrunner.spark.history.archive_claim import ArchiveClaim
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.replay import count, select
 from jobrunner.spark.history.report_aggregates import measured
@@ -115,7 +116,7 @@ def test_a_run_that_lost_its_claim_or_its_table_writes_and_deletes_nothing(
 ) -> None:
     finish("mail", 2)
     holders = iter(["claim"])
-    real = module._ArchiveRun._check_held
+    real = ArchiveClaim.check
 
     def taken(self: Any) -> None:
         if next(holders, None) is None:
@@ -123,7 +124,7 @@ def test_a_run_that_lost_its_claim_or_its_table_writes_and_deletes_nothing(
         real(self)
 
     with monkeypatch.context() as fault:
-        fault.setattr(module._ArchiveRun, "_check_held", taken)
+        fault.setattr(ArchiveClaim, "check", taken)
         with pytest.raises(BatchLost, match="this process lost its claim on the archive"):
             archive(spark, client, table, trim=True, lag_s=0)
     assert ids(spark, table) == []

@@ -13,10 +13,9 @@ window is one commit under its name, which is there or not. Invariants:
 
 import hashlib
 import math
-import secrets
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -33,12 +32,11 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
-from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
+from jobrunner.errors import HistoryTrimmed, JobrunnerError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import prepare
 from jobrunner.spark.failures import error_line, is_of_spark
-from jobrunner.spark.history import archive_files as archives
-from jobrunner.spark.history.archive_counts import by_queue, counts_of, lacking
+from jobrunner.spark.history.archive_claim import ArchiveClaim
 from jobrunner.spark.history.archive_files import FolderArchive, archive_at, telling_rows
 from jobrunner.spark.history.archive_tables import TableArchive
 from jobrunner.spark.history.common_columns import utc_day_of, whole_queue_of
@@ -47,13 +45,15 @@ from jobrunner.spark.source.options import EXACT
 
 LAG_S = 5.0
 """Tasks that ended this lately are left to the next run: after a failover, the new server's clock differs a little."""
-_HOLD_MS = 60_000
 _SLICES_AT_ONCE = 4
 _TOLD = tuple(name for name in ITEM_COLUMNS if name not in ("_when", "_finished_at"))
 SCHEMA = "payload binary, " + ", ".join(
     f"{name} {ITEM_COLUMNS[name].ddl}" for name in ("_when", "_finished_at", *_TOLD)
 )
 """The columns that are read; the files have `date`, `queue` and `window` in addition."""
+_STATES = (("done", "_finished_at"), ("dead", "_when"))
+_DEATH_OR_END = ("_queue", "_id", "_finished_at")
+"""A task may die, be requeued and end again in one window."""
 Tell = Callable[[str], None]
 Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
 """Takes the number of rows to write; gives a callback for the number written so far, or None to report nothing."""
@@ -103,7 +103,7 @@ def archive(
     """
     prepare(spark)
     run = _ArchiveRun(spark, client, archive_at(spark, path), tell, watch)
-    with run.held():
+    with run.claim.held():
         run.check()
         window, resumed = run.window(likes, lag_s)
         warnings = run.gaps(window)
@@ -116,7 +116,7 @@ def archive(
     return Archived(
         path=run.place.where,
         until=datetime.fromtimestamp(window.until / 1000, UTC),
-        rows=by_queue(rows),
+        rows=_by_queue(rows),
         trimmed=trimmed,
         resumed=resumed,
         warnings=tuple(warnings),
@@ -140,26 +140,7 @@ class _ArchiveRun:
         self._spark, self._client, self.place, self._tell, self._watch = spark, client, place, tell, watch
         self._broker, self._keys = broker_of(client), keys_of(client)
         self._digest = hashlib.sha256(place.identity.encode()).hexdigest()[:16]
-        self._name = secrets.token_hex(8)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Claims the archive for this process. Raises UsageError when another process holds the claim."""
-        if not self._broker.run(archive_calls.hold(self._keys, self._digest, self._name, ttl_ms=_HOLD_MS)):
-            raise UsageError(
-                f"another process writes the archive {self.place.where}; wait until it ends, or a minute if it has died"
-            )
-        over = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
-        keeper.start()
-        try:
-            yield
-        finally:
-            over.set()
-            keeper.join()
-            with suppress(JobrunnerError):
-                self._check_held()
-                self._broker.run(archive_calls.let_go(self._keys, self._digest))
+        self.claim = ArchiveClaim(spark, self._broker, self._keys, self._digest, place.where)
 
     def check(self) -> None:
         """Raises the error of an archive that rows cannot be added to, before a window is opened."""
@@ -201,8 +182,8 @@ class _ArchiveRun:
         if wanted:
             total = sum(map(sum, wanted.values()))
             self._tell(f"writing {total} tasks of {len(set(map(whole_queue, wanted)))} queues")
-            self._check_held()
-            held = archives.cancellable(self._spark, self._name, self._check_held)
+            self.claim.check()
+            held = self.claim.cancellable()
             told = self._watch(total)
             with self._failing(), held, told as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
                 self._write_files(window, sorted(wanted), adds=bool(there))
@@ -226,10 +207,10 @@ class _ArchiveRun:
         """A warning for tasks that an index still names and the archive lacks: their hash is damaged or was trimmed
         meanwhile."""
         expected = self._expected(window)
-        missing = lacking(expected, rows)
+        missing = _lacking(expected, rows)
         if missing and (there := self.place.rows_since(self._firsts(window, list(missing)))) is not None:
             # In windows that the server forgot, too.
-            missing = lacking({name: expected[name] for name in missing}, counts_of(there))
+            missing = _lacking({name: expected[name] for name in missing}, _counts_of(there))
         return [
             f"queue {name}: {count} finished or dead tasks could not be read and are not archived"
             for name, count in missing.items()
@@ -237,7 +218,7 @@ class _ArchiveRun:
 
     def close(self, window: ArchiveWindow) -> None:
         """Records that the whole window is in the archive."""
-        self._check_held()
+        self.claim.check()
         _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         done |= dict.fromkeys(window.begins, window.until)
         self._broker.run_many(archive_calls.close_window(self._keys, self._digest, done))
@@ -272,7 +253,7 @@ class _ArchiveRun:
 
     def _archived(self, window: ArchiveWindow) -> dict[str, tuple[int, int]]:
         found = self.place.rows(window.name)
-        return {} if found is None else counts_of(found)
+        return {} if found is None else _counts_of(found)
 
     def _firsts(self, window: ArchiveWindow, names: Sequence[str]) -> dict[str, float]:
         """Unix ms by queue: no task of the window that it still has ended before."""
@@ -301,7 +282,7 @@ class _ArchiveRun:
         if there is not None and not there.isEmpty():
             adds = True
             named = named.join(there.select(*_DEATH_OR_END), list(_DEATH_OR_END), "left_anti").select(named.columns)
-        self.place.write(named, f"{self._digest}-{window.name}", self._check_held, adds=adds)
+        self.place.write(named, f"{self._digest}-{window.name}", self.claim.check, adds=adds)
 
     def _named(self, rows: DataFrame, window: str) -> DataFrame:
         made = {"date": utc_day_of("_finished_at"), "queue": whole_queue_of("_queue"), "window": F.lit(window)}
@@ -319,22 +300,26 @@ class _ArchiveRun:
         found = found.where((F.col(column) >= first) & (F.col(column) < last))
         return found.withColumn("_finished_at", F.col("_when")).drop("_when")
 
-    def _keep(self, over: threading.Event) -> None:
-        while not over.wait(_HOLD_MS / 6000):
-            with suppress(JobrunnerError):  # tried again soon; the claim outlives several failures
-                if self._broker.run(archive_calls.holder(self._keys, self._digest)) == self._name:
-                    self._broker.run(archive_calls.keep(self._keys, self._digest, ttl_ms=_HOLD_MS))
-                else:
-                    archives.cancel(self._spark, self._name)
 
-    def _check_held(self) -> None:
-        if self._broker.run(archive_calls.holder(self._keys, self._digest)) != self._name:
-            raise UsageError(
-                f"this process lost its claim on the archive {self.place.where} to another one, as it did not renew it "
-                f"for {_HOLD_MS // 1000} s; run the archive again"
-            )
+def _counts_of(rows: DataFrame) -> dict[str, tuple[int, int]]:
+    """How many tasks of each queue, or shard of one, are among the rows: (finished, dead)."""
+    dead = F.col("_state") == "dead"
+    counted = rows.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
+    return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
 
 
-_STATES = (("done", "_finished_at"), ("dead", "_when"))
-_DEATH_OR_END = ("_queue", "_id", "_finished_at")
-"""A task may die, be requeued and end again in one window."""
+def _lacking(expected: dict[str, tuple[int, int]], rows: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """How many tasks are not among the rows, for the queues of which some are not."""
+    found = {
+        name: sum(max(0, wanted - got) for wanted, got in zip(counts, rows.get(name, (0, 0)), strict=True))
+        for name, counts in expected.items()
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _by_queue(rows: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """All rows of each queue, of those by shard."""
+    found = Counter[str]()
+    for name, counts in rows.items():
+        found[whole_queue(name)] += sum(counts)
+    return dict(found)

@@ -20,11 +20,10 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.clock import unix_ms
-from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.errors import InvalidOption
 from jobrunner.spark.failures import error_line, is_of_spark
 from jobrunner.spark.history.archive_tables import NEEDED, TableArchive, place_of, read_archive_table
 from jobrunner.spark.history.common_columns import days_between, ended_since, whole_queue_of
-from jobrunner.spark.running import is_classic
 from jobrunner.spark.station.sink_folders import local_path
 
 _STAGED, _STAGED_S = ".spark-staging-*", 86_400
@@ -183,37 +182,6 @@ def reading(path: str) -> Iterator[None]:
 def _check_is_archive(path: str, found: DataFrame, needed: Sequence[str]) -> None:
     if lacking := [name for name in needed if name not in found.columns]:
         raise InvalidOption(f"{path} is no archive of jobrunner: it has no column {lacking[0]}")
-
-
-@contextmanager
-def cancellable(spark: SparkSession, tag: str, check: Callable[[], None]) -> Iterator[None]:
-    """`cancel` with this tag ends Spark's jobs in the block, and then `check` raises the reason.
-
-    So a process that was suspended in its write does not put what it still found over the files of the one that took
-    its place, which may have deleted tasks since.
-    """
-    jobs = _jobs_of(spark)
-    jobs.addJobTag(tag) if is_classic(spark) else spark.addTag(tag)
-    try:
-        yield
-    except JobrunnerError:
-        raise
-    except Exception:
-        check()
-        raise
-    finally:
-        with suppress(Exception):  # the signal that ends this process may have ended its JVM
-            jobs.removeJobTag(tag) if is_classic(spark) else spark.removeTag(tag)
-
-
-def cancel(spark: SparkSession, tag: str) -> None:
-    """Ends Spark's jobs with this tag. Spark forgets it when it comes before its job, so call it again."""
-    _jobs_of(spark).cancelJobsWithTag(tag) if is_classic(spark) else spark.interruptTag(tag)
-
-
-def _jobs_of(spark: Any) -> Any:
-    """The interface of the JVM, as the tags of a classic session do not reach its jobs; nothing under Spark Connect."""
-    return spark.sparkContext._jsc.sc() if is_classic(spark) else None  # noqa: SLF001 - there is no public way
 
 
 _EACH_S = 0.25

@@ -9,7 +9,8 @@ pytest.importorskip("pyspark")
 
 from py4j.protocol import Py4JError
 
-from jobrunner.spark.history.archive_files import FolderArchive, cancellable
+from jobrunner.spark.history.archive_claim import cancellable
+from jobrunner.spark.history.archive_files import FolderArchive
 from jobrunner.spark.history.archive_tables import place_of
 
 
