@@ -17,7 +17,7 @@
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   │   └── StationError            what a station's function returned is wrong, whatever its items are
-    │   │       ├── TableError          a table of a lakehouse is away, was changed, or has other columns
+    │   │       ├── TableError          a table of a lakehouse or of SQL is away, or has other columns
     │   │       └── FolderError         the folder of a sink cannot be written to: a full disk, no rights, no folder
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
@@ -151,7 +151,8 @@ class StationError(PipelineError):
 
 
 class TableError(StationError):
-    """A table of a lakehouse cannot take the rows: its columns do not fit, or it or its catalog cannot be reached.
+    """A table of a lakehouse or of a SQL database cannot take the rows: its columns do not fit, or it, its catalog or
+    its server cannot be reached.
 
     Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is mended.
     """

@@ -135,7 +135,7 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
     name = line.partition(":")[0]
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST
-    if isinstance(error, ServerError) or name in _OUTAGE or _met_another_transaction(error, name):
+    if isinstance(error, ServerError) or name in _OUTAGE or met_another_transaction(error, name):
         return Cause.OUTAGE
     if _cancelled_by_others(text_of(error)):
         return Cause.OUTAGE
@@ -203,8 +203,9 @@ def _cancelled_by_others(text: str) -> str:
     return next(iter(found), "")
 
 
-def _met_another_transaction(error: BaseException, name: str) -> bool:
-    """Whether a SQL database ended the transaction of a sink only because another one ran beside it."""
+def met_another_transaction(error: BaseException, name: str) -> bool:
+    """Whether a SQL database ended the transaction of a sink only because another one ran beside it. `name`: that of
+    the error's class."""
     if type(error).__module__.partition(".")[0] in MYSQL_DRIVERS:
         return (getattr(error, "errno", None) or next(iter(error.args), None)) in _MYSQL_MET_ANOTHER
     return name in _BESIDE_OTHERS or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")

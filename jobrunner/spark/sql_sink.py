@@ -14,15 +14,15 @@ The record is locked from its update to the commit, so of two attempts at once t
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobrunner.errors import BatchLost, InvalidOption, StationError
+from jobrunner.errors import BatchLost, InvalidOption, StationError, TableError
 from jobrunner.formatting import describe
-from jobrunner.spark.failures import MYSQL_DRIVERS
+from jobrunner.spark.failures import MYSQL_DRIVERS, error_line, met_another_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,13 +64,14 @@ def write_sql(
     `connect` returns a new connection of a DB-API driver. The columns of the rows are columns of `table`, which has
     one more for the id of the batch, a text: `batch_column`, with quotes where SQL needs some. The driver collects the
     rows and inserts them in one transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in
-    its memory, let Spark write them into a staging table, and insert from that.
+    its memory, let Spark write them into a staging table, and insert from that. A table that lacks a column of the rows
+    raises TableError, too.
     """
     if not _has_all_rows(batch, (table,)):
         return
     found = rows if isinstance(rows, pa.Table) else batch.quarantine(rows).toArrow()
     _check_names(found.column_names, batch_column)
-    with _transaction(connect, batch, (table,), batch_column) as (cursor, statements):
+    with _transaction(connect, batch, (table,), batch_column, found.column_names) as (cursor, statements):
         statement = statements.insert(table, found.column_names, batch_column)
         for piece in found.to_batches(max_chunksize=_AT_ONCE):
             columns = [column.to_pylist(maps_as_pydicts="strict") for column in piece.columns]
@@ -100,7 +101,8 @@ def sql_transaction(
     Rows of earlier attempts at this batch, and of batches that it supersedes, are deleted from the `tables` first. At
     the end it renews the lease of the batch and commits. The table jobrunner_batches is created when it is missing.
     Raises BatchLost when a later attempt has written, InvalidOption, StationError for a table that this attempt wrote
-    before, and the errors of the database; then nothing was changed.
+    before, TableError where `connect` fails or a table takes no rows at all, as one that is missing, and the errors of
+    the database; then nothing was changed.
 
     When the function is called again after a failover, as another writer needs fewer rows, it rolls back instead: the
     tables have all rows.
@@ -111,7 +113,7 @@ def sql_transaction(
 
 @contextmanager
 def _transaction(
-    connect: Callable[[], Any], batch: "SinkBatch", tables: tuple[str, ...], column: str
+    connect: Callable[[], Any], batch: "SinkBatch", tables: tuple[str, ...], column: str, names: Sequence[str] = ()
 ) -> Iterator[tuple[Any, "_Statements"]]:
     for name in (*tables, column):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -119,7 +121,7 @@ def _transaction(
     if not tables:
         raise InvalidOption("sql_transaction without a table: name each one that it writes to")
     has_all_rows = _has_all_rows(batch, tables)
-    with closing(connect()) as connection:
+    with _connected(connect, tables) as connection:
         statements = _Statements(connection)
         if _is_in_autocommit(connection):
             raise InvalidOption(
@@ -139,16 +141,64 @@ def _transaction(
                 batch.note_written(_place(table))
         except statements.error as error:
             _roll_back(connection)
-            reason = str(error).partition("\n")[0]
-            if _names_column(reason, column) and not isinstance(error, statements.clash):
-                raise InvalidOption(
-                    f"the database refused column {column!r} ({reason}): add a text column of that name to "
-                    f"{' and '.join(tables)}, or name another by batch_column"
-                ) from error
+            if told := _of_no_row(error, connection, statements, tables, column, names):
+                raise told from error
             raise
         except BaseException:
             _roll_back(connection)
             raise
+
+
+@contextmanager
+def _connected(connect: Callable[[], Any], tables: tuple[str, ...]) -> Iterator[Any]:
+    """A connection, which is closed behind the block. Raises TableError where `connect` fails, as no row is to blame
+    for that."""
+    try:
+        connection = connect()
+    except Exception as error:
+        raise TableError(f"{_told(tables)}: connect() failed: {error_line(error)}") from error
+    try:
+        yield connection
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _of_no_row(
+    error: Exception, connection: Any, statements: "_Statements", tables: tuple[str, ...], column: str,
+    names: Sequence[str],
+) -> InvalidOption | TableError | None:  # fmt: skip
+    """What to raise for an error of the database that no row is to blame for; None for another one."""
+    reason = str(error).partition("\n")[0]
+    if _names_column(reason, column) and not isinstance(error, statements.clash):
+        return InvalidOption(
+            f"the database refused column {column!r} ({reason}): add a text column of that name to "
+            f"{' and '.join(tables)}, or name another by batch_column"
+        )
+    is_of_others = met_another_transaction(error, type(error).__name__)
+    if is_of_others or _takes_rows(connection, statements, tables, column, names):
+        return None
+    return TableError(f"{_told(tables)} takes no rows: {error_line(error)}")
+
+
+def _takes_rows(
+    connection: Any, statements: "_Statements", tables: tuple[str, ...], column: str, names: Sequence[str]
+) -> bool:
+    """Whether the tables are there, with these columns. Asked behind an error, by statements that insert nothing: an
+    error of these was none of a row."""
+    try:
+        with closing(connection.cursor()) as cursor:
+            for table in tables:
+                cursor.execute(statements.insert_nothing(table, names, column))
+        return True
+    except Exception:
+        return False
+    finally:
+        _roll_back(connection)
+
+
+def _told(tables: tuple[str, ...]) -> str:
+    return f"table {' and '.join(tables)}"
 
 
 def _has_all_rows(batch: "SinkBatch", tables: tuple[str, ...]) -> bool:
@@ -180,11 +230,19 @@ class _Statements:
         self.is_mysql = module.__name__.partition(".")[0] in MYSQL_DRIVERS
         self._quote = "`" if self.is_mysql else '"'
 
-    def insert(self, table: str, names: list[str], batch_column: str) -> str:
+    def insert(self, table: str, names: Sequence[str], batch_column: str) -> str:
         """Quotes the columns of the rows, and has that of the batch as the user wrote it, as the delete has it."""
-        columns = ", ".join([*map(self._quoted, names), batch_column])
         values = ", ".join("?" * (len(names) + 1))
-        return self.of(f"insert into {table} ({columns}) values ({values})")  # noqa: S608  checked
+        return self.of(f"{self._into(table, names, batch_column)} values ({values})")
+
+    def insert_nothing(self, table: str, names: Sequence[str], batch_column: str) -> str:
+        """The same without a row."""
+        nulls = ", ".join(["null"] * (len(names) + 1))
+        into = self._into(table, names, batch_column)
+        return self.of(f"{into} select {nulls} from {table} where 1 = 0")  # noqa: S608  checked
+
+    def _into(self, table: str, names: Sequence[str], batch_column: str) -> str:
+        return f"insert into {table} ({', '.join([*map(self._quoted, names), batch_column])})"
 
     def of(self, statement: str) -> str:
         """The statement, written with `?` for parameters."""

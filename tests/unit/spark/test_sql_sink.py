@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from jobrunner.errors import BatchLost, InvalidOption, StationError
+from jobrunner.errors import BatchLost, InvalidOption, StationError, TableError
 from jobrunner.spark import SinkBatch, sql_transaction, write_sql
 from jobrunner.spark.sql_sink import _is_in_autocommit
 from tests.support.postgres import binaries, postgres
@@ -42,7 +42,7 @@ def on_sqlite(request):
 def on_postgres(request):
     where = request.getfixturevalue("postgres_server")
     with psycopg.connect(where, autocommit=True) as made:
-        made.execute("drop table if exists late, sums, bare, jobrunner_batches")
+        made.execute("drop table if exists late, sums, bare, strict, jobrunner_batches")
     return f"import psycopg; connect = lambda: psycopg.connect({where!r})"
 
 
@@ -67,7 +67,8 @@ def database(request):
         connection.close()
 
     run("create table late (n bigint, batch_id varchar(100))")
-    return SimpleNamespace(connect=connect, rows=rows, run=run, code=code, is_sqlite="sqlite" in code)
+    error = (sqlite3 if "sqlite" in code else psycopg).OperationalError
+    return SimpleNamespace(connect=connect, rows=rows, run=run, code=code, is_sqlite="sqlite" in code, error=error)
 
 
 def batch(name, epoch=1, renew=lambda: None):
@@ -329,15 +330,50 @@ def test_errors_name_what_to_do_and_change_nothing(database):
         sql_transaction(database.connect, batch("a")),
     ):
         pass
-    with pytest.raises((sqlite3.Error, psycopg.Error), match="missing"):
-        write_sql(numbers(1), batch("a"), database.connect, "missing")
-    with pytest.raises((sqlite3.Error, psycopg.Error), match="batches"):
+    with pytest.raises(TableError, match=r"^table batches takes no rows: .*batches"):
         write_sql(numbers(1), batch("a"), database.connect, "batches", batch_column="batch")
     database.run("create unique index late_batch_id on late (batch_id, n)")
     with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match="batch_id"):
         write_sql(numbers(1, 1), batch("a"), database.connect, "late")
     assert database.rows() == database.rows("select * from bare") == []
     assert database.rows("select * from jobrunner_batches") == []
+
+
+def test_what_no_row_is_to_blame_for_is_an_error_of_the_table(database):
+    """So a station stops with the reason. The last items of a queue died of a database that was away."""
+
+    def away():
+        raise database.error("connection refused\nIs the server running?")
+
+    for epoch in (1, 2):
+        with pytest.raises(TableError, match=r"^table late: connect\(\) failed: OperationalError: connection refused$"):
+            write_sql(numbers(1), batch("a", epoch), away, "late")
+        with pytest.raises(TableError, match=r"^table late: connect\(\) failed: KeyError: 'DATABASE_URL'$"):
+            write_sql(numbers(1), batch("a", epoch), lambda: {}["DATABASE_URL"], "late")
+        with pytest.raises(TableError, match=r"^table missing takes no rows: \w+: .*missing"):
+            write_sql(numbers(1), batch("a", epoch), database.connect, "missing")
+        with pytest.raises(TableError, match=r"^table late takes no rows: \w+: .*carrier"):
+            write_sql(pa.table({"n": [1], "carrier": ["UA"]}), batch("a", epoch), database.connect, "late")
+        with (
+            pytest.raises(TableError, match=r"^table late and sums takes no rows: .*sums"),
+            sql_transaction(database.connect, batch("a", epoch), "late", "sums") as cursor,
+        ):
+            cursor.execute("insert into sums values (1, 'a')")
+    assert database.rows() == []
+
+
+def test_an_error_of_a_row_is_that_of_the_database(database):
+    database.run("create table strict (n bigint, batch_id varchar(100), check (n < 5))")
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
+        write_sql(numbers(1, 9), batch("a"), database.connect, "strict")
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.ProgrammingError)):
+        write_sql(pa.table({"n": [[1]]}), batch("a"), database.connect, "strict")
+    with (
+        pytest.raises((sqlite3.OperationalError, psycopg.ProgrammingError), match="slect"),
+        sql_transaction(database.connect, batch("a"), "strict") as cursor,
+    ):
+        cursor.execute("slect 1")
+    assert database.rows("select * from strict") == []
 
 
 def test_a_connection_in_autocommit_mode_is_refused(database):
