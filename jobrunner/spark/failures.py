@@ -15,6 +15,7 @@ from pyspark.errors import (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
     DateTimeException,
+    IllegalArgumentException,
     NumberFormatException,
     PySparkAttributeError,
     PySparkException,
@@ -28,6 +29,7 @@ from pyspark.sql import SparkSession
 from jobrunner.errors import (
     BatchLost,
     FolderError,
+    InvalidOption,
     OutcomeUnknown,
     PipelineError,
     ServerError,
@@ -75,11 +77,14 @@ _NO_PYTHON = re.compile(
 )
 """Java's words for a Python that it cannot run, one that ends before it is ready for items, and one that prints."""
 _BEFORE_ANY_ROW = (
-    AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
-    PySparkTypeError, StationError,
+    AnalysisException, IllegalArgumentException, ImportError, InvalidOption, NameError, PySparkAttributeError,
+    PySparkImportError, PySparkNotImplementedError, PySparkTypeError, StationError,
 )  # fmt: skip
-"""Raised while a plan is made: a column that is misspelt, a name that is not defined, a frame without the columns that
-steer. Errors of rows come out of tasks and have other classes."""
+"""Raised while a plan is made: a column that is misspelt, an option that is wrong, a name that is not defined, a frame
+without the columns that steer. Errors of rows come out of tasks and have other classes."""
+_OF_STATEMENTS = frozenset({"ProgrammingError", "NotSupportedError"})
+"""Classes of the DB-API, from which drivers derive their own, for a statement that is wrong: a table that is missing,
+its grammar, a type."""
 _OF_VALUES = (
     ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, PipelineError,
     SparkRuntimeException,
@@ -98,6 +103,12 @@ _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
 """Of a format that is misspelt or not installed, in an error of Java that PySpark does not convert."""
 _NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
 """Begins of errors, also of a Spark task: executors write the files of a table, and meet a disk that is full."""
+_NO_JAR = re.compile(
+    r"\b(ClassNotFoundException|NoClassDefFoundError|UnsupportedFileSystemException): "
+    r"|SQLException: No suitable driver\b"
+    r"|\bClass ([\w$]+\.)+[\w$]+ (was )?not found\b"
+)
+"""Java's words for a file system, a codec or a driver of a database that it has no library for, or does not know."""
 _OUTAGE = tuple(
     kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull, ServerRefused, UnsafeServer)
 )
@@ -143,7 +154,7 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
         return Cause.CODE
     if _is_unreachable(error) or not is_alive(spark, title, group):
         return Cause.ENGINE
-    if isinstance(error, _BEFORE_ANY_ROW) or is_never_of_items(error):
+    if _is_of_all(error) or is_never_of_items(error):
         return Cause.CODE
     if is_of_python_task(error):
         return Cause.CODE if name in _NEVER_OF_ROWS else Cause.ITEMS if _PASSING.fullmatch(name) else Cause.ROWS
@@ -209,6 +220,16 @@ def met_another_transaction(error: BaseException, name: str) -> bool:
     if type(error).__module__.partition(".")[0] in MYSQL_DRIVERS:
         return (getattr(error, "errno", None) or next(iter(error.args), None)) in _MYSQL_MET_ANOTHER
     return name in _BESIDE_OTHERS or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _is_of_all(error: BaseException) -> bool:
+    """Whether other items would meet it as well, as far as its class or its words tell: it was raised before any row
+    was read, a SQL database refuses a statement for what it says, or Java lacks a library."""
+    if isinstance(error, _BEFORE_ANY_ROW) and not isinstance(error, NumberFormatException):
+        return True
+    if not _OF_STATEMENTS.isdisjoint(one.__name__ for one in type(error).__mro__):
+        return True
+    return is_of_spark(error) and not is_of_python_task(error) and _NO_JAR.search(text_of(error)) is not None
 
 
 def _is_of_setting(error: BaseException) -> bool:

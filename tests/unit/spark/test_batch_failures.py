@@ -10,14 +10,23 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.errors import DeadlockDetected, OperationalError, SerializationFailure, UndefinedTable
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import IllegalArgumentException, NumberFormatException, PySparkException, PythonException
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
-from jobrunner.errors import BatchLost, FolderError, PipelineError, ServerFull, ServerRefused, StationError, TableError
+from jobrunner.errors import (
+    BatchLost,
+    FolderError,
+    InvalidOption,
+    PipelineError,
+    ServerFull,
+    ServerRefused,
+    StationError,
+    TableError,
+)
 from jobrunner.etl import Pipeline
 from jobrunner.spark import failures, write_sql
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
@@ -465,11 +474,21 @@ def test_a_server_that_takes_no_rows_pauses_the_station_and_says_so_once(station
 BRIEF = SparkTaskError("An exception was thrown from the Python worker:\njobrunner.errors.InvalidOption: row 3: x")
 """An error of the data source, which hides its traceback."""
 CAUSES = {
-    Cause.ROWS: [of_python("ValueError: x"), of_python("pkg.BadRow: x"), BRIEF, PipelineError("item a")],
-    Cause.CODE: [of_python("ModuleNotFoundError: No module named 'x'"), of_python("NameError: x"), StationError("x")],
+    Cause.ROWS: [of_python("ValueError: x"), of_python("pkg.BadRow: x"), BRIEF, PipelineError("item a"),
+                 NumberFormatException("x")],
+    Cause.CODE: [of_python("ModuleNotFoundError: No module named 'x'"), of_python("NameError: x"), StationError("x"),
+                 InvalidOption("files=0"), IllegalArgumentException("header flag can be true or false"),
+                 UndefinedTable("x"), sqlite3.NotSupportedError("x"),
+                 *map(Py4JError, [
+                     "o1.save.\n: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class a.B not found",
+                     "o1.save.\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme s3",
+                     "o1.save.\n: java.sql.SQLException: No suitable driver",
+                     "o1.save.\n: SparkException: Lost task 0.0 in stage 0.0 (TID 0) (vm): Class a.Lzo was not found",
+                 ])],
     Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
                   of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed"),
-                  MySQLError(2013, "Lost connection to server during query")],
+                  MySQLError(2013, "Lost connection to server during query"),
+                  Py4JError("[USER_RAISED_EXCEPTION] Class 7b not found"), OperationalError("x")],
     Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x"), of_python("jobrunner.errors.ServerRefused: x"),
                    of_python("jobrunner.errors.ServerFull: x"), of_python("jobrunner.errors.UnsafeServer: x"),
                    of_python("psycopg.errors.DeadlockDetected: x"), SerializationFailure("x"),
