@@ -30,7 +30,7 @@ from jobrunner.errors import (
 from jobrunner.etl.table_sink import names_of
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
-from jobrunner.spark.failures import is_of_python_task
+from jobrunner.spark.failures import error_line, is_of_python_task
 from jobrunner.spark.running import conf_of, names_told, same_names, text_of
 from jobrunner.spark.sink.micro_batch import query_of
 from jobrunner.spark.station.members import THROUGH_DRIVER
@@ -48,10 +48,13 @@ _SHOWN = 40
 _QUERY = "_query"
 """A file in the folder of a micro-batch that says which query wrote it; readers pass over it."""
 _FAULTS = re.compile(
-    "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)), _NO_FOLDER])
-)
-"""Texts of the system that errors of Python and of Java contain: disk full, read-only file system, no permission. Of a
-folder that cannot be made, Hadoop says no more than its name."""
+    "|".join([*map(os.strerror, (
+        errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOTCONN,
+    )), _NO_FOLDER])
+)  # fmt: skip
+"""Texts of the system that errors of Python and of Java contain: disk full, read-only file system, no permission, a
+disk that fails, a mounted file system that is away. Of a folder that cannot be made, Hadoop says no more than its name.
+"""
 
 
 def write_batch(
@@ -137,15 +140,24 @@ def write_folder(
     """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`. `query`
     is the id of the streaming query whose micro-batch it is, if that is known.
 
-    Raises FolderError for a disk that takes no file: no item is to blame for it. Raises PipelineError for a value that
-    no folder can be named after: only its item is.
+    Raises FolderError for a disk that takes no file, and for whatever else a file system refuses before and behind
+    `save`: no item is to blame for it. Raises PipelineError for a value that no folder can be named after: only its
+    item is.
     """
+    is_of_rows = False
+
+    def saved(own: str) -> None:
+        nonlocal is_of_rows
+        is_of_rows = True
+        save(own)
+        is_of_rows = False
+
     try:
-        _write_folder(folders, batch, root, save, query)
+        _write_folder(folders, batch, root, saved, query)
     except Exception as error:
         if told := _nameless_value(error):
             raise PipelineError(f"rows for {root} are partitioned by {told}") from error
-        if fault := _fault_of_disk(error):
+        if fault := _fault_of_disk(error) or _fault_of_system(error, is_of_rows=is_of_rows):
             raise FolderError(f"{root} cannot be written: {fault}") from error
         raise
 
@@ -174,6 +186,14 @@ def _fault_of_disk(error: Exception) -> str:
     if found is None:
         return ""
     return "no folder can be made in it, which may be for lack of rights" if found[0] == _NO_FOLDER else found[0]
+
+
+def _fault_of_system(error: Exception, *, is_of_rows: bool) -> str:
+    """The words of a file system about folders and small files, which come before and behind the rows: as of a store
+    that is away, or refuses the login."""
+    if is_of_rows or isinstance(error, JobrunnerError):
+        return ""
+    return (isinstance(error, OSError) and error.strerror) or error_line(error)
 
 
 def _write_folder(

@@ -32,7 +32,7 @@ from jobrunner.broker.calls.server import run_id
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.batches import BatchLease
 from jobrunner.clock import unix_ms
-from jobrunner.errors import BatchLost
+from jobrunner.errors import BatchLost, FolderError
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.station.sink_batch import BatchMembers
 from jobrunner.spark.station.sink_folders import Folders, as_id, as_name
@@ -132,10 +132,12 @@ class SinkRecords:
         return found
 
     def check(self) -> None:
-        """Raises BatchLost when another attempt has fenced this one: it must not commit. Call it last before that, and
-        after a renewal of the lease."""
+        """Raises BatchLost when another attempt has fenced this one: it must not commit. Raises FolderError where all
+        notes are gone, as the folder was deleted. Call it last before that, and after a renewal of the lease."""
         own = self._own
         if own is None or not any(self._folders.exists(replace(own, state=one).path) for one in (NOTED, SUSPECT)):
+            if not self._folders.exists(NOTES):
+                raise FolderError(f"{self.root} was deleted while a batch was written to it; its rows come again")
             raise BatchLost(
                 f"batch {self._lease.id} is not known to the server that another driver asked, which took some of its "
                 "items in another batch; this wrote nothing"

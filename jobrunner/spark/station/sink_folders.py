@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from jobrunner.errors import FolderError, PipelineError, UsageError
+from jobrunner.errors import FolderError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ class Folders(Protocol):
         """Removes a folder with all that is in it, or a file; nothing happens when there is none."""
 
     def rename(self, name: str, to: str) -> None:
-        """Raises PipelineError or OSError when it cannot be done."""
+        """Raises FolderError, with the same words for each batch, or OSError when it cannot be done."""
 
     def place(self, name: str, to: str) -> bool:
         """Renames a folder unless there is one of the new name that is not empty: then it returns False. Raises as
@@ -128,8 +128,10 @@ class HadoopFolders:
 
     def rename(self, name: str, to: str) -> None:
         if not self._system.rename(self._at(name), self._at(to)):
-            root = self._root.toString()
-            raise PipelineError(f"{root}/{name} cannot be renamed to {to}: make sure that nothing else writes there")
+            raise FolderError(
+                f"{self._root.toString()} refuses to rename a folder or file in it: make sure that this user has the "
+                "right to, and that nothing else writes there"
+            )
 
     def place(self, name: str, to: str) -> bool:
         # No step of its own does this on every file system. A folder that comes in between is that of an attempt which
@@ -192,11 +194,11 @@ class LocalFolders:
         try:
             (self._root / name).rename(self._root / to)
         except FileNotFoundError as error:
-            why = "is gone: a newer attempt at its batch removed it, or another program"
+            why = "is without what was just written there: a newer attempt at its batch removed it, or another program"
             if self._by_connect:
                 why = ("was written by the Spark Connect server and is not on this machine: give write_batch a folder "
                        "that both share, or the URL with its scheme (hdfs://..., s3a://...)")  # fmt: skip
-            raise PipelineError(f"{self._root / name} {why}") from error
+            raise FolderError(f"{self._root} {why}") from error
 
     def place(self, name: str, to: str) -> bool:
         try:

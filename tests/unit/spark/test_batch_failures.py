@@ -1,5 +1,7 @@
 """The cost of errors for batches: real batches on a stopped clock, and a function whose errors the test decides."""
 
+import errno
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -7,6 +9,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -770,6 +773,27 @@ def test_a_path_that_is_no_folder_is_no_item_s_fault(tmp_path, kind):
     with pytest.raises(FolderError) as told:
         write_folder(folders, SinkBatch(id="a", supersedes=(), epoch=1, size=1), str(at), save)
     assert str(told.value) == f"{at} cannot be written: {at} is no folder, or a link to one that is away"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EMLINK, os.strerror(errno.EMLINK), "/data/late/batch=a"), "Too many links"),
+        (Py4JError("An error occurred while calling o7.rename.\n: java.net.ConnectException: Connection refused"),
+         "ConnectException: Connection refused"),
+    ],
+)  # fmt: skip
+def test_what_a_file_system_refuses_behind_the_rows_is_no_item_s_fault(tmp_path, monkeypatch, error, told):
+    """Such as a store that is away. What it refuses while the rows are made may be an error of a row."""
+    monkeypatch.setattr(LocalFolders, "rename", Mock(side_effect=error))
+    batch = SinkBatch(id="a", supersedes=(), epoch=1, size=1)
+
+    with pytest.raises(FolderError) as caught:
+        write_folder(LocalFolders(tmp_path), batch, "/data/late", lambda own: (tmp_path / own).mkdir())
+    assert str(caught.value) == f"/data/late cannot be written: {told}"
+    with pytest.raises(type(error)) as raised:
+        write_folder(LocalFolders(tmp_path), batch, "/data/late", Mock(side_effect=error))
+    assert raised.value is error
 
 
 def test_a_path_where_no_folder_can_be_made_is_no_item_s_fault():
