@@ -25,7 +25,15 @@ from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
-from jobrunner.spark.station.failure_verdict import PATIENT_WITH, FailedBatch, FailureHistory, Fate, Pause, verdict_on
+from jobrunner.spark.station.failure_verdict import (
+    PATIENT_WITH,
+    FailedBatch,
+    FailureHistory,
+    Fate,
+    Pause,
+    compared,
+    verdict_on,
+)
 from jobrunner.spark.station.gathering import OtherItems
 from jobrunner.spark.station.refused_batches import Blame, Refusals, takes_rows
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
@@ -126,6 +134,7 @@ class BatchFailures:
         self.failure: BaseException | None = None
         self.reason: str | None = None
         """The error for which the station stops, as no item is to blame; None while it works."""
+        self._stops_by = ""
         self._station = station
         self._broker = broker
         self._keys = keys
@@ -219,8 +228,7 @@ class BatchFailures:
         if cause is Cause.OUTAGE and not self.stopping.is_set():
             with self._lock:
                 pause_s = self._pauses.after_outage(monotonic() - run_s)
-        if pause_s and self.reason != line:
-            self.reason = line
+        if pause_s and self._stops(line, line):
             _log.error("station stops: an outage", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
         elif pause_s:
             _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=line, pauses_s=pause_s)
@@ -251,8 +259,7 @@ class BatchFailures:
         told = with_user_frame(line, error)
         if verdict.fate is Fate.COUNTED:
             return self._failed(lease, told, cause, run_s), told
-        if pause_s and self.reason != told:
-            self.reason = told
+        if pause_s and self._stops(told, compared(line, may_pass=may_pass)):
             _log.error("station stops: the error is no item's", queue=lease.queue, batch=lease.id, items=lease.size,
                        error=told, pauses_s=pause_s)  # fmt: skip
         else:
@@ -260,6 +267,12 @@ class BatchFailures:
         if verdict.fate is Fate.DIVIDED:
             return self._divide(lease, told), told
         return self._release(lease, _behind(pause_s)), told
+
+    def _stops(self, reason: str, error: str) -> bool:
+        """Notes the reason of a stop. Returns whether it is another `error` than that of the batch before."""
+        is_new = self.reason is None or error != self._stops_by
+        self.reason, self._stops_by = reason, error
+        return is_new
 
     def _is_final(self, lease: BatchLease, cause: Cause) -> bool:
         is_last = lease.size == 1 and (self._fate(cause) == "poison" or lease.is_at_last_attempt())

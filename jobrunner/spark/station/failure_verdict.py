@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from jobrunner.errors import PayloadTooLarge, PipelineError, UnknownMember
 from jobrunner.spark.failures import Cause
 
 PATIENT_WITH = 5
@@ -22,6 +23,10 @@ many failures without a success may have another cause by now."""
 _REMEMBERED = 10_000
 _VARYING = re.compile(r"[\w+/=.-]*\d[\w+/=.-]*")
 """Words that differ from one failure of an outage to the next: times, ports, ids of requests."""
+_OF_RESULTS = frozenset(one.__name__ for one in (PipelineError, PayloadTooLarge, UnknownMember))
+"""Errors of this package about the rows that a function made."""
+_OF_ITEM = re.compile(r"(?<=\bitem )\S+|(?<=, such as ).*?(?=: |$)|(?<=\(payload ).*(?=\))", re.DOTALL)
+"""The item, or its payload, in such an error."""
 _K = TypeVar("_K")
 
 
@@ -80,10 +85,19 @@ class FailureHistory:
         self._since_success += 1
         others_worked = self._successes > first and self._since_success <= _PROVEN_IN_A_ROW and not may_pass
         if not others_worked:
-            self._in_a_row[batch_id] = _VARYING.sub("#", line) if may_pass else line
+            self._in_a_row[batch_id] = compared(line, may_pass=may_pass)
             others_worked = worked_elsewhere and len(self._in_a_row) <= _PROVEN_IN_A_ROW and not may_pass
         is_one_error = len(set(self._in_a_row.values())) <= 1
         return Evidence(self._successes > 0, others_worked, len(self._in_a_row), is_one_error, failed_alone)
+
+
+def compared(line: str, *, may_pass: bool) -> str:
+    """The part of an error that is the same for all batches if they have one error. Numbers in an error of a row are
+    values of its item, but those in an outage are not; what this package says of the rows of a function names an item,
+    whichever it is."""
+    is_of_results = line.partition(":")[0] in _OF_RESULTS
+    line = _OF_ITEM.sub("#", line) if is_of_results else line
+    return _VARYING.sub("#", line) if is_of_results or may_pass else line
 
 
 def _forget(remembered: dict[_K, int]) -> None:

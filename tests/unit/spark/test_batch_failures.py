@@ -20,6 +20,7 @@ from pyspark.errors import IllegalArgumentException, NumberFormatException, PySp
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
+from jobrunner.client.item import Item
 from jobrunner.errors import (
     BatchLost,
     FolderError,
@@ -638,6 +639,25 @@ def test_a_commit_that_fails_for_some_rows_holds_up_no_others(station, client):
             served.clock.advance(60_000)
     assert client.queue("flights/late").counts()["waiting"] == 99
     assert client.queue(QUEUE).counts()["dead"] == 0
+
+
+def test_a_function_that_returns_each_row_twice_kills_no_item(station, client):
+    """Such as one whose join meets a key twice. The error names an item, another one in each batch, and all died."""
+    served = station(batch=10)
+    client.queue(QUEUE).push_many([Item(n, max_attempts=2) for n in range(80)])
+
+    def twice(members):
+        return PipelineError(f"station 'x' returned 2 rows for item {members[0]} ({len(members)} such items): drop")
+
+    with capture_logs() as logs:
+        for _ in range(90):
+            served.step(twice, n=10)
+            served.clock.advance(1_000)
+    assert client.queue(QUEUE).counts()["dead"] == 0
+    assert [one["event"] for one in logs if one["log_level"] == "error"] == ["station stops: the error is no item's"]
+    assert served.failures.reason.startswith("PipelineError: station 'x' returned 2 rows for item")
+    served.run(raises_for([]), n=10)
+    assert client.queue("flights/late").counts()["waiting"] == 80
 
 
 def test_a_batch_that_is_cancelled_at_a_stop_says_so(station, client, monkeypatch):

@@ -111,6 +111,18 @@ class TestHistory:
         assert history.failed("b", "b", other, may_pass=True).is_one_error
         assert not history.failed("c", "c", "AccessDenied: " + other.partition(": ")[2], may_pass=True).is_one_error
 
+    @pytest.mark.parametrize(("one", "other"), [
+        ("2 rows for item 01a2b3-x (5 such items): drop one", "3 rows for item order/ÿ (1 such items): drop one"),
+        ("no row for 5 of 9 items, such as a, b-7, c: return one", "no row for 1 of 1 items, such as d: return one"),
+        ("99 in column '_priority' of item a: give 0", "7 in column '_priority' of item b: give 0"),
+        ('a row without an _id (payload {"n":{}}): keep it', 'a row without an _id (payload "(a)"): keep it'),
+    ])  # fmt: skip
+    def test_an_error_of_what_a_function_returned_is_one_whichever_item_it_names(self, one: str, other: str) -> None:
+        history = FailureHistory()
+        history.failed("a", "a", f"PipelineError: station 'x' returned {one}")
+        assert history.failed("b", "b", f"PipelineError: station 'x' returned {other}").is_one_error
+        assert not history.failed("c", "c", "PipelineError: station 'x' returned 'y' for item a").is_one_error
+
     def test_errors_of_rows_differ_by_their_numbers(self) -> None:
         history = FailureHistory()
         history.failed("a", "a", "ValueError: 17 is no airport")
