@@ -8,8 +8,9 @@ Queues leave the registry of all queues, which on a cluster is not where they ar
 hold: a queue that anything was written on is in the registry, or will be within LEAVING_MS and a look of the leader.
 First it is noted that the queues are leaving; then one script for each deletes them, unless they are used; then they
 leave the registry, and come back when they were used meanwhile. The note stays: who registered a queue just before it
-left may write on it a moment after that look, so the leader looks again. That a client finds a queue new tells it to
-register it once more, so in practice it is back at once.
+left may write on it a moment after that look, so the leader looks again. It also stays when a deletion is refused, as
+it may be that of an earlier one, which died when the queue had left the registry. That a client finds a queue new
+tells it to register it once more, so in practice it is back at once.
 """
 
 from collections.abc import Sequence
@@ -35,12 +36,9 @@ def leave(keys: Keys, names: Sequence[str], deleting: Call[list[str]], now_ms: f
     yield [queues.leaving(keys, names, now_ms)]
     (words,) = yield [deleting]
     gone = [name for name, word in zip(names, words, strict=True) if word == "forgotten"]
-    kept = [name for name in names if name not in set(gone)]
     if gone:
         _, *used = yield queues.left(keys, gone)
         yield from _register_again(keys, gone, used)
-    if kept:
-        yield [queues.not_leaving(keys, kept)]
     return gone
 
 
@@ -72,11 +70,7 @@ def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
     if not (known or exists or jobs):
         return False
     yield [queues.leaving(keys, [name], now_ms)]
-    try:
-        gone = yield from _delete(ref, [ref.keys.periodic(job) for job in jobs], force)
-    except QueueNotEmpty:
-        yield [queues.not_leaving(keys, [name])]
-        raise
+    gone = yield from _delete(ref, [ref.keys.periodic(job) for job in jobs], force)
     calls: list[Any] = [call for job in jobs for call in leader_calls.forget_periodic(keys, job)]
     calls += [command("HDEL", key, name, read=int) for key in (keys.events_cursor, keys.stats_sampled)]
     _, used, *_ = yield [*queues.left(keys, [name]), *calls]
