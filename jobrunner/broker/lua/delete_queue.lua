@@ -26,8 +26,8 @@ local function delete_tasks(set)
   end
   if #ids == 0 then return 0 end
   if left[1] then redis.call('UNLINK', unpack(left)) end
-  redis.call('ZREM', leases, unpack(ids))
-  redis.call('ZREM', set, unpack(ids))
+  for _, index in ipairs({leases, set}) do redis.call('ZREM', index, unpack(ids)) end
+  redis.call('HINCRBY', counters, set == done and 'history_purged' or 'purged', #ids)
   return #ids
 end
 

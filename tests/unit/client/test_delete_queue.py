@@ -370,3 +370,16 @@ def test_a_deletion_that_is_refused_leaves_the_note_of_an_earlier_one(
     leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), OwnQueues(), cron=PeriodicTicks(broker, keys, None))
     leader.step()
     assert client.queues() == ["mail"]
+
+
+def test_what_a_deletion_took_counts_as_purged_when_it_was_broken_off(
+    broker: Broker, client: Client, keys: Keys
+) -> None:
+    queue = client.queue("mail")
+    queue.configure(history=60)
+    queue.push_many(["x", "y"])
+    queue.reserve()[0].commit()
+    for _ in range(2):  # one state after the other
+        assert broker.run(queues.delete(keys.queue("mail"), force=True, states=[])) == ["more", 1]
+    totals = broker.run(queues.counts(keys.queue("mail"))).totals
+    assert (totals["enqueued"], totals["succeeded"], totals["purged"], totals["history_purged"]) == (2, 1, 1, 1)
