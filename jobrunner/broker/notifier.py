@@ -331,8 +331,15 @@ def pop_hint(names: dict[bytes, str], at_most_s: float) -> bytes:
 
 
 def queue_in(names: dict[bytes, str], reply: Any) -> str:
-    """The queue of the hint in its reply; '' when none came in time."""
-    return names[reply[0]] if reply else ""
+    """The queue of the hint in its reply; '' when none came in time.
+
+    The queue becomes the last of `names`: BZPOPMIN pops from the first key that has something, so with a fixed order a
+    queue behind busy ones would not be heard of for as long as they are busy.
+    """
+    if not reply:
+        return ""
+    name = names[reply[0]] = names.pop(reply[0])
+    return name
 
 
 def listening_error(error: Exception, endpoint: Endpoint) -> JobrunnerError:

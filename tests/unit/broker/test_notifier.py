@@ -73,6 +73,17 @@ def test_a_hint_that_is_there_is_taken_at_once_and_once(broker, lines, listener)
     assert listener.wait(0.01) == ""
 
 
+def test_a_queue_behind_one_that_always_has_hints_is_heard_of(broker, lines, listener):
+    """With the keys in a fixed order it was not, for as long as the other one was busy: its tasks waited for a poll."""
+    for line in lines:
+        enqueue(broker, line)
+
+    first = listener.wait(30)
+    broker.run(queues.wake(next(line for line in lines if line.name == first)))
+    assert {first, listener.wait(30)} == {"mail", "orders/raw"}
+    assert listener.wait(30) == first
+
+
 def test_a_hint_that_comes_later_ends_the_wait(broker, lines, listener, raw, wait_until):
     heard = []
     waiting = threading.Thread(target=lambda: heard.append(listener.wait(20)))
