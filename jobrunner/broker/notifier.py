@@ -46,9 +46,9 @@ _FAREWELL_S = 0.5
 _CLOSE_TRIES = 20
 _CLOSE_PAUSE_S = 0.05
 
-OnWake = Callable[[str | None, list[Any]], None]
-"""Called with the queue that woke a worker ('' for none, None for: all may have, as hints were lost with the
-connection), and the values of the calls that were to follow, or their errors."""
+OnWake = Callable[[Sequence[str] | None, list[Any]], None]
+"""Called with the queues that woke a worker (None: all may have, as hints were lost with the connection), and the
+values of the calls that were to follow, or their errors."""
 Plan = Callable[[], Sequence[Call[Any]]]
 
 
@@ -60,7 +60,7 @@ class Notifier:
         broker: Broker,
         keys: Keys,
         queues: Iterable[str],
-        on_wake: OnWake = lambda _queue, _brought: None,
+        on_wake: OnWake = lambda _queues, _brought: None,
         complaints: Complaints | None = None,
     ) -> None:
         self._broker, self._keys = broker, keys
@@ -123,7 +123,7 @@ class Notifier:
         plan, self._plan = self._plan, tuple  # once: without the replies, the effects of the calls are unknown
         try:
             calls = plan()
-            queue, replies = self._listener.wait_with(self._listen_s, calls)
+            heard, replies = self._listener.wait_with(self._listen_s, calls)
         except Exception:
             self._listen_s = _AWAY_S
             self._armed.set()
@@ -132,7 +132,7 @@ class Notifier:
         self._listen_s = _LISTEN_S
         with self._lock:
             self.is_armed = False
-        self.on_wake(queue, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])
+        self.on_wake(heard, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])
         return 0.0
 
 
@@ -155,17 +155,26 @@ class WakeListener:
         return len(self._ears) == 1
 
     def wait(self, at_most_s: float) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
-        return self.wait_with(at_most_s, ())[0]
+        """The name of the queue a hint came for; '' when none came in time. Hints of more queues, which may come
+        together on a cluster, are handed on. Raises the errors of ServerError."""
+        heard, _ = self.wait_with(at_most_s, ())
+        first, *others = heard or [""]
+        if others:
+            self._broker.run_many([wake(self._queues[name]) for name in others])
+        return first
 
-    def wait_with(self, at_most_s: float, calls: Sequence[Call[Any]]) -> tuple[str, list[Any]]:
-        """The same with `calls` pipelined behind the wait, so that one reply has the hint and theirs.
+    def wait_with(self, at_most_s: float, calls: Sequence[Call[Any]]) -> tuple[list[str], list[Any]]:
+        """All queues that a hint came for, and `calls` pipelined behind the wait, so that one reply has the hint and
+        theirs.
 
-        Returns the name and the replies, errors as values. Calls are sent once, and applied even when a reply is lost.
+        Returns the names and the replies, errors as values. Calls are sent once, and applied even when a reply is lost.
         """
         at_most_s = max(at_most_s, SHORTEST_S)
         try:
-            return self._ears[0].wait(at_most_s, calls) if self.can_bring else (self._wait_for_any(at_most_s), [])
+            if not self.can_bring:
+                return self._wait_for_any(at_most_s), []
+            name, replies = self._ears[0].wait(at_most_s, calls)
+            return [name] if name else [], replies
         except (*BROKEN, RedisError) as error:
             self.close()
             raise listening_error(error, self._broker.endpoint) from error
@@ -186,7 +195,7 @@ class WakeListener:
         for ear in self._ears:
             ear.close()
 
-    def _wait_for_any(self, at_most_s: float) -> str:
+    def _wait_for_any(self, at_most_s: float) -> list[str]:
         asked, away = self._ask_all(at_most_s)
         with selectors.DefaultSelector() as selector:
             for ear, answers in asked.items():
@@ -196,10 +205,7 @@ class WakeListener:
         if not ready and not away:
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
         heard = [ear.answer() for ear in ready] + self._silence([ear for ear in asked if ear not in ready])
-        first, *others = [name for name in heard if name] or [""]
-        if others:
-            self._broker.run_many([wake(self._queues[name]) for name in others])
-        return first
+        return [name for name in heard if name]
 
     def _ask_all(self, at_most_s: float) -> "tuple[dict[_ListeningConnection, socket.socket], bool]":
         """Asks every node that answers. Returns who waits where, and whether a node is away: it is to be listened to

@@ -20,7 +20,7 @@ from jobrunner.broker.calls.server import FORMAT, check_format, confirmation
 from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.broker.notifier import WakeListener
+from jobrunner.broker.notifier import Notifier, WakeListener
 from jobrunner.broker.slots import slot_of
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.operations.operation import run_operation
@@ -290,6 +290,19 @@ def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Br
     assert {listener.wait(5), listener.wait(5)} == {"q1", "q4"}
     listener.close()
     other.close()
+
+
+def test_a_worker_hears_of_all_queues_that_have_a_hint_at_once(broker: Broker) -> None:
+    """It kept one of them and handed the others back, so each cost it a wait on all nodes: with hundreds of queues it
+    heard of the last ones after minutes, and of those behind busy ones not at all."""
+    broker.run_many([queues.wake(line) for line in LINES])
+    heard: list[str] = []
+    notifier = Notifier(broker, KEYS, NAMES, lambda found, _: heard.extend(found or ()))
+    notifier.arm()
+    notifier.step()
+    notifier.close()
+    assert sorted(heard) == sorted(NAMES)
+    assert not any(broker.run_many([command("ZCARD", line.wake, read=int) for line in LINES]))
 
 
 def test_a_wait_ends_though_its_end_overtakes_its_beginning(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
+import random
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -91,21 +92,21 @@ class Fetcher:
         self._rotation.wake_all()
         self.loop.wake()
 
-    def _on_wake(self, queue: str | None, brought: list[Any]) -> None:
+    def _on_wake(self, queues: Sequence[str] | None, brought: list[Any]) -> None:
         """Called by the thread of the notifier, which does the turn itself: the fetch thread would have to be woken for
         it, and the slot after that."""
-        if queue is None:
+        if queues is None:
             for lost in self._ahead.take_planned():
                 self._lost.note(lost)
             self.fetch_now()
         else:
-            self.woken(queue, brought)
+            self.woken(queues, brought)
             self.loop.turn_here()
 
-    def woken(self, queue: str, brought: Sequence[Reservation | JobrunnerError]) -> None:
-        """Called by the thread of the notifier: the queue of a hint, and the replies to the calls it was armed with."""
-        if queue not in self._ahead.take_replies(brought) and queue:
-            self._woken.add(queue)
+    def woken(self, queues: Sequence[str], brought: Sequence[Reservation | JobrunnerError]) -> None:
+        """Called by the thread of the notifier: the queues of hints, and the replies to the calls it was armed with."""
+        polled = self._ahead.take_replies(brought)
+        self._woken.update([queue for queue in queues if queue not in polled])
 
     def step(self) -> float:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises what the
@@ -145,18 +146,28 @@ class Fetcher:
         self._parts.notifier.listen_to(weights)
 
     def _take_wakeups(self) -> None:
+        """Looks at the queues of hints next: at one for each task that this worker wants. Other hints are passed on."""
         capped = self._capped
         if capped is not None:
             self._woken.update(capped.due_hints())
+        if not self._woken:
+            return
+        woken, passed = [], []
         while self._woken:
-            queue = self._woken.pop()
+            woken.append(self._woken.pop())
+        random.shuffle(woken)  # those that are passed on must not be the same each time
+        left = self._wanted(self._executor.backlog)
+        for queue in woken:
             if capped is not None and not capped.has_room(queue, 1):
                 if capped.passes_on(queue):
-                    self._parts.broker.run(wake(self._parts.keys.queue(queue)))
-            elif self._wanted(self._executor.backlog):
+                    passed.append(queue)
+            elif left > 0:
                 self._rotation.wake(queue)
+                left -= 1
             else:
-                self._parts.broker.run(wake(self._parts.keys.queue(queue)))
+                passed.append(queue)
+        if passed:
+            self._parts.broker.run_many([wake(self._parts.keys.queue(queue)) for queue in passed])
 
     def _take_brought(self) -> None:
         """Takes in the tasks that came with a hint. Tasks that this worker cannot use any more go back in line."""

@@ -594,7 +594,7 @@ def test_suspects_are_not_fetched_again_and_again_while_it_is_the_turn_of_others
     bench.step()
     left = tokens_left(client, "q", rate)
     for _ in range(100):
-        bench.fetcher.woken("q", [])
+        bench.fetcher.woken(["q"], [])
         bench.step()
         if bench.ear.is_armed:
             bring(bench, client)
@@ -920,16 +920,28 @@ def test_a_hint_that_comes_while_every_slot_is_taken_is_handed_on(
     push(client, 3)
     bench.begun()
     raw.delete(keys.queue("q").wake)
-    bench.fetcher.woken("q", [])
+    bench.fetcher.woken(["q"], [])
     bench.step()
     assert raw.zcard(keys.queue("q").wake) == 1
+
+
+def test_of_hints_that_come_together_it_keeps_one_for_each_task_that_it_can_take(
+    broker: Broker, raw: redis.Redis, keys: Keys
+) -> None:
+    """An idle worker hears of many queues at once on a cluster. The others are for other idle workers."""
+    names = [f"q{n}" for n in range(5)]
+    bench = Bench(broker, keys, slots=2, queues=names)
+    bench.step()
+    bench.fetcher.woken(names, [])
+    bench.step()
+    assert sum(raw.zcard(keys.queue(name).wake) for name in names) == 3
 
 
 def test_a_hint_makes_it_look(bench: Bench, client: Client) -> None:
     bench.step()
     push(client, 1)
     assert bench.begun() == []
-    bench.fetcher.woken("q", [])
+    bench.fetcher.woken(["q"], [])
     assert len(bench.begun()) == 1
 
 
@@ -1040,7 +1052,7 @@ def test_a_paused_queue_among_many_is_reserved_from_when_it_goes_on(broker: Brok
     bench.step()
     assert bench.step() > 10, "it waits for a hint"
     client.queue("q4").resume()
-    bench.fetcher.woken("q4", [])
+    bench.fetcher.woken(["q4"], [])
     assert len(bench.begun()) == 2
 
 
@@ -1048,7 +1060,7 @@ def bring(bench: Bench, client: Client, queue: str = "q") -> list[Reservation]:
     """Does what the server does at the next hint."""
     bench.ear.is_armed = False
     found = [broker_of(client).run(call) for call in bench.ear.calls]
-    bench.fetcher.woken(queue, found)
+    bench.fetcher.woken([queue], found)
     return found
 
 
@@ -1187,7 +1199,7 @@ def test_what_the_executor_cannot_start_goes_back_unspent_and_is_tried_again_aft
             suspects = partial(_as_suspects, bench.fetcher._quarantine.sort)
             scarce.setattr(bench.fetcher._quarantine, "sort", suspects)
         for _ in range(4):
-            bench.fetcher.woken("q", [])  # a task that is handed back comes with a hint
+            bench.fetcher.woken(["q"], [])  # a task that is handed back comes with a hint
             bench.step()
         assert len(tried) == 1
         assert "q" not in bench.turns.open, "the notifier does not reserve from it either"
@@ -1210,7 +1222,7 @@ def test_a_hint_that_brought_an_error_is_a_hint(bench: Bench, client: Client) ->
     bench.step()
     push(client, 1)
     bench.ear.is_armed = False
-    bench.fetcher.woken("q", [ServerRefused("NOSCRIPT")])
+    bench.fetcher.woken(["q"], [ServerRefused("NOSCRIPT")])
 
     assert len(bench.begun()) == 1
 

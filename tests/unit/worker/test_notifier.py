@@ -1,7 +1,7 @@
 """The thread that listens for hints, on a line that can be cut."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -32,9 +32,9 @@ class Heard(list[str | None]):
         super().__init__()
         self.brought: list[Any] = []
 
-    def hear(self, queue: str | None, brought: list[Any]) -> None:
+    def hear(self, queues: Sequence[str] | None, brought: list[Any]) -> None:
         self.brought += brought
-        self.append(queue)
+        self += [None] if queues is None else queues
 
 
 @pytest.fixture
@@ -267,11 +267,11 @@ def test_the_first_wait_after_an_error_is_short_as_its_end_shows_that_the_server
 ) -> None:
     waits: list[float] = []
 
-    def wait_with(_listener: WakeListener, at_most_s: float, _calls: object) -> tuple[str, list[object]]:
+    def wait_with(_listener: WakeListener, at_most_s: float, _calls: object) -> tuple[list[str], list[object]]:
         waits.append(at_most_s)
         if len(waits) == 2:
             raise ServerUnavailable("away")
-        return "", []
+        return [], []
 
     monkeypatch.setattr(WakeListener, "wait_with", wait_with)
     made = Notifier(broker, keys, ["a"])
