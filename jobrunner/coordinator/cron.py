@@ -11,13 +11,14 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.new_tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task
-from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.operation import Operation, ask, run_together
 from jobrunner.client.periodic_state import bring_state
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.put_aside import ErrorsPutAside
@@ -29,6 +30,9 @@ from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 
 _READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0
+_AT_ONCE = 100
+"""Jobs whose states are read, or whose ticks are fired, in one round trip: one for each would take a leader with
+thousands of jobs and a far server minutes, in which it recovers no leases."""
 _AFTER_DISPUTE = timedelta(seconds=0.1)
 _REMEMBERED_MS = 7 * 86_400_000.0
 _STATE_KEPT_MS = 400 * 86_400_000
@@ -53,8 +57,7 @@ class _LastTick(NamedTuple):
 class _LastTicks:
     """The last tick of each job: read from the server once, and kept while this worker leads."""
 
-    def __init__(self, broker: Broker, keys: Keys) -> None:
-        self._broker = broker
+    def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._known: dict[str, _LastTick] = {}
 
@@ -66,20 +69,20 @@ class _LastTicks:
         """The same of one job."""
         self._known.pop(name, None)
 
-    def of(self, definition: PeriodicDefinition) -> _LastTick:
+    def of(self, definition: PeriodicDefinition) -> Operation[_LastTick]:
         """The last tick of a job."""
         known = self._known.get(definition.name)
         if known is None:
-            run_operation(self._broker, bring_state(self._keys, definition.name, definition.queue))
+            yield from bring_state(self._keys, definition.name, definition.queue)
             keys = self._keys.queue(definition.queue)
-            _, state = self._broker.run_many([
+            _, state = yield [
                 leader_calls.keep_periodic_state(keys, definition.name),
                 leader_calls.periodic_state(keys, definition.name),
-            ])  # fmt: skip
+            ]
             stored, schedule = _whole(state.get("last", b"")), state.get("schedule", b"").decode(errors="replace")
             if stored and not schedule:  # of a version that did not note it
                 schedule = definition.schedule_digest
-                self._broker.run(leader_calls.adopt_schedule(keys, definition.name, schedule))
+                yield [leader_calls.adopt_schedule(keys, definition.name, schedule)]
             at = from_ms(float(stored)) if stored else None
             known = self._known[definition.name] = _LastTick(stored, at, schedule)
         return known
@@ -92,18 +95,18 @@ class _LastTicks:
         """The tick behind the last one is due then."""
         self._known[name] = self._known[name]._replace(due_at=due_at)
 
-    def start(self, definition: PeriodicDefinition, now: datetime) -> None:
+    def start(self, definition: PeriodicDefinition, now: datetime) -> Operation[None]:
         """Has the server note when a job without a tick was seen first."""
         keys = self._keys.queue(definition.queue)
-        self._broker.run_many([
+        yield [
             leader_calls.start_periodic(keys, definition.name, _ms(now)),
             leader_calls.adopt_schedule(keys, definition.name, definition.schedule_digest),
-        ])  # fmt: skip
+        ]
         self.forget(definition.name)
 
     def anchor(
         self, definition: PeriodicDefinition, to: datetime, epoch: int, longest_ahead: timedelta | None = None
-    ) -> bool:  # fmt: skip
+    ) -> Operation[bool]:  # fmt: skip
         """The ticks go on from `to`; returns whether this leader had them do so."""
         expected = self._known.pop(definition.name).stored
         anchoring = leader_calls.anchor(
@@ -111,7 +114,7 @@ class _LastTicks:
             ahead_ms=None if longest_ahead is None else round(longest_ahead.total_seconds() * 1000),
             schedule=definition.schedule_digest,
         )  # fmt: skip
-        return self._broker.run(anchoring) == "anchored"
+        return (yield from ask(anchoring)) == "anchored"
 
 
 class PeriodicTicks:
@@ -131,7 +134,7 @@ class PeriodicTicks:
         self._late = late
         self._grace = GRACE + timedelta(seconds=leader_ttl)
         self._definitions: dict[str, PeriodicDefinition] = {}
-        self._last = _LastTicks(broker, keys)
+        self._last = _LastTicks(keys)
         self._read_at = -_READ_EVERY_S
         self._complained: set[str] = set()
         self.progressed_at = -math.inf
@@ -158,19 +161,20 @@ class PeriodicTicks:
         if monotonic() - self._read_at >= _READ_EVERY_S:
             self._read_definitions(_ms(now))
         pause, errors = _READ_EVERY_S - (monotonic() - self._read_at), ErrorsPutAside(self._broker)
-        for definition in self._definitions.values():
-            try:
-                pause = min(pause, self._look_after(definition, epoch, now))
-            except (ServerUnavailable, OutcomeUnknown) as error:
-                errors.put(error)
+        for some in in_slices([*self._definitions.values()], _AT_ONCE):
+            for found in run_together(self._broker, [self._look_after(one, epoch, now) for one in some]):
+                if isinstance(found, Exception):
+                    errors.put(found)
+                else:
+                    pause = min(pause, found)
             self.progressed_at = monotonic()
         errors.raise_first()
         return max(pause, 0.0)
 
-    def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:
+    def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> Operation[float]:
         """Fires one job; returns the seconds to its next tick. A job that fails does not hold up the others."""
         try:
-            return (self._fire_due(definition, epoch, now) - now).total_seconds()
+            return ((yield from self._fire_due(definition, epoch, now)) - now).total_seconds()
         except (ServerUnavailable, OutcomeUnknown):
             raise
         except Exception as error:
@@ -222,8 +226,8 @@ class PeriodicTicks:
             self._complained.add(name)
             _log.error("a periodic job is not fired", job=name, reason=reason)
 
-    def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
-        last = self._last.of(definition)
+    def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> Operation[datetime]:
+        last = yield from self._last.of(definition)
         last_tick = last.at
         if last_tick and last.due_at and last_tick <= now < last.due_at:
             return last.due_at  # every tick of a job is a turn for all, and to ask a cron schedule takes long
@@ -231,21 +235,23 @@ class PeriodicTicks:
         if last_tick is None:
             tick = first_tick(schedule, now)
             if tick > now:
-                self._last.start(definition, now)
+                yield from self._last.start(definition, now)
                 return tick
-            self._fire(definition, "", tick, epoch, together=tick)
+            yield from self._fire(definition, "", tick, epoch, together=tick)
             return schedule.next_after(tick)
         if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
-            self._last.anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
+            yield from self._last.anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
             return now + _AFTER_DISPUTE
         longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
         if last_tick - now > longest_ahead:
-            if self._last.anchor(definition, last_tick_at(schedule, last_tick, now), epoch, longest_ahead):
-                self._tell_anchored(definition, last_tick - now)
+            to = last_tick_at(schedule, last_tick, now)
+            if (yield from self._last.anchor(definition, to, epoch, longest_ahead)):
+                yield from self._tell_anchored(definition, last_tick - now)
             return now + _AFTER_DISPUTE
         due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up, grace=self._grace)
         for tick in due.ticks:
-            word = self._fire(definition, self._last.of(definition).stored, tick, epoch, together=due.last)
+            expected = (yield from self._last.of(definition)).stored
+            word = yield from self._fire(definition, expected, tick, epoch, together=due.last)
             if word == "fired":
                 self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
             if word not in _SETTLED:
@@ -254,19 +260,18 @@ class PeriodicTicks:
         self._last.next_is(definition.name, due_at)
         return due_at
 
-    def _tell_anchored(self, definition: PeriodicDefinition, ahead: timedelta) -> None:
+    def _tell_anchored(self, definition: PeriodicDefinition, ahead: timedelta) -> Operation[None]:
         """The server's clock was ahead, or a server whose clock was ahead has failed."""
         name, ahead_s = definition.name, round(ahead.total_seconds(), 3)
         _log.warning(
             "the last tick of a periodic job was ahead of the server's clock; it goes on from now",
             job=name, queue=definition.queue, ahead_s=ahead_s,
         )  # fmt: skip
-        said = events.note(self._keys, "periodic_reanchored", queue=definition.queue, job=name, ahead_s=f"{ahead_s:g}")
-        self._broker.run(said)
+        yield [events.note(self._keys, "periodic_reanchored", queue=definition.queue, job=name, ahead_s=f"{ahead_s:g}")]
 
     def _fire(
         self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, together: datetime
-    ) -> str:  # fmt: skip
+    ) -> Operation[str]:  # fmt: skip
         """Ticks up to `together` are caught up together: they do not keep each other out."""
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
@@ -274,7 +279,7 @@ class PeriodicTicks:
         if self._encryption is not None:
             task = encrypted_task(self._encryption, keys, task)
         fields: list[Arg] = ["type", task.type, "queue", task.queue, "payload", task.payload]
-        word = self._broker.run(
+        word = yield from ask(
             leader_calls.fire(
                 keys,
                 definition.name,

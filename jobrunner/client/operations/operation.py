@@ -7,13 +7,14 @@ it may yield: a list of calls (one round trip; the answer is their values), a li
 idea is that of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.call import Call
 from jobrunner.clock import sleep
 from jobrunner.errors import JobrunnerError, ServerUnavailable
@@ -124,6 +125,32 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
                 error = refused
     finally:
         _close(listener)
+
+
+def run_together(broker: Broker, operations: Sequence[Operation[T]]) -> list[T | Exception]:
+    """Carries operations out side by side in this thread: what all of them ask next is one round trip. They may yield
+    nothing but lists of calls. Returns the value of each, or the error that it raised."""
+    ends: list[Any] = [None] * len(operations)
+    answers: dict[int, Any] = dict.fromkeys(range(len(operations)))
+    while answers:
+        asked: dict[int, Calls] = {}
+        for place, answer in answers.items():
+            steps = operations[place]
+            try:
+                step = steps.throw(answer) if isinstance(answer, JobrunnerError) else steps.send(answer)
+                assert isinstance(step, list), f"{step} is no list of calls"
+                asked[place] = step
+            except StopIteration as end:
+                ends[place] = end.value
+            except Exception as error:
+                ends[place] = error
+        replies = iter(run_each_or_errors(broker, [call for calls in asked.values() for call in calls]))
+        answers = {place: _values_or_error(list(islice(replies, len(calls)))) for place, calls in asked.items()}
+    return ends
+
+
+def _values_or_error(found: list[Any]) -> list[Any] | JobrunnerError:
+    return next((one for one in found if isinstance(one, JobrunnerError)), found)
 
 
 def _close(listener: Listener | None) -> None:

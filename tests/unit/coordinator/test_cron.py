@@ -96,6 +96,25 @@ def test_a_job_that_never_ran_runs_at_once_and_then_at_its_interval(fire: Period
     assert town.ticks() == [0, 1, 2, 3]
 
 
+def test_jobs_that_are_due_together_share_round_trips(
+    fire: PeriodicTicks, town: Town, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One each would hold a leader up for minutes, with thousands of jobs on a server that is some milliseconds away.
+    One of them has no state that can be read, and is no matter of the others."""
+    for number in range(30):
+        town.publish(f"tick{number}")
+    town.broker.run(command("SET", town.keys.queue("q").periodic("tick7"), "damaged", read=str))
+    fire.step(1, town.at(0))
+    trips: list[int] = []
+    for name in ("run", "run_many", "run_each"):
+        real = getattr(broker, name)
+        monkeypatch.setattr(broker, name, lambda calls, *_, ask=real: trips.append(1) or ask(calls))
+    fire.step(1, town.at(1))
+    assert len(trips) < 5
+    assert town.ticks().count(1.0) == 29
+    assert len(town.ticks()) == 58
+
+
 def test_publishing_alone_creates_no_task(town: Town) -> None:
     """MOSQ-26"""
     town.publish()
@@ -248,18 +267,17 @@ def test_ticks_are_caught_up_though_the_leader_dies_between_them(
     job: dict[str, Any] = {"schedule": Every(20).spec(), "overlap": "skip", "catch_up": 5}
     turns(fire, town, 0, **job)
     town.finish()
-    fires, run = [], broker.run
+    fires, run_each = [], broker.run_each
 
-    def run_and_die(call: Any) -> Any:
-        said = run(call)
-        if said == "fired":
-            fires.append(said)
+    def run_and_die(calls: Any) -> Any:
+        said = run_each(calls)
+        fires.extend(one for one in said if one == "fired")
         if len(fires) == 2:
             raise OutcomeUnknown("the leader never reads this reply")
         return said
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker, "run", run_and_die)
+        patched.setattr(broker, "run_each", run_and_die)
         with pytest.raises(OutcomeUnknown):
             turns(PeriodicTicks(broker, keys, None), town, 105, epoch=2, **job)
     turns(PeriodicTicks(broker, keys, None), town, 106, 120, epoch=3, **job)
