@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UnknownJob, UsageError
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable, TaskGone, UnknownJob, UsageError
 
 _log = logging.getLogger("jobrunner.web")
 
@@ -76,6 +76,8 @@ def explained(error: Exception) -> tuple[int, str]:
         return Refused.status, text
     if isinstance(error, ServerUnavailable | asyncio.TimeoutError):
         return 503, f"the server is away: {text}"
+    if isinstance(error, OutcomeUnknown):  # away, too: in the midst of a call
+        return 503, f"the server did not answer, and what became of this is not known: {text}"
     if isinstance(error, JobrunnerError):
         return 502, text
     _log.error("a request was not answered", exc_info=error)

@@ -14,7 +14,7 @@ import redis
 from jobrunner import queue
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.errors import ServerRefused, ServerUnavailable
+from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.inspector.audit import entries
 from jobrunner.inspector.search import matching
 from jobrunner.inspector.search_filter import Filter
@@ -616,6 +616,29 @@ def test_the_record_of_an_operation_that_runs_for_more_than_a_day_is_kept_and_ex
     wait_for(lambda: (found := read_operation(client, operation)) is not None and found.is_over)
 
     assert raw.pttl(*raw.keys("*operations:*")) > 80_000_000
+
+
+def test_an_action_on_a_server_that_hangs_says_that_its_outcome_is_not_known(
+    client: Client, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.queue("mail").push(1)
+    broke = OutcomeUnknown("the connection to redis://x broke during pause; it was applied or it was not")
+    monkeypatch.setattr("jobrunner.client.queue.Queue.pause", Mock(side_effect=broke))
+
+    answer = browse().post_form("/queues/mail/pause")
+
+    assert answer.status_code == 503
+    assert f"The server did not answer, and what became of this is not known: {broke}" in answer.text
+
+
+def test_a_stranger_is_told_that_a_server_is_away_that_hangs_while_the_session_is_read(
+    browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobrunner.web.access.Access.known", Mock(side_effect=OutcomeUnknown("at redis://secret")))
+
+    answer = browse(auth=Token("x" * 20)).post_form("/queues/mail/pause")
+
+    assert (answer.status_code, "The server is away." in answer.text, "secret" in answer.text) == (503, True, False)
 
 
 def test_an_operation_that_cannot_be_noted_is_shown_as_it_ended(
