@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -49,6 +49,8 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
 _COUNTED_AT_ONCE = 1000
 _NAMED = 10
 _COMMANDS_KEPT_MS = 3_600_000
+_OVERDUE_AFTER = timedelta(seconds=30)
+"""Longer than workers take to elect a leader in the place of one that died, and to fire what became due meanwhile."""
 WorkerCommand = Literal["quiet", "resume", "stop"]
 _COMMANDS = {"quiet": ("quiet", "1"), "resume": ("quiet", "0"), "stop": ("stop", "1")}
 """The field that a worker reads for each command, and its value."""
@@ -119,6 +121,8 @@ class PeriodicRecord:
     last: datetime | None
     """The last tick that fired or was skipped."""
     next: datetime
+    """The next tick. It is in the past when it is overdue: half a minute ago and more, and no leader fired it, although
+    a worker knows the job."""
     task: str | None
     """Id of the task of the last tick that fired."""
     fired: int
@@ -233,7 +237,7 @@ def _periodic(
         queue=definition.queue,
         schedule=schedule.describe(),
         last=counted_from if fired or skipped else None,
-        next=_next(schedule, counted_from, now),
+        next=_next(schedule, counted_from, now, served=served),
         task=state["task"].decode("utf-8", "replace") if "task" in state else None,
         fired=fired,
         skipped=skipped,
@@ -256,9 +260,11 @@ def _ticks(raw: bytes) -> tuple[PeriodicTick, ...]:
     )
 
 
-def _next(schedule: Schedule, last: datetime | None, now: datetime) -> datetime:
+def _next(schedule: Schedule, last: datetime | None, now: datetime, *, served: bool) -> datetime:
     if last is None:
         return first_tick(schedule, now)
+    if served and now - (due := schedule.next_after(last)) > _OVERDUE_AFTER:
+        return due
     passed = schedule.ticks_between(last, now, 1)
     return schedule.next_after(passed[-1] if passed else last)
 

@@ -145,7 +145,9 @@ def _of_periodics(reading: MetricsReading) -> Iterator[Metric]:
     skipped = CounterMetricFamily(
         "jobrunner_periodic_skipped", "Ticks left out while an earlier task ran.", labels=labels
     )
-    due = GaugeMetricFamily("jobrunner_periodic_next_timestamp_seconds", "The next tick, Unix time.", labels=labels)
+    due = GaugeMetricFamily(
+        "jobrunner_periodic_next_timestamp_seconds", "The next tick, Unix time; in the past: overdue.", labels=labels
+    )
     for one in reading.periodics:
         if one.problem:
             continue

@@ -45,8 +45,14 @@ def test_a_job_that_never_fired_is_due_at_once(client: Client) -> None:
     assert abs(beat.next - utc_now()) < timedelta(seconds=30)
 
 
-def test_the_next_tick_keeps_the_grid_of_the_last(client: Client, state: Any) -> None:
+def unseen(client: Client, raw: Any) -> None:
+    """No worker has named the job `beat` for two minutes."""
+    raw.zadd(keys_of(client).periodics_seen, {"beat": (utc_now() - timedelta(minutes=2)).timestamp() * 1000})
+
+
+def test_the_next_tick_keeps_the_grid_of_the_last(client: Client, state: Any, raw: Any) -> None:
     publish(client, "beat", {"every": 3600})
+    unseen(client, raw)
     last = utc_now().replace(microsecond=0) - timedelta(hours=2, minutes=30)
     state(last=round(last.timestamp() * 1000), fired=4, skipped=1, task="t1")
 
@@ -54,6 +60,19 @@ def test_the_next_tick_keeps_the_grid_of_the_last(client: Client, state: Any) ->
 
     assert (beat.last, beat.next) == (last, last + timedelta(hours=3))
     assert (beat.fired, beat.skipped, beat.task) == (4, 1, "t1")
+
+
+@pytest.mark.parametrize(("late_s", "overdue"), [(5, False), (60, True), (9000, True)])
+def test_a_tick_that_no_leader_fired_is_overdue_while_a_worker_knows_the_job(
+    client: Client, state: Any, late_s: int, overdue: bool
+) -> None:
+    publish(client, "beat", {"every": 3600})
+    due = utc_now().replace(microsecond=0) - timedelta(seconds=late_s)
+    state(last=round((due - timedelta(hours=1)).timestamp() * 1000), fired=4)
+
+    (beat,) = client.periodics()
+
+    assert beat.next == (due if overdue else due + timedelta(hours=1))
 
 
 def test_the_last_ticks_are_read_without_those_that_are_damaged(client: Client, state: Any) -> None:
@@ -84,7 +103,7 @@ def test_a_job_that_no_worker_named_for_a_minute_is_not_served(client: Client, r
     publish(client, "beat", {"every": 60})
     assert client.periodics()[0].served
 
-    raw.zadd(keys_of(client).periodics_seen, {"beat": (utc_now() - timedelta(minutes=2)).timestamp() * 1000})
+    unseen(client, raw)
 
     assert not client.periodics()[0].served
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +24,7 @@ from jobrunner.inspector.snapshot import queue_views
 from jobrunner.metrics import reading
 from jobrunner.metrics.endpoint import MetricsEndpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
+from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 
@@ -118,6 +121,19 @@ def test_what_workers_run_is_distinguished_from_what_they_fetched(client: Client
     assert found[label("jobrunner_worker_running")] == 6
     assert found[label("jobrunner_worker_fetched")] == 10
     assert found[label("jobrunner_worker_slots")] == 16
+
+
+def test_the_next_tick_of_a_periodic_job_is_in_the_past_when_no_leader_fires_it(client: Client, raw: Any) -> None:
+    definition = PeriodicDefinition(
+        name="beat", queue="beats", schedule={"every": 60}, payload=b"{}", catch_up="last", overlap="skip", jitter=0
+    )
+    keys = keys_of(client)
+    broker_of(client).run(leader.define_periodics(keys, {"beat": msgspec.json.encode(definition)}))
+    raw.hset(keys.queue("beats").periodic("beat"), "last", round((time.time() - 600) * 1000))
+
+    due = read(render(client))[label("jobrunner_periodic_next_timestamp_seconds", queue="beats", type="beat")]
+
+    assert time.time() - due > 300  # as the rule JobrunnerPeriodicLate has it
 
 
 def test_histograms_add_up(client: Client, broker: Broker, keys: Keys) -> None:
