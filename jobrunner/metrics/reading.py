@@ -1,6 +1,6 @@
 """Reads of a scrape. Totals are counted by scripts in the step that ends a task, so they stay exact through crashes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -19,8 +19,12 @@ from jobrunner.inspector.streams import StreamProgress, read_streams
 
 UNKNOWN = "unknown"
 """The type of what there are too many types for."""
-_MOST = 100
-"""Types of one queue that have series of their own; those that workers know come first."""
+_MOST = (100, 50, 20, 10, 5, 2, 1)
+"""Types of one queue that have series of their own; those that workers know come first. It is the first number by which
+all queues together stay below the next: in steps, as types that are shown as one or no longer so seem to jump."""
+_MOST_IN_ALL = 5000
+"""Types of all queues that have series of their own. They have some 60 series each, 30 MB together, which take 5 s of
+processor time; Prometheus waits for 10 s."""
 MOST_QUEUES = 2000
 """Queues that have series of their own; those that workers serve come first, then by name."""
 _AT_ONCE = 500
@@ -69,11 +73,11 @@ def take(client: Client) -> MetricsReading:
     queues = [one for one in views if one.name in totals]
     others = [one for one in views if one.name not in totals]
     known = {one.name: _known(workers, one.name) for one in queues}
-    measured, round_trip = _measured(_totals(client, {one.name for one in others}), known)
+    measured, round_trip, most = _measured(_totals(client, {one.name for one in others}), known)
     stations = {queue: measured.pop((queue, type_)) for queue, type_ in list(measured) if type_ == "-"}
     begins = sum(map(len, known.values())) <= _MOST_ZEROS
     ended = [
-        _ended(one.name, counted, known[one.name], begins=begins)
+        _ended(one.name, counted, known[one.name], most, begins=begins)
         for one in queues
         if not one.problem and not isinstance(counted := totals[one.name], JobrunnerError)
     ]
@@ -116,11 +120,11 @@ def _known(workers: list[WorkerRecord], queue: str) -> set[str]:
 
 
 def _ended(
-    queue: str, totals: EndTotals, known: AbstractSet[str], *, begins: bool
+    queue: str, totals: EndTotals, known: AbstractSet[str], most: int, *, begins: bool
 ) -> dict[tuple[str, str, str], int]:
     found: dict[tuple[str, str, str], int] = {}
     rest = {outcome: totals.together.get(counter, 0) for counter, outcome in stats_calls.OUTCOMES.items()}
-    shown = _shown({field.rpartition(" ")[0] for field in totals.by_type}, known)
+    shown = _shown({field.rpartition(" ")[0] for field in totals.by_type}, known, most)
     for field, value in totals.by_type.items():
         type_, _, outcome = field.rpartition(" ")
         if outcome in rest:
@@ -134,20 +138,28 @@ def _ended(
     return zeros | found
 
 
-def _shown(types: AbstractSet[str], known: AbstractSet[str]) -> set[str]:
+def _shown(types: AbstractSet[str], known: AbstractSet[str], most: int) -> set[str]:
     """Those of the types of a queue that have series of their own."""
-    return set(sorted(types, key=lambda one: (one not in known, one))[:_MOST])
+    return set(sorted(types, key=lambda one: (one not in known, one))[:most])
+
+
+def _most(types: Iterable[AbstractSet[str]]) -> int:
+    """How many types of each queue have series of their own."""
+    sizes = [len(some) for some in types]
+    return next((most for most in _MOST if sum(min(size, most) for size in sizes) <= _MOST_IN_ALL), _MOST[-1])
 
 
 def _measured(
     totals: Mapping[str, str], known: Mapping[str, AbstractSet[str]]
-) -> tuple[dict[tuple[str, str], StatsTotal], Timings]:
+) -> tuple[dict[tuple[str, str], StatsTotal], Timings, int]:
+    """What workers measured, the round trips, and how many types of each queue are shown."""
     found = list(each(totals))
     types: dict[str, set[str]] = {}
     for queue, type_, _, _ in found:
         types.setdefault(queue, set()).add(type_)
-    shown = {queue: _shown(some, known.get(queue, set())) for queue, some in types.items()}
+    most = _most(types.values())
+    shown = {queue: _shown(some, known.get(queue, set()), most) for queue, some in types.items()}
     sums: dict[tuple[str, str], StatsTotal] = {}
     for queue, type_, what, by in found:
         sums.setdefault((queue, type_ if type_ in shown[queue] else UNKNOWN), StatsTotal()).add(what, by)
-    return sums, sums.pop(("-", "-"), StatsTotal()).times("round_trip")
+    return sums, sums.pop(("-", "-"), StatsTotal()).times("round_trip"), most
