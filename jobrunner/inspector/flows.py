@@ -84,6 +84,11 @@ def recent_flows(client: Client, *, first: int = 0, count: int = 20) -> list[Flo
     ]
 
 
+def has_flows_from(client: Client, first: int) -> bool:
+    """Whether so many flows were sent that the last thousand have one of this number, forgotten or not."""
+    return bool(broker_of(client).run(flows.recent_flows(keys_of(client), first, 1)))
+
+
 def read_flow(
     client: Client, flow_id: str, *, first: int = 0, count: int = 20, render: Callable[[bytes], str] = lambda _: ""
 ) -> FlowView | None:

@@ -5,7 +5,7 @@ from functools import partial
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import is_encrypted_result
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.flows import MAYBE_ENDED, NOT_BEGUN, read_flow, recent_flows
+from jobrunner.inspector.flows import MAYBE_ENDED, NOT_BEGUN, has_flows_from, read_flow, recent_flows
 from jobrunner.task import ENCRYPTED
 from jobrunner.web.errors import NotThere
 from jobrunner.web.pages.task import shown
@@ -19,7 +19,10 @@ _STEPS_AT_ONCE = 20
 def _flows(context: Context) -> tuple[str, Values]:
     page = context.query.whole("page", 1, lowest=1, highest=_MOST_FLOWS // _FLOWS_AT_ONCE)
     found = recent_flows(context.client, first=(page - 1) * _FLOWS_AT_ONCE, count=_FLOWS_AT_ONCE)
-    return "flows.html", {"nav": context.snapshot().nav, "flows": found, "page": page, "flow": None}
+    has_older = page < _MOST_FLOWS // _FLOWS_AT_ONCE and has_flows_from(context.client, page * _FLOWS_AT_ONCE)
+    return "flows.html", {
+        "nav": context.snapshot().nav, "flows": found, "page": page, "has_older": has_older, "flow": None,
+    }  # fmt: skip
 
 
 def _flow(context: Context) -> tuple[str, Values]:

@@ -114,6 +114,19 @@ def test_a_flow_that_cannot_be_read_keeps_nobody_from_the_others(browse: Browse,
     assert "WRONGTYPE" in page.text
 
 
+def test_older_flows_are_offered_where_there_are_any(browse: Browse, client: Client) -> None:
+    browser = browse()
+    for _ in range(20):
+        chain(fetch.bind(1), Total()).enqueue()
+    assert all(word not in browser.get("/flows").text for word in ("Older", "of the last 1,000 flows"))
+    chain(fetch.bind(1), Total()).enqueue()
+
+    pages = [browser.get(f"/flows?page={number}").text for number in (1, 2)]
+
+    assert [("Newer" in text, "Older" in text) for text in pages] == [(False, True), (True, False)]
+    assert "page 1 of 1" not in browser.get(f"/flows/{recent_flows(client)[0].id}").text
+
+
 def test_a_flow_that_is_unknown_or_of_an_older_version_is_said_to_be(browse: Browse, client: Client, raw: Any) -> None:
     sent = chain(fetch.bind(1), Total()).enqueue()
     browser = browse()
