@@ -8,6 +8,7 @@ made into the folder that it names, for a person to look at.
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +208,17 @@ BEYOND = """() => [...document.querySelectorAll("table.cards td")]
   }).filter(Boolean)"""
 
 
-def test_long_names_stay_in_their_cells_on_a_phone(shop: Any, serve: Callable[..., str], look: Any) -> None:
+@contextmanager
+def long_names(
+    shop: Any, serve: Callable[..., str], job: str = "company.invoices.quarterly.SendInvoice", rest: str = ""
+) -> Iterator[str]:
+    """The address of a dashboard with a job and a queue that have long names, and a worker."""
     from jobrunner.web.app import create_app
     from jobrunner.web.auth import Loopback
 
-    client = Client(shop.server.url, "long-names")
-    queue = client.queue("invoices-of-western-europe.service.events")
+    client = Client(shop.server.url, f"long-names-{time.monotonic_ns()}")
+    queue = client.queue(f"invoices-of-western-europe.service.events{rest}")
     for number in range(3):
-        job = "company.invoices.quarterly.SendInvoice"
         client.enqueue(Task(id=f"{number}", type=job, queue=queue.name, payload=b"{}", max_attempts=1))
         (lease,) = queue.reserve(1)
         lease.rollback(error=f"ValueError: order {number} cannot be delivered")
@@ -222,14 +226,34 @@ def test_long_names_stay_in_their_cells_on_a_phone(shop: Any, serve: Callable[..
     worker.start()
     try:
         wait_for(client.workers)
-        home, tab = serve(create_app(client, auth=Loopback())), look(size="phone")
+        yield serve(create_app(client, auth=Loopback()))
+    finally:
+        worker.stop(grace=0)
+        client.close()
+
+
+def test_long_names_stay_in_their_cells_on_a_phone(shop: Any, serve: Callable[..., str], look: Any) -> None:
+    with long_names(shop, serve) as home:
+        tab = look(size="phone")
         for path in ("/dead", "/tasks?state=dead", "/workers", "/queues"):
             tab.goto(home + path)
             assert tab.locator("table.cards td").count() > 2, path
             assert tab.evaluate(BEYOND) == [], path
-    finally:
-        worker.stop(grace=0)
-        client.close()
+
+
+@pytest.mark.parametrize("size", ["phone", "desk"])
+def test_names_of_128_characters_push_nothing_off_the_page(
+    shop: Any, serve: Callable[..., str], look: Any, size: str
+) -> None:
+    with long_names(shop, serve, job="x" * 128, rest="x" * 87) as home:
+        tab = look(size=size)
+        found = {}
+        for path in ("/", "/dead", "/tasks?state=dead", "/workers", "/queues"):
+            tab.goto(home + path)
+            assert tab.get_by_text("x" * 87).count(), path
+            found[path] = tab.evaluate(CUT_OFF)
+
+    assert {path: what for path, what in found.items() if what} == {}
 
 
 def test_queues_are_found_by_name_on_a_phone(shop: Any, look: Any) -> None:
