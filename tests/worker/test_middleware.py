@@ -631,16 +631,20 @@ def test_the_example_for_sentry_reports_errors_and_no_steering(
     def returns() -> Any:
         return Fail("returned", retry=False)
 
+    @declare("exits", max_attempts=1)
+    def exits() -> None:
+        sys.exit("of a library")
+
     @declare("returns_later")
     async def returns_later() -> Any:
         return Retry("later")
 
-    handles = [fails.enqueue(), returns.enqueue()]
+    handles = [fails.enqueue(), returns.enqueue(), exits.enqueue()]
     steers.enqueue()
     returns_later.enqueue()
     work(concurrency=1)
     assert [(task, str(error)) for task, error in captured] == [
-        (handle.id, said) for handle, said in zip(handles, ("of the job", "returned"), strict=True)
+        (handle.id, said) for handle, said in zip(handles, ("of the job", "returned", "of a library"), strict=True)
     ]
 
 
