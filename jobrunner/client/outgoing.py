@@ -16,7 +16,7 @@ import msgspec
 
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.item import read_headers, write_headers
-from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import BufferFull, JobrunnerError, MiddlewareError, OutcomeUnknown, ServerUnavailable
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS
 from jobrunner.task import Task
@@ -30,6 +30,15 @@ class OutgoingTask:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._headers: dict[str, str] | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raises MiddlewareError for what a middleware assigns."""
+        if name not in OutgoingTask.__slots__:
+            raise MiddlewareError(
+                f"task.{name} of on_enqueue cannot be assigned: add entries to task.headers, such as "
+                "task.headers['tenant'] = 'ada'; all else of a task is chosen where it is enqueued"
+            )
+        object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"OutgoingTask({self.id!r}, job={self.job!r}, queue={self.queue!r})"

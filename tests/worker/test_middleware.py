@@ -511,6 +511,8 @@ def test_enqueueing_fails_with_the_middleware_and_sends_nothing(using: Any, decl
             if self.what == "headers":
                 task.headers["n"] = 1
                 return next(task)
+            if self.what == "assigns":
+                task.payload = b"{}"
             return None
 
         what = "raises"
@@ -523,6 +525,7 @@ def test_enqueueing_fails_with_the_middleware_and_sends_nothing(using: Any, decl
         ("forgets", MiddlewareError, r"Refuses\.on_enqueue did not call next: the task is not sent; call next\(task\)"),
         ("twice", MiddlewareError, r"Refuses\.on_enqueue called next twice"),
         ("headers", InvalidOption, r"header 'n': 1: give strings"),
+        ("assigns", MiddlewareError, r"task\.payload of on_enqueue cannot be assigned: add entries to task\.headers"),
     ):
         refuses.what = what
         with pytest.raises(raised, match=message):
