@@ -20,7 +20,7 @@ from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.process_guard import ignore_signals
-from jobrunner.worker.recycling import DUE, READY, TAKES
+from jobrunner.worker.recycling import DUE, OVER, READY, TAKES
 
 _log = SafeLogger("jobrunner.supervisor")
 _FIRST_PAUSE_S = 0.5
@@ -153,6 +153,8 @@ class Supervisor:
             process.works = True
             if process is slot.successor and process.is_wanted:
                 self._replacing.successor_ready(slot)
+        elif word == OVER:
+            process.is_over = True
         elif word == DUE and process is slot.process and not self._asked:
             self._replacing.add(slot)
         elif word.startswith(SERVES):
@@ -192,7 +194,7 @@ class Supervisor:
 
     def _process_ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         code = process.code
-        if code == DONE:
+        if process.ended_well:
             slot.over = True
             if slot.successor is not None:
                 slot.successor.ask()

@@ -40,7 +40,7 @@ from jobrunner.log_output import FORMATS, log_to_stderr
 from jobrunner.logs import IDENTITY
 from jobrunner.settings import check_release
 from jobrunner.worker.child_processes import claim_children
-from jobrunner.worker.recycling import DUE
+from jobrunner.worker.recycling import DUE, OVER
 from jobrunner.worker.settings import EVENTS
 from jobrunner.worker.worker import Worker, WorkerSummary
 
@@ -283,6 +283,8 @@ def work_here(
     streams = sys.stdout, sys.stderr
     with metrics.serving(client, worker.health), _ending_after_errors(wanted.grace):
         summary = worker.run(burst=wanted.burst, drain=wanted.drain)
+    if supervisor is not None:
+        supervisor.report(OVER)
     sys.stdout, sys.stderr = streams  # a job may have put others there, as redirect_stdout on two threads does
     if shared.as_json:
         echo(json.dumps(asdict(summary)))

@@ -62,6 +62,8 @@ class WorkerProcess:
         """Whether it came as far as taking tasks."""
         self.works = False
         """Whether it said that it is ready."""
+        self.is_over = False
+        """Whether it said that its run is over, before its exit."""
         self.asked = 0
         """How often it was asked to stop."""
         self._is_killed = False
@@ -94,8 +96,11 @@ class WorkerProcess:
 
     @property
     def ended_well(self) -> bool:
-        """Whether it did, or was asked to stop before it listened for that: it had begun nothing."""
-        return self.code == 0 or (self.asked > 0 and self.code in TERMINATED)
+        """Whether it did, or was asked to stop before it listened for that: it had begun nothing. An exit code of 0 may
+        be that of a task that ended the process, as by `os._exit(0)`."""
+        if self.code == 0:
+            return self.is_over or not self.took
+        return self.asked > 0 and self.code in TERMINATED
 
     def ask(self, times: int = 1) -> None:
         """Sees to it that it was asked to stop so often: once gracefully, twice at once; the third time kills it."""
@@ -142,7 +147,7 @@ class WorkerSlot:
     start_at: float | None = 0.0
     """When a process is to be started; None: not."""
     over: bool = False
-    """Whether the process exited with 0 by itself: its work was done, or it was asked to stop."""
+    """Whether the process ended well by itself: its work was done, or it was asked to stop."""
     has_worked: bool = False
     """Whether any process of the slot has taken tasks."""
     crashes: int = 0

@@ -13,8 +13,8 @@ from jobrunner.formatting import size
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.settings import WorkerSettings
 
-TAKES, READY, DUE = "takes", "ready", "due"
-"""Reports of a supervised worker: it takes tasks from now on, it works, and it is due for recycling."""
+TAKES, READY, DUE, OVER = "takes", "ready", "due", "over"
+"""Reports of a supervised worker: it takes tasks from now on, it works, it is due for recycling, its run is over."""
 _COUNT_EVERY_S = 0.02
 _LOOK_EVERY_S = 0.25
 _SAY_EVERY_S = 60.0

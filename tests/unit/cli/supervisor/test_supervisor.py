@@ -73,6 +73,28 @@ work()
     assert (tmp_path / "start-12").exists()
 
 
+def test_one_that_a_task_ends_with_exit_code_0_is_started_again(tmp_path: Path, signals: Signals) -> None:
+    brought_down = """
+if number < 3:
+    tell("takes")
+    os._exit(0)
+work()
+"""
+    supervised = Supervisor([a_worker(tmp_path, brought_down)])
+
+    assert stopped_when(lambda: works(tmp_path, 1), signals, supervised) == 0
+    assert (tmp_path / "start-3").exists()
+
+
+def test_one_that_a_task_ends_with_exit_code_0_while_it_stops_did_not_end_well(
+    tmp_path: Path, signals: Signals
+) -> None:
+    brought_down = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\nwork()"
+    supervised = Supervisor([a_worker(tmp_path, brought_down)])
+
+    assert stopped_when(lambda: works(tmp_path, 1), signals, supervised) == 1
+
+
 def test_failed_starts_count_when_they_stand_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_AFTER_TASKS_S", 0.001)
     monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_S", 0.001)
