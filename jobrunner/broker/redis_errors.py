@@ -62,6 +62,10 @@ class ReadOnlyError(ResponseError):
     """The server is a replica."""
 
 
+class WritesRefused(ResponseError):
+    """The server takes no writes at present: it cannot write its file, when it refuses PING, too, or lacks replicas."""
+
+
 class TryAgainError(ResponseError):
     """Keys of one command are on two nodes while a slot is being moved."""
 
@@ -90,9 +94,11 @@ _BY_CODE: dict[str, type[RedisError]] = {
     "CLUSTERDOWN": ClusterDownError,
     "LOADING": BusyLoadingError,
     "MASTERDOWN": ClusterDownError,
+    "MISCONF": WritesRefused,
     "MOVED": MovedError,
     "NOAUTH": AuthenticationError,
     "NOPERM": NoPermissionError,
+    "NOREPLICAS": WritesRefused,
     "NOSCRIPT": NoScriptError,
     "OOM": OutOfMemoryError,
     "READONLY": ReadOnlyError,
@@ -112,6 +118,7 @@ _FULL = "OOM command not allowed"
 name of a user or of a key."""
 _DENIED_IN_A_SCRIPT = ("ACL failure in script", "user executing the script can't")
 """The second is of Redis 6.2."""
+_WRITES_REFUSED = ("-MISCONF", "-NOREPLICAS")
 _OF_A_CLUSTER = ("CROSSSLOT", "Hash slot not served")
 _NO_CLUSTER = "cluster support disabled"
 
@@ -134,6 +141,14 @@ def error_of_reply(reply: str) -> RedisError:
 def is_demoted(reply: object) -> bool:
     """Whether a server refused a write because it is a replica. Before Redis 7 a script puts it in other words."""
     return isinstance(reply, ResponseError) and (isinstance(reply, ReadOnlyError) or "-READONLY" in str(reply))
+
+
+def refuses_writes(reply: object) -> bool:
+    """Whether a server refused a write, or a PING, for the time being: its disk is full, or its replicas are away.
+    Before Redis 7 a script puts it in other words."""
+    if not isinstance(reply, ResponseError):
+        return False
+    return isinstance(reply, WritesRefused) or any(code in str(reply) for code in _WRITES_REFUSED)
 
 
 def raise_if_loading(replies: Sequence[object]) -> None:
@@ -159,6 +174,9 @@ def server_error(error: Exception, script: Script | None = None, *, server: obje
         return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
     if is_demoted(error):
         return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
+    if refuses_writes(error):
+        advice = "attach replicas, or lower min-replicas-to-write" if "replicas" in text else "see its disk and its log"
+        return ServerRefused(f"{who} takes no writes at present: {text}; {advice}")
     if isinstance(error, AskError) or any(it in reply for it in _OF_A_CLUSTER):
         told = f"slot {text.replace(' ', ' is at ', 1)}" if isinstance(error, AskError) else text
         scheme = "redis+cluster:// or rediss+cluster://"

@@ -52,7 +52,8 @@ _FILE_ERRORS = ("PEM", "X509")
 """Parts of OpenSSL that complain about the content of a file."""
 _CERTIFICATE_REFUSED = re.compile("_ALERT_.*(UNKNOWN_CA|CERTIFICATE)")
 """Alerts of a server about the certificate of its client."""
-_BUSY = "BUSY "
+_UNNAMED = ("BUSY ", "MISCONF ", "NOREPLICAS ")
+"""What begins the replies for which redis-py has no classes of their own."""
 AsyncCheck = Callable[[Any], Awaitable[None]]
 T = TypeVar("T")
 
@@ -134,7 +135,7 @@ def translated(error: theirs.RedisError) -> ours.RedisError:
     if isinstance(cause, SSLError) and _CERTIFICATE_REFUSED.search(cause.reason or ""):
         return ours.TlsError(f"it takes no certificate of this client: {cause}; see ssl_certfile of the URL")
     _forget_arguments(error)
-    if type(error) is theirs.ResponseError and str(error).startswith(_BUSY):  # redis-py has no class of its own for it
+    if type(error) is theirs.ResponseError and str(error).startswith(_UNNAMED):
         return ours.error_of_reply(str(error))
     kind = next(kind for kind in type(error).__mro__ if kind in _OURS)
     return _OURS[kind](str(error))

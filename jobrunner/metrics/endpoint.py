@@ -84,6 +84,8 @@ class MetricsEndpoint:
             return status, kind, body
         if (client := self._client) is None:
             return 503, _JSON, _json({"status": "no server", "error": _NO_CLIENT})
+        if waits_for := self._health()[1].get("waits"):  # a server whose disk is full answers, and takes no worker
+            return 503, _JSON, _json({"status": "no server", "error": waits_for})
         try:
             latency_ms(client)
         except JobrunnerError as error:

@@ -1,8 +1,8 @@
 """What a worker needs before it is built: its modules, and a server that has loaded its data and is safe for tasks.
 
-A server that is loading its data, or has run a script for long, is the right one and answers again by itself, after
-minutes where it has much to load: the worker waits. A server that does not answer at all may be a wrong address: then
-the worker ends, and its supervisor or service manager starts another.
+A server that is loading its data, has run a script for long, or takes no writes, as its disk is full, is the right one
+and goes on by itself, after minutes where it has much to load: the worker waits. A server that does not answer at all
+may be a wrong address: then the worker ends, and its supervisor or service manager starts another.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls.server import facts, ping
-from jobrunner.broker.redis_errors import BusyLoadingError
+from jobrunner.broker.redis_errors import BusyLoadingError, refuses_writes
 from jobrunner.client.client import Client, broker_of, endpoint_of
 from jobrunner.client.current import configured_client
 from jobrunner.clock import monotonic
@@ -54,9 +54,9 @@ def check_server(client: Client, *, allow_eviction: bool) -> None:
         )
 
 
-def once_loaded(client: Client, state: WorkerState, step: Callable[[], T]) -> T | None:
-    """The result of `step`, which is repeated for as long as the server is loading its data; None when the worker was
-    asked to stop before. Raises what `step` raises for another reason."""
+def once_ready(client: Client, state: WorkerState, step: Callable[[], T]) -> T | None:
+    """The result of `step`, which is repeated for as long as the server is loading its data or takes no writes; None
+    when the worker was asked to stop before. Raises what `step` raises for another reason."""
     began = monotonic()
     probe = Broker(endpoint_of(client), retry_timeout_s=0)  # the client may try for long, deaf to a signal to stop
     try:
@@ -65,7 +65,7 @@ def once_loaded(client: Client, state: WorkerState, step: Callable[[], T]) -> T 
                 _probe(probe)
                 found = step()
             except ServerError as error:
-                if not _is_loading(error):
+                if not _goes_on_by_itself(error):
                     raise
                 if not state.waits_for:
                     _log.warning("the worker waits for its server", server=str(endpoint_of(client)), error=str(error))
@@ -82,13 +82,13 @@ def once_loaded(client: Client, state: WorkerState, step: Callable[[], T]) -> T 
 
 
 def _probe(broker: Broker) -> None:
-    """Raises ServerError for a server that is loading, and for nothing else: `step` is to meet that."""
+    """Raises ServerError for a server that is to be waited for, and for nothing else: `step` is to meet that."""
     try:
         broker.run(ping())
     except ServerError as error:
-        if _is_loading(error):
+        if _goes_on_by_itself(error):
             raise
 
 
-def _is_loading(error: ServerError) -> bool:
-    return isinstance(error.__cause__, BusyLoadingError)
+def _goes_on_by_itself(error: ServerError) -> bool:
+    return isinstance(error.__cause__, BusyLoadingError) or refuses_writes(error.__cause__)

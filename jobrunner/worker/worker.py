@@ -29,7 +29,7 @@ from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import log_declared, prepare_queues, refuse_text, served_queues
 from jobrunner.worker.recycling import Recycling
 from jobrunner.worker.settings import WorkerOptions, WorkerSettings
-from jobrunner.worker.startup import check_server, load_jobs, once_loaded
+from jobrunner.worker.startup import check_server, load_jobs, once_ready
 from jobrunner.worker.worker_state import RunUntil, WorkerState, configured_release, new_worker_id
 
 _DRIVERS_PAUSE_S = 0.2
@@ -258,7 +258,7 @@ class Worker:
 
     def _prepare(self) -> WorkerParts | None:
         """Loads the modules, starts the lease keeper, checks the server, and builds the rest. None when the worker was
-        asked to stop while the server was loading its data."""
+        asked to stop while it waited for the server."""
         self.client = load_jobs(self.modules, self.client, is_given=self._is_client_given)
         canary = Canary("its file descriptors")
         keeper = KeeperClient(endpoint_of(self.client).shared_url(), keys_of(self.client).prefix)
@@ -267,7 +267,7 @@ class Worker:
         try:
             declare_configured()
             read_configured_defaults()
-            parts = once_loaded(self.client, self._state, lambda: self._build(guard))
+            parts = once_ready(self.client, self._state, lambda: self._build(guard))
         except BaseException:
             guard.close()
             raise

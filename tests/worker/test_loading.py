@@ -1,4 +1,4 @@
-"""A worker that starts while its server is loading its data waits for it."""
+"""A worker that starts while its server is loading its data, or takes no writes, waits for it."""
 
 import json
 import threading
@@ -12,6 +12,7 @@ import structlog
 from jobrunner import Client, Worker, job
 from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.task import Task, new_id
+from tests.support import full_disk
 from tests.support.loading_server import LoadingServer
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -128,6 +129,21 @@ def test_a_worker_waits_for_a_server_that_runs_a_long_script(
 
         wait_for(lambda: worker.health() == (True, {"worker": worker.id, "in_hand": 0}))
         script.join()
+
+
+def test_a_worker_waits_for_a_server_whose_disk_is_full(
+    start_server: Callable[..., Server], begin: Callable[..., Any]
+) -> None:
+    own = start_server(**full_disk.OPTIONS)
+    full_disk.fill(own)
+    worker, _, ended = begin(own.url)
+    wait_for(lambda: ended or "takes no writes at present" in worker.health()[1].get("waits", ""))
+
+    full_disk.free(own)
+
+    wait_for(lambda: ended or worker.health() == (True, {"worker": worker.id, "in_hand": 0}))
+    assert not ended
+    assert worker.client.enqueue(_task(1, 2)).result(timeout=30) == 3
 
 
 def test_no_worker_waits_for_a_server_that_is_away_or_refuses_it(

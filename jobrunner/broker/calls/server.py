@@ -26,7 +26,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
     clients: int
     aof: bool
     aof_written: bool = True
-    """Whether its last write to the append-only file went well."""
+    """Whether its last write to the append-only file went well: else it takes no writes."""
+    snapshot_written: bool = True
+    """Whether its last snapshot (RDB) went well: else it takes no writes, unless its settings say otherwise."""
     max_clients: int = 0
     """0: not told."""
     replica: bool = False
@@ -165,6 +167,7 @@ def _facts_of_all(reply: bytes | list[bytes]) -> ServerFacts:
         clients=sum(one.clients for one in said),
         aof=all(one.aof for one in said),
         aof_written=all(one.aof_written for one in said),
+        snapshot_written=all(one.snapshot_written for one in said),
         max_clients=sum(one.max_clients for one in said),
         replicas=min(one.replicas for one in said),
         databases=first.databases,
@@ -194,6 +197,7 @@ def _facts(reply: bytes) -> ServerFacts:
         clients=int(found.get("connected_clients", 0)),
         aof=found.get("aof_enabled") == "1",
         aof_written=found.get("aof_last_write_status", "ok") == "ok",
+        snapshot_written=found.get("rdb_last_bgsave_status", "ok") == "ok",
         max_clients=int(found.get("maxclients", 0)),
         replica=found.get("role") == "slave",
         replicas=int(found.get("connected_slaves", 0)),

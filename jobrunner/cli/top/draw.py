@@ -131,6 +131,8 @@ def _warnings(screen: Screen, width: int) -> list[Text]:
         told.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
     if server is not None and is_nearly_full(server):
         told.append(f"the server is nearly full: {percent(server.share_used)} of maxmemory")
+    if server is not None and not server.aof_written:
+        told.append("the server cannot write its append-only file, and takes no writes")
     return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
 
 

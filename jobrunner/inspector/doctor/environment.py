@@ -42,6 +42,7 @@ _SKEWED_MS = 2000.0
 _FILES = 1024
 _NEEDED = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:>=(?P<least>[0-9.]+))?")
 _NEARLY_FULL = 0.8
+_SEE_DISK = "look at the server's disk and log"
 
 
 def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]:
@@ -103,7 +104,9 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
     elif facts.aof_written:
         yield ok("durability", "the append-only file is on")
     else:
-        yield fail("durability", "the last write to the append-only file failed", "look at the server's disk and log")
+        yield fail("durability", "the append-only file cannot be written: the server takes no writes", _SEE_DISK)
+    if not facts.snapshot_written:
+        yield warn("snapshot", "the last one failed: the server may take no writes until the next", _SEE_DISK)
 
 
 def is_nearly_full(facts: ServerFacts) -> bool:

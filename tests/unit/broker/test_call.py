@@ -26,6 +26,7 @@ from jobrunner.broker.redis_errors import (
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
+    error_of_reply,
     raise_if_loading,
     server_error,
 )
@@ -125,6 +126,11 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
         (ReadOnlyError("READONLY"), ServerRefused, "READONLY"),
         (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: @user_script: 9: "
                        "-OOM command not allowed when used memory > 'maxmemory'."), ServerFull, "maxmemory"),
+        (error_of_reply("MISCONF Errors writing to the AOF file: No space left on device"), ServerRefused,
+         "takes no writes at present: Errors writing .* on device; see its disk and its log"),
+        (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: @user_script: 9: "
+                       "-NOREPLICAS Not enough good replicas to write."),
+         ServerRefused, "takes no writes at present: .*; attach replicas, or lower min-replicas-to-write"),
         (BusyLoadingError("LOADING"), ServerUnavailable, "does not answer yet: LOADING; wait until it has ended that"),
         (ResponseError("WRONGTYPE\nstack"), ServerRefused, "WRONGTYPE$"),
         (MovedError("5517 h:6379"), ServerRefused, r"one node of a cluster: slot 5517 is at h:6379; .*redis\+cluster://"),

@@ -29,6 +29,7 @@ from jobrunner.broker.redis_errors import (
     RedisError,
     RedisTimeoutError,
     ResponseError,
+    WritesRefused,
     error_of_reply,
 )
 from jobrunner.broker.redis_py import RedisPyConnection, open_async, translated
@@ -257,6 +258,13 @@ def test_a_server_that_runs_a_script_for_long_has_an_error_of_its_own() -> None:
     for error in (error_of_reply(reply), translated(BaseParser.parse_error(reply))):
         assert type(error) is BusyScriptError
         assert str(error) == "Redis is busy running a script. You can only call SCRIPT KILL"
+
+
+@pytest.mark.parametrize("reply", ["MISCONF Errors writing the file: No space", "NOREPLICAS Not enough replicas"])
+def test_a_server_that_takes_no_writes_has_an_error_of_its_own(reply: str) -> None:
+    for error in (error_of_reply(reply), translated(BaseParser.parse_error(reply))):
+        assert type(error) is WritesRefused
+        assert str(error) == reply.partition(" ")[2]
 
 
 def test_a_redirection_names_a_node() -> None:

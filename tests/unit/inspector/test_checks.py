@@ -1,5 +1,6 @@
 """The findings of the doctor and their texts."""
 
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
+from jobrunner.errors import ServerRefused
 from jobrunner.inspector.doctor.environment import (
     appendfsync,
     check_server,
@@ -23,7 +25,9 @@ from jobrunner.inspector.doctor.environment import (
     url_source,
 )
 from jobrunner.inspector.doctor.workload import queue_checks
-from jobrunner.inspector.snapshot import QueueView, server_facts
+from jobrunner.inspector.snapshot import QueueView, overview, server_facts
+from tests.support import full_disk
+from tests.support.server import Server
 
 SOUND = {
     "name": "valkey", "version": "8.0.1", "maxmemory": 0, "maxmemory_policy": "noeviction", "used_memory": 10,
@@ -51,6 +55,7 @@ def test_a_sound_server_passes() -> None:
         ("memory", "ok", {"maxmemory": 100, "used_memory": 79}),
         ("durability", "warn", {"aof": False}),
         ("durability", "fail", {"aof_written": False}),
+        ("snapshot", "warn", {"snapshot_written": False}),
         ("role", "fail", {"replica": True}),
         ("clients", "warn", {"clients": 81, "max_clients": 100}),
     ],
@@ -143,6 +148,21 @@ def test_a_server_that_is_away_ends_the_look(tmp_path: Path) -> None:
 
     assert (check.what, check.verdict) == ("server", "fail")
     assert "no server at" in check.advice
+
+
+def test_a_server_whose_disk_is_full_is_looked_at_all_the_same(start_server: Callable[..., Server]) -> None:
+    own = start_server(**full_disk.OPTIONS)
+    with Client(own.url) as client:
+        client.queue("mail").push({})
+        full_disk.fill(own)
+
+        found = {check.what: check for check in check_server(client)}
+        assert found["server"].verdict == "ok"
+        assert found["snapshot"].verdict == "warn"
+        assert found["clock"].verdict == "ok"
+        assert [queue.waiting for queue in overview(client).queues] == [1]
+        with pytest.raises(ServerRefused, match=r"takes no writes at present: .*; see its disk and its log"):
+            client.queue("mail").push({})
 
 
 def test_this_machines_clock_agrees_with_a_server_on_it(client: Client) -> None:

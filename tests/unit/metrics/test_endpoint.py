@@ -75,6 +75,29 @@ def test_with_a_token_metrics_are_for_those_who_have_it(ask: Callable[..., Ask])
     assert [asked("GET", path).status for path in ("/health", "/ready")] == [200, 200]
 
 
+def test_a_worker_that_waits_for_its_server_is_well_but_not_ready(client: Client) -> None:
+    said: dict[str, object] = {"waits": "it takes no writes"}
+    endpoint = MetricsEndpoint(client, "127.0.0.1", 0, lambda: (True, said))
+    endpoint.start()
+    line = http.client.HTTPConnection(endpoint.url.removeprefix("http://"), timeout=20)
+
+    def answer(path: str) -> tuple[int, bytes]:
+        line.close()
+        line.request("GET", path)
+        found = line.getresponse()
+        return found.status, found.read()
+
+    try:
+        assert answer("/health")[0] == 200
+        status, body = answer("/ready")
+        assert (status, b"it takes no writes" in body) == (503, True)
+        said.clear()
+        assert answer("/ready")[0] == 200
+    finally:
+        line.close()
+        endpoint.close()
+
+
 def test_until_a_server_is_known_the_process_is_well_but_not_ready(client: Client) -> None:
     endpoint = MetricsEndpoint(None, "127.0.0.1", 0, lambda: (True, {}))
     endpoint.start()
