@@ -215,6 +215,37 @@ def test_an_empty_bucket_fills_on_after_a_clock_stepped_back(mail, clock):
     assert len(mail.reserve(9)) == 2
 
 
+def test_partitions_that_wait_for_a_token_get_it_after_a_clock_stepped_back(mail, clock):
+    """And no more than it should, nor more leases than it may."""
+    limit(mail, key_tokens=2, key_interval_us=10_000_000, key_inflight=5)
+    for key in ("a", "b"):
+        sent = [Task(id=f"{key}{n}", queue="mail", payload=b"", key=key) for n in range(9)]
+        mail.run(new_tasks.enqueue(mail.keys, sent))
+    assert len(mail.reserve(9)) == 4
+    clock.advance(-600_000)
+    assert mail.reserve(9) == []
+    clock.advance(4900)
+    assert mail.reserve(9) == []
+    clock.advance(200)
+    assert sorted(attempt.id for attempt in mail.reserve(9)) == ["a2", "b2"]
+    clock.advance(10_000)
+    assert sorted(attempt.id for attempt in mail.reserve(9)) == ["a3", "a4", "b3", "b4"]
+    clock.advance(10_000)
+    assert mail.reserve(9) == []
+
+
+def test_many_partitions_get_their_tokens_after_a_clock_stepped_back(mail, clock):
+    limit(mail, key_tokens=1, key_interval_us=1_000_000)
+    sent = [Task(id=f"{key}-{n}", queue="mail", payload=b"", key=str(key)) for key in range(450) for n in range(2)]
+    mail.run(new_tasks.enqueue(mail.keys, sent))
+    assert len(mail.reserve(450)) == 450
+    clock.advance(-600_000)
+    for _ in range(5):
+        assert mail.reserve(450) == []
+    clock.advance(1000)
+    assert sum(len(mail.reserve(450)) for _ in range(5)) == 450
+
+
 @pytest.mark.parametrize("field", ["level", "at", "interval"])
 @pytest.mark.parametrize("damage", [None, "x"])
 def test_a_damaged_bucket_is_full(mail, field, damage):

@@ -102,6 +102,12 @@ local function unblock_partitions(prefix, limits, limiter, wanted, now, turn, ar
   end
   local slice = math.max(UNBLOCKED_SLICE, math.min(wanted, SLICE))
   local due = redis.call('ZRANGEBYSCORE', blocked, '-inf', exact(now), 'LIMIT', 0, slice)
+  if limits.key_tokens and #due < slice then  -- no token is further away than this, unless the clock stepped back
+    local latest = now + math.max(limits.key_interval / limits.key_tokens, SHORTEST_WAIT_US) / 1000
+    local above, most = '(' .. exact(latest), slice - #due
+    local early = redis.call('ZRANGEBYSCORE', blocked, above, '(' .. exact(FAR), 'LIMIT', 0, most)
+    for _, partition in ipairs(early) do due[#due + 1] = partition end
+  end
   check_partitions(prefix, due, limiter, turn)
   local old = redis.call('ZRANGE', unsure, 0, math.max(slice - #due, UNBLOCKED_SLICE) - 1)
   check_partitions(prefix, old, limiter, turn)
