@@ -194,7 +194,7 @@ def _tasks_of(
         raise InvalidOption(
             f"id={describe(options.id)}: enqueue_many sends many tasks; give each its own, in using(id=…) of each call"
         )
-    if isinstance(calls, (str, bytes, msgspec.Struct, BoundCall)):
+    if isinstance(calls, (str, bytes, msgspec.Struct, BoundCall)) or not isinstance(calls, Iterable):
         raise UsageError(f"{job}.enqueue_many({describe(calls)}): give a list, or another iterable, of calls")
     tasks: list[Task] = []
     waits: list[Duration] = []

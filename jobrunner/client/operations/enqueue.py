@@ -299,6 +299,8 @@ def batches(
     Payloads that go to the payload store of `encryption` cost the server nothing; a slice of them has up to 256 MiB, as
     this process holds it.
     """
+    if not isinstance(sent, Iterable):
+        raise UsageError(f"enqueue_many({describe(sent)}): give a list, or another iterable, of tasks")
     above = encryption.store.above if isinstance(encryption, StoredPayloads) else None
     size = _size if above is None else partial(_size_beside_store, above)
     rest = iter(sent)

@@ -117,17 +117,10 @@ def move_many(
 ) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(ref, given)
-    calls = yield from moves(ref, held, queue, payloads_for(held, payloads), headers, delay, priority, max_hops)
+    chosen = reports.one_for_each(held, payloads, "payloads")
+    calls = yield from moves(ref, held, queue, chosen, headers, delay, priority, max_hops)
     to = whole_queue(ref.neighbour(queue).name) if held else ""
     return reports.verdicts(held, (yield calls), to=to)
-
-
-def payloads_for(held: Sequence[object], payloads: Iterable[Any] | None) -> list[Any] | None:
-    """One payload for each lease, or None. Raises InvalidOption."""
-    found = None if payloads is None else list(payloads)
-    if found is not None and len(found) != len(held):
-        raise InvalidOption(f"{len(found)} payloads are given for {len(held)} leases; give one for each, or None")
-    return found
 
 
 def moves(
@@ -213,9 +206,7 @@ def _payload(
 def commit_many(ref: QueueRef, given: Iterable[ReservedItem], results: Iterable[Any] | None) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(ref, given)
-    said = [None] * len(held) if results is None else list(results)
-    if len(said) != len(held):
-        raise InvalidOption(f"{len(said)} results are given for {len(held)} leases; give one for each, or None")
+    said = reports.one_for_each(held, results, "results") or [None] * len(held)
     return reports.verdicts(held, (yield [*reports.commit(ref, held, said)]))
 
 

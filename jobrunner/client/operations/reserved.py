@@ -15,7 +15,7 @@ from jobrunner.client.item import check_verdict, read_headers, read_payload
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.codec import write_result
 from jobrunner.error_groups import group_of, telling_line
-from jobrunner.errors import LeaseError, ReportsRefused, UsageError
+from jobrunner.errors import InvalidOption, LeaseError, ReportsRefused, UsageError
 from jobrunner.formatting import describe
 from jobrunner.settings import DEFAULT_RESULT_TTL_S
 
@@ -60,9 +60,24 @@ AT_ONCE = 500
 """Reports in one script: more would keep the server from others for too long."""
 
 
+def listed(given: Iterable[T], what: str) -> list[T]:
+    """The elements. Raises UsageError for what has none, or is a text."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise UsageError(f"{what}={describe(given)}: give a list of {what}")
+    return list(given)
+
+
+def one_for_each(held: Sequence[object], given: Iterable[T] | None, what: str) -> list[T] | None:
+    """One value for each lease, or None. Raises UsageError."""
+    found = None if given is None else listed(given, what)
+    if found is not None and len(found) != len(held):
+        raise InvalidOption(f"{len(found)} {what} are given for {len(held)} leases; give one for each, or None")
+    return found
+
+
 def own(ref: QueueRef, given: Iterable[ReservedItem]) -> list[ReservedItem]:
     """The leases, which must be of this queue. Raises UsageError."""
-    held = list(given)
+    held = listed(given, "leases")
     for one in held:
         if not isinstance(one, ReservedItem):
             raise UsageError(f"{describe(one)} is no lease; pass what reserve() returned")

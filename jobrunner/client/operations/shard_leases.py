@@ -25,7 +25,6 @@ from jobrunner.client.operations.routing import BROKEN_OFF
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
-    InvalidOption,
     JobrunnerError,
     LeaseError,
     OutcomeUnknown,
@@ -54,7 +53,7 @@ def reserve(
     check_whole(n, "n", minimum=1, maximum=one.RESERVED_AT_ONCE)
     keepalive_ms = lease_ms(keepalive)
     ends = monotonic() + seconds(wait, option="wait")
-    held = list(committing)
+    held = reports.listed(committing, "leases")
     if held:
         yield from commit_many(ref, held, None)
     while True:
@@ -149,12 +148,10 @@ def _balanced(ref: QueueRef, every: Sequence[QueueRef]) -> Operation[bool]:
 
 def commit_many(ref: QueueRef, given: Iterable[T], results: Iterable[Any] | None) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
-    held = list(given)
+    held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.commit_many(ref, held, results))
-    said = [None] * len(held) if results is None else list(results)
-    if len(said) != len(held):
-        raise InvalidOption(f"{len(said)} results are given for {len(held)} leases; give one for each, or None")
+    said = reports.one_for_each(held, results, "results") or [None] * len(held)
     return (
         yield from _by_shard(
             ref, held, lambda shard, places: one.commit_many(shard, _at(held, places), _at(said, places))
@@ -164,7 +161,7 @@ def commit_many(ref: QueueRef, given: Iterable[T], results: Iterable[Any] | None
 
 def rollback_many(ref: QueueRef, given: Iterable[T], delay: Duration | None, error: str) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
-    held = list(given)
+    held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.rollback_many(ref, held, delay, error))
     return (
@@ -176,7 +173,7 @@ def rollback_many(ref: QueueRef, given: Iterable[T], delay: Duration | None, err
 
 def release_many(ref: QueueRef, given: Iterable[T]) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
-    held = list(given)
+    held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.release_many(ref, held))
     return (yield from _by_shard(ref, held, lambda shard, places: one.release_many(shard, _at(held, places))))
@@ -184,7 +181,7 @@ def release_many(ref: QueueRef, given: Iterable[T]) -> Operation[list[bool]]:
 
 def extend_many(ref: QueueRef, given: Iterable[T]) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists. Sets the new deadlines."""
-    held = list(given)
+    held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.extend_many(ref, held))
     return (yield from _by_shard(ref, held, lambda shard, places: one.extend_many(shard, _at(held, places))))
@@ -201,10 +198,10 @@ def move_many(
     max_hops: int,
 ) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists. Every item stays in its partition."""
-    held = list(given)
+    held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.move_many(ref, held, queue, payloads, headers, delay, priority, max_hops))
-    said = one.payloads_for(held, payloads)
+    said = reports.one_for_each(held, payloads, "payloads")
     places = _places(ref, held)
     operations: list[Operation[list[bool]]] = []
     for name, some in places.items():

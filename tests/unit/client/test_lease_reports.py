@@ -158,6 +158,23 @@ def test_what_is_no_lease_is_refused_before_anything_is_sent(queue: Any) -> None
     assert queue.commit_many(leases) == [True]
 
 
+@pytest.mark.parametrize("wrong", [None, 5, "a lease"])
+def test_what_is_no_list_of_leases_is_refused(queue: Any, wrong: Any) -> None:
+    queue.push("a")
+    leases = queue.reserve()
+    for report in (
+        queue.commit_many, queue.rollback_many, queue.release_many, queue.extend_many,
+        lambda given: queue.move_many(given, "other"), lambda given: queue.reserve(committing=given),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=f"leases={wrong!r}: give a list of leases"):
+            report(wrong)
+    with pytest.raises(UsageError, match="results=5: give a list of results"):
+        queue.commit_many(leases, 5)
+    with pytest.raises(UsageError, match="payloads=5: give a list of payloads"):
+        queue.move_many(leases, "other", payloads=5)
+    assert queue.commit_many(leases) == [True]
+
+
 def test_a_lease_of_another_queue_is_refused_before_anything_is_sent(queue: Any, way: Any) -> None:
     queue.push("a")
     way.queue("other").push("b")

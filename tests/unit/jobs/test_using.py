@@ -258,6 +258,10 @@ def test_a_function_or_a_class_in_place_of_its_call_is_refused(current: Client) 
         Mail.enqueue_many([Mail])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="give a list"):
         Mail.enqueue_many(Mail("ada"))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"enqueue_many\(None\): give a list, or another iterable, of calls"):
+        add.enqueue_many(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"enqueue_many\(None\): give a list, or another iterable, of tasks"):
+        current.enqueue_many(None)  # type: ignore[arg-type]
     assert current.queues() == []
 
 
