@@ -34,6 +34,7 @@ from jobrunner.worker.run.runner import Begin, Runner, nothing
 _log = SafeLogger("jobrunner.processes")
 _START_S = 30.0
 _SLOW_HINT = "it is waited for: the machine is overloaded, or the modules of the jobs take long to import"
+_BROKEN_HINT = "it tries again; mend what it imports, or restart the worker when its code was changed"
 _LOOK_S = 0.25
 _LATE_S = 1.0
 _LAST_WORDS_S = 0.2
@@ -124,7 +125,7 @@ class ProcessSlot:
         try:
             return self._answer(attempt, timeout_s)
         except _NoChildError as error:
-            if self._complaints.may_tell(CANNOT_START):
+            if not self._closing.is_set() and self._complaints.may_tell(CANNOT_START):
                 _log.error(CANNOT_START, error=str(error), hint=error.hint)
             self._closing.wait(_NO_CHILD_PAUSE_S)
             return Released()
@@ -132,9 +133,8 @@ class ProcessSlot:
             self._end_child()
             assert definition is not None
             return self._runner.timed_out(attempt, out_of_time(attempt, definition))
-        except EOFError as error:
-            how = str(error) or self._end_child()
-            self._end_child()
+        except EOFError:
+            how = self._end_child()
             if self._closing.is_set():
                 return Released()
             return self._runner.timed_out(attempt, AttemptCrashed(f"the process of the attempt {how}"))
@@ -165,7 +165,7 @@ class ProcessSlot:
             self._end_child()
         with self._lock:
             if self._closing.is_set():
-                raise EOFError("was not started")
+                raise EOFError
             if self._child is not None and self._child.is_ready:
                 return self._child
             try:
@@ -176,8 +176,12 @@ class ProcessSlot:
             complaint = child.greet(self._greeting, _START_S)
         except TimeoutError as error:  # it is kept: a new one would have to load all modules anew
             raise _NoChildError(f"a process did not start within {_START_S:g} s", _SLOW_HINT) from error
+        except EOFError as error:
+            how = self._end_child()
+            raise _NoChildError(f"a process {how} as it started", _BROKEN_HINT) from error
         if complaint:
-            raise EOFError(f"cannot start: {complaint.decode('utf-8', 'replace')}")
+            self._end_child()
+            raise _NoChildError(f"a process cannot start: {complaint.decode('utf-8', 'replace')}", _BROKEN_HINT)
         return child
 
     def _end_large_child(self) -> None:
@@ -202,7 +206,8 @@ def _read_answer(raw: bytes, attempt: Attempt) -> Outcome | None:
 
 
 class _NoChildError(Exception):
-    """The system starts no process now, or not in time; the attempt has not begun."""
+    """No process starts now, not in time, or not to its end, as with a module that cannot be imported any more, after
+    a deploy into the folder of the worker. The attempt has not begun."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
