@@ -3,7 +3,15 @@
 import asyncio
 import logging
 
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable, TaskGone, UnknownJob, UsageError
+from jobrunner.errors import (
+    JobrunnerError,
+    OutcomeUnknown,
+    ServerError,
+    ServerUnavailable,
+    TaskGone,
+    UnknownJob,
+    UsageError,
+)
 
 _log = logging.getLogger("jobrunner.web")
 
@@ -78,7 +86,9 @@ def explained(error: Exception) -> tuple[int, str]:
         return 503, f"the server is away: {text}"
     if isinstance(error, OutcomeUnknown):  # away, too: in the midst of a call
         return 503, f"the server did not answer, and what became of this is not known: {text}"
-    if isinstance(error, JobrunnerError):
+    if isinstance(error, ServerError):
         return 502, text
+    if isinstance(error, JobrunnerError):  # a full queue, a key that this process lacks: nothing behind it is broken
+        return 409, text
     _log.error("a request was not answered", exc_info=error)
     return 500, "internal error; the log of the dashboard has the details"

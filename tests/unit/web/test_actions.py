@@ -372,6 +372,21 @@ def test_a_finished_task_is_replayed(admin: Any, client: Client) -> None:
     assert client.task(again).record().payload == b'{"a":1}'
 
 
+def test_what_cannot_be_replayed_is_a_conflict_and_no_fault_of_a_server(
+    admin: Any, client: Client, server: Server, keys: Any
+) -> None:
+    secret = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+    client.queue("mail").configure(history=60)
+    with Client(server.url, keys.prefix, payload_keys=[secret], payload_encryption="sign") as signing:
+        task_id = signing.queue("mail").push({"a": 1})
+        signing.queue("mail").reserve()[0].commit()
+
+    answer = do(admin, f"/tasks/{task_id}/replay", queue="mail")
+
+    assert answer.status_code == 409
+    assert "no payload_keys are configured; set JOBRUNNER_PAYLOAD_KEYS" in answer.json()["error"]
+
+
 def test_those_selected_are_changed_at_once(admin: Any, client: Client) -> None:
     dead(client, 3)
 
