@@ -259,7 +259,7 @@ def interpret(call: Call[T], reply: object) -> T:
     if isinstance(reply, Exception):
         if call.may_fail:
             return call.read(None)
-        raise server_error(reply, call.script) from reply
+        raise server_error(reply, call.script, asked=lambda: _described(call)) from reply
     try:
         return call.read(reply)
     except JobrunnerError:
@@ -280,6 +280,15 @@ def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
         return interpret(call, reply)
     except JobrunnerError as error:
         return error
+
+
+def _described(call: Call[Any]) -> str:
+    """A call in the words in which an administrator knows it: a server that denies a key does not say which."""
+    keys = call.keys if call.script is not None else tuple(filter(None, [key_of(call)]))
+    name = str(call.words[0]) if call.script is None else f"{call.script.name}.lua"
+    on = f" on {keys[0][:200].decode('utf-8', 'replace')}" if keys else ""
+    more = len(keys) - 1
+    return f"{name}{on}" + (f" and {more} more key{'s' if more > 1 else ''}" if more > 0 else "")
 
 
 SLICE_BYTES = 1_048_576

@@ -4,7 +4,7 @@ They have the names of redis-py's classes, which they are no subclasses of: to i
 redis-py with asyncio, some 30 MB and 100 ms that a program needs only for TLS and for coroutines (`redis_py.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobrunner.broker.scripts import Script, readable_error
 from jobrunner.errors import JobrunnerError, ServerFull, ServerRefused, ServerUnavailable
@@ -160,9 +160,12 @@ def raise_if_loading(replies: Sequence[object]) -> None:
         raise BusyLoadingError(f"it {does} ({replies[0]})")
 
 
-def server_error(error: Exception, script: Script | None = None, *, server: object = None) -> JobrunnerError:
-    """The error of this package for an error reply of the server, to a script or to a plain command. `server` is named
-    where the connection was refused: then the URL is wrong, and may come from several places."""
+def server_error(
+    error: Exception, script: Script | None = None, *, asked: Callable[[], str] | None = None, server: object = None
+) -> JobrunnerError:
+    """The error of this package for an error reply of the server, to a script or to a plain command. `asked` describes
+    the call, where it is denied. `server` is named where the connection was refused: then the URL is wrong, and may
+    come from several places."""
     reply = str(error).split("\n")[0]
     text = reply.removesuffix(".") if script is None else readable_error(script, reply)
     who = "the server" if server is None else f"the server at {server}"
@@ -171,7 +174,8 @@ def server_error(error: Exception, script: Script | None = None, *, server: obje
     if isinstance(error, BusyLoadingError):
         return ServerUnavailable(f"{who} does not answer yet: {text}; wait until it has ended that")
     if isinstance(error, (AuthenticationError, NoPermissionError)) or any(it in reply for it in _DENIED_IN_A_SCRIPT):
-        return ServerRefused(f"{who} refused this user: {text}; check user, password and ACL of the URL")
+        what = f" ({asked()})" if asked is not None and isinstance(error, NoPermissionError) else ""
+        return ServerRefused(f"{who} refused this user: {text}{what}; check user, password and ACL of the URL")
     if is_demoted(error):
         return ServerRefused(f"the server is a replica and takes no writes: {text}; the URL must lead to its primary")
     if refuses_writes(error):

@@ -148,6 +148,27 @@ def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(re
         raise error
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (command("HGETALL", b"p:{mail}:mail:settings", read=dict), "(HGETALL on p:{mail}:mail:settings)"),
+        (command("INFO", "server", read=str), "(INFO)"),
+        (PURGE.with_keys((b"p:a", b"p:b"), count=7, before="", tasks=b"t:", counter="c"),
+         "(purge.lua on p:a and 1 more key)"),
+    ],
+)
+def test_a_refusal_for_want_of_a_right_names_what_was_asked(call, named):
+    """The server does not say which key a user may not access."""
+    denied = error_of_reply("NOPERM No permissions to access a key")
+
+    with pytest.raises(ServerRefused) as raised:
+        interpret(call, denied)
+
+    assert str(raised.value) == (
+        f"the server refused this user: No permissions to access a key {named}; check user, password and ACL of the URL"
+    )
+
+
 def test_a_script_the_server_does_not_know_is_sent_again_with_what_confirms_it():
     purge = PURGE.with_keys((b"set", b"counters"), count=7, before="", tasks=b"t:", counter="c")
     wait = command("WAIT", 1, 5, read=int)
