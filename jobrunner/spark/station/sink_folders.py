@@ -6,15 +6,18 @@ as S3, copies instead: there a table format is the better sink.)
 
 import errno
 import fcntl
+import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from socket import gethostname
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
+from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import FolderError, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 
 COMPACTION_LOCK = "_jobrunner/compact.lock"
+_LOCKED_S = 30.0
+"""Longest wait for a lock that a process holds for the moment of a few renames. Below the usual lease of a batch."""
+_LOCK_POLL_S = 0.05
 FOLDER_COLUMN = "batch"
 """The column of which the name of a batch's folder is the value, for readers of partitioned folders."""
 
@@ -75,7 +81,8 @@ class Folders(Protocol):
         """Writes a file that readers see whole or not at all, and the folders above it."""
 
     def locked(self, name: str) -> AbstractContextManager[None]:
-        """Holds the lock of that name among the processes of this machine, where the file system has locks."""
+        """Holds the lock of that name among the processes of this machine, where the file system has locks. Raises
+        FolderError that names the process which holds it for long, as one that was suspended."""
 
 
 def folders_in(root: str, spark: "SparkSession", options: Mapping[str, str]) -> Folders | None:
@@ -232,8 +239,14 @@ class LocalFolders:
         at = self._root / name
         _make(at.parent)
         with at.open("ab") as file:
+            ends = monotonic() + _LOCKED_S
             with suppress(OSError):  # a mounted file system may have none
-                fcntl.flock(file, fcntl.LOCK_EX)
+                while not _lock(file):
+                    if monotonic() >= ends:
+                        raise FolderError(
+                            f"{at} is held by {_holder_of(at)}, for {_LOCKED_S:g} s by now: let it go on, or end it"
+                        )
+                    sleep(_LOCK_POLL_S)
             yield
 
     @contextmanager
@@ -243,11 +256,28 @@ class LocalFolders:
         at = self._root / COMPACTION_LOCK
         at.parent.mkdir(exist_ok=True)
         with at.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UsageError(f"another process compacts {self._root}; wait until it ends") from error
+            if not _lock(file):
+                raise UsageError(f"another process compacts {self._root}; wait until it ends")
             yield
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Locks a file and notes in it who did. Returns False while another process holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    with suppress(OSError):  # a disk that is full
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {gethostname()}".encode())
+        file.flush()
+    return True
+
+
+def _holder_of(lock: Path) -> str:
+    with suppress(OSError):
+        return lock.read_text("utf-8", "replace") or "another process"
+    return "another process"
 
 
 def _make(folder: Path) -> None:

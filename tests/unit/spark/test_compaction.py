@@ -4,6 +4,7 @@ The loop of real kills is slow: `-m slow -k killed`.
 """
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
+from socket import gethostname
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -23,7 +25,9 @@ from jobrunner.errors import FolderError, InvalidOption, UsageError
 from jobrunner.spark.compaction import batch_folders, compact
 from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
 from jobrunner.spark.lake.write import micro_batch
+from jobrunner.spark.station import sink_folders
 from jobrunner.spark.station.exactly_once import write_folder
+from jobrunner.spark.station.merges import SWITCH_LOCK
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders
 
@@ -212,6 +216,21 @@ def test_a_folder_that_is_not_there_is_explained_by_what_may_have_happened(tmp_p
     with pytest.raises(FolderError, match=f"^{tmp_path} .*{words}") as told:
         LocalFolders(tmp_path, by_connect=by_connect).rename("_attempt-b@1.x", "batch=b")
     assert "@1" not in str(told.value)
+
+
+def test_a_process_that_holds_the_lock_of_a_switch_for_long_is_named(batches, monkeypatch):
+    """Such as one that was suspended: batches that came again, and the command, waited for it without a word."""
+    root, ids = batches
+    monkeypatch.setattr(sink_folders, "_LOCKED_S", 0.1)
+    words = f"^{root}/{SWITCH_LOCK} is held by process {os.getpid()} on {gethostname()}, for 0.1 s by now: let it go on"
+    with LocalFolders(root).locked(SWITCH_LOCK):
+        with pytest.raises(FolderError, match=words):
+            write(root, "b1", ["again"], epoch=2)
+        with pytest.raises(FolderError, match=words):
+            run(root)
+    assert not list(root.glob("_attempt-*"))
+    run(root)
+    assert read(files_in(root)) == ids
 
 
 def test_what_was_merged_is_remembered_for_30_days_whatever_its_id(tmp_path, monkeypatch):
