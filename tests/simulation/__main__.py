@@ -56,7 +56,7 @@ def _show(outcome: Outcome) -> int:
 
 def _find_bug(name: str, seeds: int) -> int:
     server = server_with(BUGS[name])
-    for seed in [*kept_seeds(name), *range(max(seeds, BUGS[name].seeds))]:
+    for seed in [*kept_seeds(name), *BUGS[name].tried(seeds)]:
         if _play(server, seed, is_traced=False).problem:
             _show(_play(server, seed, is_traced=True))
             return 0

@@ -39,12 +39,13 @@ def problems(
 
 
 def _of_tasks(tasks: Mapping[bytes, Seen], dead: set[bytes], added: int, moved: int, ended: int) -> Iterator[str]:
-    if added != len(tasks):
-        yield f"the totals have {added} tasks enqueued, and {len(tasks)} were"
+    counted = {task_id: seen for task_id, seen in tasks.items() if not seen.is_of_old_queue}
+    if added != len(counted):
+        yield f"the totals have {added} tasks enqueued, and {len(counted)} were"
     if moved:
         yield f"{moved} more tasks left by a move than came by one"
     succeeded = 0
-    for task_id, seen in tasks.items():
+    for task_id, seen in counted.items():
         is_done = seen.outcome in ("succeeded", "dropped", "cancelled", "removed")
         succeeded += seen.outcome == "succeeded"
         if is_done == (task_id in dead):

@@ -15,6 +15,8 @@ class _Observer(Protocol):
     claims: dict[bytes, bytes]
     decided: dict[bytes, bytes]
     ended_batches: set[bytes]
+    staged: dict[tuple[bytes, bytes, bytes], dict[bytes, bytes]]
+    tasks: dict[bytes, Seen]
 
     def seen(self, task_id: bytes) -> Seen: ...
 
@@ -70,10 +72,31 @@ def renew(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any)
         observer.epochs[args[0]] = (args[1], float(reply))
 
 
+def begin(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
+    """Takes in a call and its reply. Raises Violation."""
+    batch, attempt, epoch = args[0], args[3], b"%d" % reply[0]
+    if reply[1] != b"open":
+        if batch not in observer.decided:
+            raise Violation(f"write {batch.decode()} is {reply[1].decode()}, and nobody decided it")
+        return
+    if batch in observer.decided:
+        raise Violation(f"write {batch.decode()} begins anew, and is decided")
+    newest, ends = observer.epochs.get(batch, (b"0", 0.0))
+    is_shared = attempt and observer.claims.get(batch) == attempt and ends > observer.now()
+    if not is_shared and int(epoch) <= int(newest):
+        was = newest.decode()
+        raise Violation(f"write {batch.decode()} begins under epoch {epoch.decode()}, and the newest is {was}")
+    observer.epochs[batch], observer.claims[batch] = (epoch, float(reply[2])), attempt
+
+
 def stage(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply. Raises Violation."""
     if reply[:1] != [b"lost"]:
         _check_open(observer, args[0], args[1], "staging")
+        rows = observer.staged.setdefault((args[0], args[1], args[2]), {})
+        for row, to, more in zip(args[4::4], args[5::4], args[7::4], strict=True):
+            if more:  # it makes a new item
+                rows[row] = to
 
 
 def decide(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
@@ -83,6 +106,12 @@ def decide(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any
         return
     _check_open(observer, batch, epoch, "decision")
     observer.decided[batch] = epoch
+    for nonce, count in zip(args[4::2], args[5::2], strict=True):
+        rows = observer.staged.get((batch, epoch, nonce), {})
+        if rows and len(rows) != int(count):
+            raise Violation(f"batch {batch.decode()} was decided with {count.decode()} rows of {len(rows)} staged ones")
+        for row, to in rows.items():
+            observer.tasks[row] = Seen(_beside(keys[0], to), 1, len(observer.tasks), has_place=False)
     first, size, root = observer.ask("HMGET", keys[0], "first", "size", "list")
     list_key, last = keys[0].removesuffix(batch) + root + b":members", int(first) + int(size) - 1
     members = observer.ask("LRANGE", list_key, first, last)
@@ -93,6 +122,11 @@ def decide(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any
         seen.decided += 1
         if seen.decided > 1:
             raise Violation(f"{task_id.decode()} is decided by two batches, at last by {batch.decode()}")
+
+
+def _beside(batch: bytes, to: bytes) -> bytes:
+    """The full name of a queue of the pipeline of a batch."""
+    return batch.split(b":", 2)[1][1:-1] + b"/" + to
 
 
 def _check_open(observer: _Observer, batch: bytes, epoch: bytes, what: str) -> None:

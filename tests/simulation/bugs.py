@@ -7,13 +7,20 @@ from tests.simulation.server import SimulatedServer
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A change of the linked text of scripts. `seeds`: within so many one must find it."""
+    """A change of the linked text of scripts. `seeds`: within so many one must find it. `of`: only seeds that have this
+    remainder modulo 64 play what it breaks, and are tried."""
 
     text: str
     becomes: str
     seeds: int
     finds: str
     """A part of what is reported."""
+    of: int | None = None
+
+    def tried(self, at_least: int = 0) -> range:
+        """The seeds of which one must find it."""
+        most = max(self.seeds, at_least)
+        return range(most) if self.of is None else range(self.of, most, 64)
 
 
 BUGS = {
@@ -77,7 +84,7 @@ BUGS = {
         "is still waiting",
     ),
     "FAILURE_KEEPS_ITS_KEY": Bug(
-        "end_leases(ids, live, config.key_inflight > 0)", "end_leases(ids, live, false)", 10_000, "",
+        "end_leases(ids, live, config.key_inflight > 0)", "end_leases(ids, live, false)", 50_000, "left over", of=49,
     ),
     "REQUEUED_AND_STILL_DEAD": Bug(
         "  insert(set, score, id)\n  redis.call('ZREM', dead, id)\n  leave_group",
@@ -151,6 +158,87 @@ BUGS = {
     ),
     "PARTITION_NOT_LEFT": Bug(
         "  if state == 'waiting' then leave_partition(prefix, holder) end\n", "", 20000, "twice in one call"
+    ),
+    "TICK_FIRED_AGAIN": Bug(
+        "if (state[1] or '') ~= expected then return 'missed' end\n", "", 5000,
+        "after tick", of=25,
+    ),
+    "OLD_LEADER_FIRES": Bug(
+        "if tonumber(epoch) > 0 and (tonumber(state[3]) or 0) > tonumber(epoch) then return 'fenced' end\n", "", 20000,
+        "by a leader of epoch", of=25,
+    ),
+    "OVERLAP_IGNORED": Bug(
+        "overlap == 'skip' and state[2] and is_live(state[2])", "false", 5000, "is not finished", of=25,
+    ),
+    "MISSED_TICKS_KEEP_EACH_OTHER_OUT": Bug(
+        "local is_together = tonumber(tick) <= (tonumber(state[5]) or 0)", "local is_together = false", 5000,
+        "does not keep it out", of=25,
+    ),
+    "DISABLED_AND_FIRED": Bug(
+        "local is_disabled = tonumber(epoch) > 0 and state[4]", "local is_disabled = false", 10_000, "is disabled",
+        of=25,
+    ),
+    "LEAD_TAKEN_TWICE": Bug(
+        "if held[1] or resign == '1' then return {now, 0,", "if resign == '1' then return {now, 0,", 2000,
+        "leads, while",
+    ),
+    "LEADER_OF_AN_OLD_EPOCH": Bug("local taken = redis.call('INCR', epoch)", "local taken = 1", 2000, "under epoch"),
+    "ANCHORED_BY_AN_OLD_LEADER": Bug(
+        "if state[1] ~= expected then return 'missed' end\nif ahead_ms", "if ahead_ms", 50000, "was to go on from",
+        of=25,
+    ),
+    "DELETED_WITH_A_TASK": Bug(
+        "if total > 0 then return force == '1' and delete_some() or holds end",
+        "if total > 1 then return force == '1' and delete_some() or holds end", 20_000, "was deleted while", of=57,
+    ),
+    "DELETED_AND_COMMITTED": Bug(
+        "  for _, index in ipairs({leases, set}) do redis.call('ZREM', index, unpack(ids)) end\n",
+        "  redis.call('ZREM', set, unpack(ids))\n", 20_000, "", of=57,
+    ),
+    "PURGED_AND_NOT_COUNTED": Bug(
+        "redis.call('HINCRBY', counters, counter, #ids)\n", "", 5000, "entered spare/in", of=58,
+    ),
+    "PURGED_AND_STILL_THERE": Bug("redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)\n", "", 5000, "", of=58),
+    "TRIMMED_WITHOUT_A_NOTE": Bug(
+        "  if gone > 0 then note_trimmed(settings, newest) end\n", "", 5000, "is not in the history", of=58,
+    ),
+    "PURGED_WITHOUT_A_NOTE": Bug(
+        "if is_history then note_trimmed(settings, found[#found]) end\n", "", 20_000, "is not in the history", of=58,
+    ),
+    "EXPIRED_WITHOUT_A_NOTE": Bug(
+        "  if redis.call('EXISTS', done) == 0 then note_trimmed(settings, redis.call('HGET', settings, "
+        "'history_noted')) end\n", "", 50_000, "is not in the history", of=58,
+    ),
+    "POPPED_WITHOUT_HISTORY": Bug(
+        "  if history then add_to_history(ids, now, history) end\nend", "end", 20_000, "is not in the history", of=58,
+    ),
+    "HISTORY_WITHOUT_ITS_HASH": Bug("return exact(math.max(tonumber(keep_ms), history.age))", "return keep_ms", 5000,
+                                    "without its hash", of=58),
+    "DELETED_AND_NOT_COUNTED": Bug(
+        "  redis.call('HINCRBY', counters, set == done and 'history_purged' or 'purged', #ids)\n", "", 50_000,
+        "entered spare/in", of=57,
+    ),
+    "WRITTEN_ANEW_AFTER_ITS_DECISION": Bug(
+        "if read.state and read.state ~= 'open' and not is_taken_back then", "if false then", 2000, "begins anew",
+        of=42,
+    ),
+    "WRITERS_SHARE_AN_EPOCH": Bug(
+        "local epoch, ends = (tonumber(read.epoch) or 0) + 1, exact(now + lease_ms)\nredis.call('HSET', batch, 'queue'",
+        "local epoch, ends = tonumber(read.epoch) or 1, exact(now + lease_ms)\nredis.call('HSET', batch, 'queue'", 2000,
+        "begins under epoch", of=42,
+    ),
+    "ROWS_COUNT_UNDECIDED": Bug(
+        "for n = 6, #ARGV, 2 do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end",
+        "for _, one in ipairs(redis.call('SMEMBERS', batch .. ':nonces')) do "
+        "redis.call('RPUSH', batch .. ':manifest', one) end", 2000, "was never enqueued", of=42,
+    ),
+    "ROWS_APPLIED_AGAIN": Bug(
+        "for _, applied in ipairs(read_rows) do redis.call('LTRIM', applied[1], applied[2], -1) end\n", "", 5000, "",
+        of=42,
+    ),
+    "NEW_ITEMS_NOT_COUNTED": Bug(
+        "for _, counter in ipairs({'moved_in', 'enqueued'}) do", "for _, counter in ipairs({'moved_in'}) do", 2000,
+        "entered orders/", of=42,
     ),
     "SLICE_AND_POSITION_APART": Bug("    redis.call('HSET', joining, 'gathered', at)\n", "", 20000, ""),
 }  # fmt: skip

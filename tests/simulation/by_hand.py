@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tests.simulation.seen import Seen, Violation
+from tests.simulation.seen import Seen, Violation, queue_of_key
+from tests.simulation.spares import SeenHistory, note_end
 
 _ALWAYS = float("inf")
 _SLACK = 0.001
@@ -36,6 +37,7 @@ class _Observer(Protocol):
     buckets: dict[bytes, Bucket]
     paused: dict[bytes, float]
     tasks: dict[bytes, Seen]
+    histories: dict[bytes, SeenHistory]
 
     def seen(self, task_id: bytes) -> Seen: ...
 
@@ -53,8 +55,7 @@ def check_flow(observer: _Observer, queue: bytes, count: int, now: float) -> Non
 
 def configure(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply."""
-    _, tag, rest = keys[0].split(b":", 2)
-    queue = tag[1:-1] + b"/" + rest.rpartition(b":")[0]
+    queue = queue_of_key(keys[0])
     if paused := dict(zip(args[2::2], args[3::2], strict=True)).get(b"paused"):
         observer.paused[queue] = observer.now() + float(paused) if paused[:1] == b"+" else _ALWAYS
     elif paused is not None:
@@ -63,14 +64,14 @@ def configure(observer: _Observer, keys: list[bytes], args: list[bytes], reply: 
 
 def pop(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply. Raises Violation."""
-    _, tag, rest = keys[0].split(b":", 2)
-    queue, now = tag[1:-1] + b"/" + rest.rpartition(b":")[0], observer.now()
+    queue, now = queue_of_key(keys[0]), observer.now()
     for task_id, *_ in reply:
         seen = observer.seen(task_id)
         if seen.ends > now or seen.outcome or seen.is_to_stop:
             raise Violation(f"{task_id.decode()} was popped, but it is {seen.outcome or 'leased or cancelled'}")
         observer.arrives(seen, task_id, queue)
         seen.outcome, seen.ends = "succeeded", 0.0
+        note_end(observer, queue, task_id)
     check_flow(observer, queue, len(reply), now)
 
 
@@ -112,3 +113,4 @@ def delete(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any
         raise Violation(f"a delete of {task_id.decode()} got {reply.decode()}; its lease ends at {seen.ends:.0f}")
     if reply == b"ok":
         seen.outcome, seen.ends = "succeeded", 0.0
+        note_end(observer, seen.queue, task_id)

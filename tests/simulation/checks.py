@@ -2,7 +2,8 @@
 
 `Observer` holds what must be true of each reply, whoever hears of it: a lost reply counts as well. It is the life of a
 lease in a few lines, and knows nothing of scripts but their arguments and replies. Unique tasks are judged in locks.py,
-flows in flows.py, batches in batches.py.
+flows in flows.py, batches in batches.py, periodic jobs in ticks.py,
+and what goes away without a report in spares.py.
 """
 
 from collections import Counter
@@ -13,10 +14,10 @@ from typing import Any
 
 import jobrunner.broker
 from jobrunner.broker.scripts import load
-from tests.simulation import batches, by_hand
+from tests.simulation import batches, by_hand, spares, ticks
 from tests.simulation.flows import SeenFlows, join_abandon, join_arrive, join_collect, join_prepare
 from tests.simulation.locks import enqueue_unique
-from tests.simulation.seen import Seen, Violation, key_of
+from tests.simulation.seen import Seen, Violation, key_of, queue_of_key
 from tests.simulation.workers import KEYS
 
 _FOLDER = Path(jobrunner.broker.__file__).parent / "lua"
@@ -43,11 +44,16 @@ class Observer:
     """The name of the newest claim of each batch: sent again, it is answered as before."""
     decided: dict[bytes, bytes] = field(default_factory=dict)
     """The epoch under which a batch was decided."""
+    staged: dict[tuple[bytes, bytes, bytes], dict[bytes, bytes]] = field(default_factory=dict)
+    """The new items that a batch makes, by its id, epoch and nonce: the short name of the queue of each."""
     locks: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
     """The task that took the lock of unique tasks last, and the end of the lock."""
     replacements: set[bytes] = field(default_factory=set)
     """Names of calls that replaced or rescheduled a unique task: sent again, they get the same reply."""
     flows: SeenFlows = field(default_factory=lambda: SeenFlows(KEYS))
+    histories: dict[bytes, spares.SeenHistory] = field(default_factory=dict)
+    """Of the queues that keep history."""
+    periodic: ticks.SeenJob = field(default_factory=ticks.SeenJob)
     calls: int = 0
     ended_batches: set[bytes] = field(default_factory=set)
 
@@ -89,7 +95,7 @@ class Observer:
             self._check_size(queue)
 
     def reserve(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
-        now, queue, lease = float(reply[0]), _name(keys[0]), int(args[2])
+        now, queue, lease = float(reply[0]), queue_of_key(keys[0]), int(args[2])
         ids, most = reply[6::5], int(reply[4])
         if len(set(ids)) < len(ids):
             raise Violation(f"a task was handed out twice in one call: {b', '.join(ids).decode()}")
@@ -180,6 +186,7 @@ class Observer:
                 position += 1
                 if seen := self._report(args[n], args[n + 1], queue, position not in refused, "commit"):
                     seen.outcome, seen.result, seen.ends = args[at + 2].decode(), args[at + 3], 0.0
+                    spares.note_end(self, queue, args[n])
             at += 7 + 2 * count
 
     def _reports(
@@ -269,23 +276,19 @@ class Observer:
         return self.tasks[task_id]
 
 
-def _name(key: bytes) -> bytes:
-    """The full name of a queue by one of its keys: P:{tag}:name:waiting."""
-    _, tag, rest = key.split(b":", 2)
-    name = rest.rpartition(b":")[0]
-    return name if tag[1:-1] == name else tag[1:-1] + b"/" + name
-
-
 NAMES = {word: path.stem for path in _FOLDER.glob("*.lua") for word in (load(path.stem).sha, load(path.stem).source)}
 """The script of each digest and of each source."""
 JUDGES: dict[str, Callable[..., None]] = {
     "enqueue": Observer.enqueue, "enqueue_unique": enqueue_unique,
     "reserve": Observer.reserve, "commit": Observer.commit, "fail": Observer.fail,
     "release": Observer.release, "extend": Observer.extend, "move": Observer.move, "batch_fill": batches.fill,
-    "batch_claim": batches.claim, "batch_fail": batches.fail_batch, "batch_renew": batches.renew,
-    "batch_stage": batches.stage, "batch_decide": batches.decide, "fan_out": Observer.fan_out,
+    "batch_claim": batches.claim, "batch_begin": batches.begin, "batch_fail": batches.fail_batch,
+    "batch_renew": batches.renew, "batch_stage": batches.stage,
+    "batch_decide": batches.decide, "fan_out": Observer.fan_out,
     "crash": Observer.crash, "pop": by_hand.pop, "requeue": by_hand.requeue, "run_now": by_hand.run_now,
     "remove": by_hand.remove, "delete": by_hand.delete, "configure": by_hand.configure,
     "cancel": Observer.cancel, "join_prepare": join_prepare, "join_abandon": join_abandon,
-    "join_arrive": join_arrive, "join_collect": join_collect,
+    "join_arrive": join_arrive, "join_collect": join_collect, "take_leadership": ticks.take_leadership,
+    "periodic_fire": ticks.fire, "periodic_anchor": ticks.anchor, "purge": spares.purge,
+    "delete_queue": spares.delete_queue, "queue_forget": spares.queue_forget,
 }  # fmt: skip

@@ -45,13 +45,15 @@ class RandomCalls:
         self._made = 0
         self._sent: list[Call[Any]] = []
         self._joins: list[str] = []
+        self._tick = ""
         self._kinds: list[Callable[[], Call[Any]]] = [
             self._enqueue, self._enqueue, self._enqueue, self._reserve, self._reserve, self._commit, self._fail,
             self._release, self._extend, self._move, self._upkeep, self._configure, self._again, self._unique,
             self._cancel, self._requeue, self._run_now, self._remove, self._purge, self._scan, self._crash, self._fill,
             self._fill, self._stage, self._decide, self._advance, self._advance, self._fail_batch, self._claim,
             self._await, self._counts, self._pop, self._prepare, self._arrive, self._outbox,
-            self._delete, self._spread, self._begin, self._renew,
+            self._delete, self._spread, self._begin, self._renew, self._fire, self._fire, self._anchor, self._forget,
+            self._delete_queue,
         ]  # fmt: skip
         self._note: Callable[[Any], None] = lambda _: None
 
@@ -286,6 +288,38 @@ class RandomCalls:
         join_id = self._random.choice(self._joins) if self._joins else "none"
         outcome = self._random.choice(("succeeded", "succeeded", "dead", "cancelled"))
         return flows.join_arrive(self._queue(), join_id, [(self._random.randrange(3), outcome, b"[2]")])
+
+    def _fire(self) -> Call[Any]:
+        before, queue = self._tick if self._random.random() < 0.9 else "", self._queues[0]
+        tick_ms = int(before or 1_700_000_000_000) + self._random.choice((100, 1000, 5000))
+
+        def note(word: Any) -> None:
+            self._tick = str(tick_ms) if word in ("fired", "skipped") else self._tick
+
+        self._note = note
+        return leader.fire(
+            queue, "job", expected=before, tick_ms=tick_ms, due_ms=tick_ms + self._random.choice((0.0, 70.5)),
+            epoch=self._random.choice((0, 1, 2)), task_id=f"{tick_ms:028x}-p", priority=1,
+            overlap=self._random.choice(("skip", "allow")), schedule="a", together_ms=tick_ms, fields=["type", "Job"],
+        )  # fmt: skip
+
+    def _anchor(self) -> Call[Any]:
+        to_ms = 1_700_000_000_000 + self._random.choice((100, 9000))
+
+        def note(word: Any) -> None:
+            self._tick = str(to_ms) if word == "anchored" else self._tick
+
+        self._note = note
+        return leader.anchor(
+            self._queues[0], "job", expected=self._tick, to_ms=to_ms, ahead_ms=self._random.choice((None, 2000)),
+            epoch=self._random.choice((1, 2)), schedule="a",
+        )  # fmt: skip
+
+    def _forget(self) -> Call[Any]:
+        return queues.forget(self._keys, [self._queue().name], unused_ms=self._random.choice((None, 0, 100)))
+
+    def _delete_queue(self) -> Call[Any]:
+        return queues.delete(self._queues[1], force=self._random.random() < 0.3, states=[])
 
     def _outbox(self) -> Call[Any]:
         return flows.outbox(self._keys, "p", count=100)

@@ -39,6 +39,8 @@ class Seen:
     """By how many batches."""
     is_to_stop: bool = False
     """Whether it was cancelled while a worker had it: without a report it is not handed out again, and so has ended."""
+    is_of_old_queue: bool = False
+    """Whether its queue was deleted since, with its totals."""
 
     def lapses(self, now: float) -> None:
         """Counts the attempt whose lease has ended without a report, if there is one."""
@@ -72,3 +74,10 @@ class Seen:
 def key_of(fields: list[bytes]) -> bytes:
     """The partition of a task among the fields of its hash; empty without one."""
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"key", b"")
+
+
+def queue_of_key(key: bytes) -> bytes:
+    """The full name of a queue by one of its keys: P:{tag}:name:waiting."""
+    _, tag, rest = key.split(b":", 2)
+    name = rest.rpartition(b":")[0]
+    return name if tag[1:-1] == name else tag[1:-1] + b"/" + name

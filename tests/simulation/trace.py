@@ -148,11 +148,16 @@ def _collect(_: str, words: list[str], reply: Any) -> str:
     return f"collects results in join {words[0]} → {_said(reply)}"
 
 
+def _fire(_: str, words: list[str], reply: Any) -> str:
+    return f"ticks {words[2]} of {words[4]} → {_said(reply)}"
+
+
 _SAYS: dict[str, Any] = {
     "enqueue": _enqueue, "enqueue_unique": _unique,
     "reserve": _reserve, "commit": _commit, "move": _move, "fan_out": _fan_out, "fail": _reports(5, 6),
     "release": _reports(2, 3), "extend": _reports(2, 3), "crash": _reports(3, 3),
     "batch_fill": _fill, "batch_claim": _claim,
     "batch_stage": _batch(0), "batch_decide": _batch(0), "batch_renew": _batch(0), "batch_fail": _batch(1),
-    "batch_advance": _advance, "join_prepare": _prepare, "join_arrive": _arrive, "join_collect": _collect,
+    "batch_advance": _advance,
+    "periodic_fire": _fire, "join_prepare": _prepare, "join_arrive": _arrive, "join_collect": _collect,
 }  # fmt: skip

@@ -26,6 +26,7 @@ _REPEATS_S = 4.0
 _CLASHES = ("ignore", "replace", "reschedule")
 UNKNOWN = (OutcomeUnknown, ServerUnavailable)
 LEASE_S = 3.0
+_TIMES = LeaderTimes(ttl_s=6.0, sweep_s=2.0)
 
 
 def queue_of(actor: Actor, name: str) -> Queue:
@@ -255,9 +256,8 @@ def leader(rounds: int, name: str) -> Callable[[Actor], None]:
     return job
 
 
-def coordinator_of(actor: Actor, name: str) -> Coordinator:
+def coordinator_of(actor: Actor, name: str, times: LeaderTimes = _TIMES) -> Coordinator:
     """The product's coordinator of a worker with that name."""
-    times = LeaderTimes(ttl_s=6.0, sweep_s=2.0)
     return Coordinator(actor.broker, KEYS, name, times, OwnQueues(), cron=PeriodicTicks(actor.broker, KEYS, None))
 
 
