@@ -39,6 +39,51 @@ _AWAY = (ServerUnavailable, OutcomeUnknown)
 _log = SafeLogger("jobrunner.buffer")
 
 
+class _WaitingTasks:
+    """The tasks in a buffer, in the order in which they are sent. `size`: bytes of their payloads."""
+
+    def __init__(self) -> None:
+        self._together: deque[list[Task]] = deque()
+        """Those that may have arrived: each list was sent together, and the same calls again add nothing then. They go
+        before all others, which were enqueued after these had been sent."""
+        self._others: deque[Task] = deque()
+        self._count = self.size = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def first(self) -> Task:
+        """The one that is sent next."""
+        return self._together[0][0] if self._together else self._others[0]
+
+    def add(self, tasks: Sequence[Task], *, may_be_there: bool) -> None:
+        """Adds tasks; `may_be_there`: they were sent together, and may have arrived."""
+        if may_be_there:
+            self._together.append(list(tasks))
+        else:
+            self._others.extend(tasks)
+        self._count += len(tasks)
+        self.size += _size_of(tasks)
+
+    def first_part(self) -> list[Task]:
+        """The tasks to send together now. They were checked when they were added."""
+        if not self._together:
+            part = next(batches(islice(self._others, _AT_ONCE), sys.maxsize))
+            for _ in part:
+                self._others.popleft()
+            self._together.append(part)
+        return self._together[0]
+
+    def keep_only(self, left: Sequence[Task]) -> None:
+        """Forgets the tasks of the first part but for those that are left."""
+        part = self._together.popleft()
+        if left:
+            self._together.appendleft(list(left))
+        self._count -= len(part) - len(left)
+        self.size -= _size_of(part) - _size_of(left)
+
+
 class Buffer:
     """Tasks that wait for the server. Its life:
 
@@ -57,18 +102,14 @@ class Buffer:
         self._settings = settings
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
-        self._together: deque[list[Task]] = deque()
-        """Those that may have arrived: each list was sent together, and the same calls again add nothing then. They go
-        before all others, which were enqueued after these had been sent."""
-        self._tasks: deque[Task] = deque()
-        self._count = self._size = 0
+        self._waiting = _WaitingTasks()
         self._thread: threading.Thread | None = None
         from jobrunner.forks import call_in_forks  # most clients buffer nothing
 
         call_in_forks(self._begin_in_fork)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._waiting)
 
     def awaiting_room(self, tasks: Sequence[Task], routes: Routes, wait: Duration) -> Operation[Duration]:
         """As the function of that name; does not wait when the server is away, or when the tasks have to wait in this
@@ -126,13 +167,13 @@ class Buffer:
             self._closed = True
             self._changed.notify_all()
             if lost := len(self):
-                first = self._together[0][0] if self._together else self._tasks[0]
+                first = self._waiting.first
                 _log.error("tasks that waited for the server are lost", tasks=lost, first=first.id, queue=first.queue)
         self._broker.close()
 
     def _have_to_wait(self, tasks: Sequence[Task]) -> bool:
         """Whether others wait that these must not overtake."""
-        return len(self) > 0 and self._takes(tasks)
+        return len(self._waiting) > 0 and self._takes(tasks)
 
     def _takes(self, tasks: Sequence[Task]) -> bool:
         """Whether these may wait: the id of a unique task is known only when it was placed."""
@@ -140,25 +181,19 @@ class Buffer:
 
     def _keep(self, tasks: Sequence[Task], error: JobrunnerError | None = None) -> None:
         with self._changed:
-            size, limits = _size_of(tasks), self._settings
-            if self._closed or self._count + len(tasks) > limits.buffer_tasks or (
-                self._size + size > limits.buffer_bytes
-            ):
+            count, size, limits = len(self._waiting), self._waiting.size, self._settings
+            is_full = count + len(tasks) > limits.buffer_tasks or size + _size_of(tasks) > limits.buffer_bytes
+            if self._closed or is_full:
                 self._refuse(
-                    f"{self._count} tasks ({self._size} bytes) wait for it already: {len(tasks)} were not taken; try "
-                    "again later, or raise buffer_tasks and buffer_bytes",
+                    f"{count} tasks ({size} bytes) wait for it already: {len(tasks)} were not taken; try again later, "
+                    "or raise buffer_tasks and buffer_bytes",
                     error,
                 )
             if self._thread is None:
                 self._begin_to_send(error)
-            if not self._count:
+            if not count:
                 _log.warning("the server is away; tasks wait in this process", error=str(error))
-            if isinstance(error, OutcomeUnknown):
-                self._together.append(list(tasks))
-            else:
-                self._tasks.extend(tasks)
-            self._count += len(tasks)
-            self._size += size
+            self._waiting.add(tasks, may_be_there=isinstance(error, OutcomeUnknown))
 
     def _begin_to_send(self, error: JobrunnerError | None) -> None:
         """Starts the thread that sends, before it has anything: it waits for the lock, which the caller has."""
@@ -186,12 +221,10 @@ class Buffer:
         made_at = 0.0
         while True:
             with self._changed:
-                if not self._count or self._closed:
-                    self._thread, lost = None, self._count
+                if not self._waiting or self._closed:
+                    self._thread, lost = None, len(self._waiting)
                     break
-                if not self._together:
-                    self._together.append(self._next_part())
-                part = self._together[0]
+                part = self._waiting.first_part()
             try:
                 if batch is None or since_boot() - made_at > _MADE_AGAIN_S:
                     batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit)
@@ -200,7 +233,9 @@ class Buffer:
             except Exception as raised:  # whatever it is, no other code would send them
                 left, error = part, raised
             sent += len(part) - len(left)
-            self._keep_only(left)
+            with self._changed:
+                self._waiting.keep_only(left)
+                self._changed.notify_all()
             if len(left) < len(part):
                 batch = None
             if error is None:
@@ -233,27 +268,10 @@ class Buffer:
         left = [task for (_, tasks), reply in parts if isinstance(reply, JobrunnerError) for task in tasks]
         return left, next(iter(refused or errors), None)
 
-    def _next_part(self) -> list[Task]:
-        """Takes the next tasks out; they were checked when they were kept."""
-        part = next(batches(islice(self._tasks, _AT_ONCE), sys.maxsize))
-        for _ in part:
-            self._tasks.popleft()
-        return part
-
-    def _keep_only(self, left: Sequence[Task]) -> None:
-        """Forgets the tasks of the first part but for those that are left."""
-        with self._changed:
-            part = self._together.popleft()
-            if left:
-                self._together.appendleft(list(left))
-            self._count -= len(part) - len(left)
-            self._size -= _size_of(part) - _size_of(left)
-            self._changed.notify_all()
-
     def _begin_in_fork(self) -> None:
         """Empties the buffer in a forked child: the parent sends the tasks in it. A thread of the parent may have held
         the lock."""
-        self._together, self._tasks, self._count, self._size, self._thread = deque(), deque(), 0, 0, None
+        self._waiting, self._thread = _WaitingTasks(), None
         self._changed = threading.Condition(threading.Lock())
 
 
