@@ -6,9 +6,7 @@ to the worker itself: a job that cancels all tasks would cancel that one, too.
 """
 
 import asyncio
-import os
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
@@ -18,6 +16,7 @@ from typing import Any, Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptCrashed, AttemptTimeout
+from jobrunner.forks import call_in_forks
 from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
 from jobrunner.observers import OBSERVERS, observed_async
@@ -74,7 +73,7 @@ class EventLoop:
         self._crash: AttemptCrashed | None = None
         self._is_closing = False
         self._pid = process_guard.PID
-        _loops.add(self)
+        call_in_forks(self._end_fork)
         self._is_replaced = False
         self._blocked: list[Alarm] = []
         """The alarm that ends the attempts of a blocked loop; empty while the loop is not blocked."""
@@ -195,7 +194,7 @@ class EventLoop:
         if not self.call(self._after_block):
             self._unblock()
 
-    def end_fork(self) -> None:
+    def _end_fork(self) -> None:
         """Called in a process that a job on this loop forked: the copies of other attempts must not run on in it."""
         for name in ("_ready", "_scheduled"):  # of asyncio's loops; uvloop shows nothing of the kind
             with suppress(AttributeError):
@@ -290,12 +289,3 @@ def _run_briefly(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, obje
     except BaseException as error:  # whatever jobs left behind in the loop, the attempts are reported
         work.close()
         _log.warning("an event loop did not end as it should", error=repr(error))
-
-
-def _end_forks() -> None:
-    for loop in list(_loops):
-        loop.end_fork()
-
-
-_loops: "weakref.WeakSet[EventLoop]" = weakref.WeakSet()
-os.register_at_fork(after_in_child=_end_forks)
