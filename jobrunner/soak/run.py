@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobrunner.broker.connect import unix_url
 from jobrunner.client.client import Client, keys_of
@@ -46,7 +47,7 @@ from jobrunner.soak.faults import OF_PROXY, Fault, FaultInjector, InjectedFault,
 from jobrunner.soak.history.recorder import environment_for
 from jobrunner.soak.jobs import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
 from jobrunner.soak.ledger import Excuses, LedgerSummary, LedgerTail
-from jobrunner.soak.processes import SETTINGS, ChildSettings, OwnServer, SoakProcesses
+from jobrunner.soak.processes import SETTINGS, ChildSettings, OwnServer, SoakProcess, SoakProcesses
 
 LIMIT = 5
 """Tasks of the limited queue that may run at a time."""
@@ -263,15 +264,9 @@ class Soak:
     def _sample(self, side: QueueSample | None) -> SoakSample:
         totals, now = self.tally.totals, monotonic()
         waits = waits_since(list(self.tally.waits), now - _WINDOW_S)
-        workers = self.processes.workers()
         window_s = max(_WINDOW_S, 1.5 * self.wish.sample_s)  # there is always a sample in it
         before = next((one for one in self.samples if one.at_s >= self.elapsed_s - window_s), None)
         span_s = self.elapsed_s - before.at_s if before else 0.0
-        memory = {one.name: size for one in workers if (size := resident_bytes(one.pid)) is not None}
-        opened = {one.name: count for one in workers if (count := descriptors(one.pid)) is not None}
-        server_memory = keys = None
-        with suppress(JobrunnerError):
-            server_memory, keys = used_memory(self.client), key_count(self.client)
         return SoakSample(
             at_s=round(self.elapsed_s, 2),
             acked=totals.acked,
@@ -286,11 +281,22 @@ class Soak:
             p50_ms=_rounded(share(waits, 0.5)),
             p99_ms=_rounded(share(waits, 0.99)),
             faults=dict(self.striker.counts),
-            memory=memory,
-            descriptors=opened,
-            server_memory=server_memory,
-            keys=keys,
+            **_used(self.processes.workers(), self.client),
         )
+
+
+def _used(workers: Sequence[SoakProcess], client: Client) -> dict[str, Any]:
+    """What the workers and the server use now, as fields of a sample; None for what a server that is away does not say.
+    """
+    server_memory = keys = None
+    with suppress(JobrunnerError):
+        server_memory, keys = used_memory(client), key_count(client)
+    return {
+        "memory": {one.name: size for one in workers if (size := resident_bytes(one.pid)) is not None},
+        "descriptors": {one.name: count for one in workers if (count := descriptors(one.pid)) is not None},
+        "server_memory": server_memory,
+        "keys": keys,
+    }
 
 
 def _rounded(value: float | None) -> float | None:
