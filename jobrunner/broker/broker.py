@@ -343,6 +343,16 @@ def run_each_or_errors(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
         return [error] * len(calls)
 
 
+def run_each_of_nodes(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
+    """The same on a cluster, where these calls may all concern a node that is away, and others go on. Raises the error
+    of a single server that is away."""
+    replies = run_each_or_errors(broker, calls)
+    for reply in replies:
+        if isinstance(reply, JobrunnerError) and broker.is_away(reply):
+            raise reply
+    return replies
+
+
 def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
     """Sends and waits as the steps want; returns their result."""
     replies: Any = None  # what a generator begins with

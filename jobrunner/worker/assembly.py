@@ -36,7 +36,14 @@ from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import Declarations, caps_of, longest_poll_s, shortest_lease_s, warn_of_open_batches
+from jobrunner.worker.queues import (
+    Declarations,
+    caps_of,
+    longest_poll_s,
+    shortest_lease_s,
+    tried_once,
+    warn_of_open_batches,
+)
 from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -163,9 +170,10 @@ class Assembly:
         cleaner = None
         if isinstance(self._encryption, StoredPayloads):
             cleaner = PayloadCleaner(self._broker, self._keys, self._encryption.store, lambda: coordinator.leads)
-        shards = served_shards(broker_of(self._client), self._keys, fetched)
-        drivers.check(broker_of(self._client), self._keys)
-        warn_of_open_batches(list(shards.weights), broker_of(self._client), self._keys)
+        with tried_once(self._client) as broker:
+            shards = served_shards(broker, self._keys, fetched)
+            drivers.check(broker, self._keys)
+            warn_of_open_batches(list(shards.weights), broker, self._keys)
         tasks = self._task_parts(fetched, shards, guard.keeper.leases, cleaner)
         fetcher = Fetcher(
             tasks,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls.shards import WITHOUT, shard_counts
+from jobrunner.broker.calls.shards import WITHOUT
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.shards import shard_name, whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
@@ -16,7 +16,7 @@ from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch, Driver
 from jobrunner.jobs.registry import driver_of
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.queues import align_queue
-from jobrunner.worker.shards import ServedShards
+from jobrunner.worker.shards import ServedShards, read_shard_counts
 
 _log = SafeLogger("jobrunner.drivers")
 
@@ -45,7 +45,7 @@ class BatchDrivers:
     def check(self, broker: Broker, keys: Keys) -> None:
         """Asks for the shards of the queues. Raises InvalidOption for a queue with partitions whose driver cannot serve
         them."""
-        found = broker.run_many([shard_counts(keys.queue(queue)) for queue in self.queues])
+        found = read_shard_counts(broker, keys, self.queues)
         for queue, counts in zip(self.queues, found, strict=True):
             if counts.partitions > 1 and driver_of(shard_name(queue, 1)) is None:
                 raise InvalidOption(

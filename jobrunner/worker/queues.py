@@ -7,12 +7,13 @@ from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, run_each_of_nodes, run_each_or_errors
 from jobrunner.broker.call import Call, texts
 from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls.batch_reads import size
 from jobrunner.broker.calls.batches import foremost
-from jobrunner.broker.calls.shards import shard_counts
+from jobrunner.broker.calls.server import check_format
+from jobrunner.broker.calls.shards import UNKNOWN
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.operations.enqueue import QueueRef
@@ -25,6 +26,7 @@ from jobrunner.jobs.declared_queues import DeclaredQueue, declared_names, declar
 from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, targets_of
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.settings import WorkerSettings
+from jobrunner.worker.shards import read_shard_counts
 
 _LOOKED_AT = 100
 """Open batches of a queue whose items are counted at most."""
@@ -119,18 +121,22 @@ def _warn_of_unknown(names: Iterable[str], client: Client) -> None:
 def warn_of_open_batches(queues: Sequence[str], broker: Broker, keys: Keys) -> None:
     """Logs a warning for each of these queues, which this worker serves item by item, that has items in open batches:
     only a station on Spark gets at them, as the one that served the queue before a deployment. Raises ServerError."""
-    with suppress(ServerRefused):
-        found = broker.run_many([foremost(keys.queue(queue), "batches", _LOOKED_AT) for queue in queues])
-        opened = [(queue, one) for queue, batches in zip(queues, found, strict=True) for one in batches]
-        sizes = broker.run_many([size(keys.queue(queue), one) for queue, one in opened]) if opened else []
-        held: Counter[str] = Counter()
-        for (queue, _), count in zip(opened, sizes, strict=True):
-            held[queue] += count
-        for queue, items in held.items():
-            if items:  # else they are writes
-                _log.warning("items are in batches of a station on Spark, which this worker does not have", queue=queue,
-                             items=items, hint="serve the queue as before the deployment until none is pending; else "
-                             "they are back in line a week after their last attempt")  # fmt: skip
+    found = run_each_of_nodes(broker, [foremost(keys.queue(queue), "batches", _LOOKED_AT) for queue in queues])
+    opened = [
+        (queue, one)
+        for queue, batches in zip(queues, found, strict=True)
+        if not isinstance(batches, JobrunnerError)  # its node is away, or this user may not read it
+        for one in batches
+    ]
+    sizes = run_each_of_nodes(broker, [size(keys.queue(queue), one) for queue, one in opened])
+    held: Counter[str] = Counter()
+    for (queue, _), count in zip(opened, sizes, strict=True):
+        held[queue] += 0 if isinstance(count, JobrunnerError) else count
+    for queue, items in held.items():
+        if items:  # else they are writes
+            _log.warning("items are in batches of a station on Spark, which this worker does not have", queue=queue,
+                         items=items, hint="serve the queue as before the deployment until none is pending; else "
+                         "they are back in line a week after their last attempt")  # fmt: skip
 
 
 def log_declared() -> None:
@@ -178,17 +184,23 @@ def _align_stations(client: Client, names: Iterable[str]) -> dict[str, str]:
     that is refused is logged and does not keep the worker from starting. Returns those that are left, as their server
     is away. Raises ServerError."""
     keys, of_pipelines = keys_of(client), [name for name in names if "/" in name]
-    found = broker_of(client).run_many([shard_counts(keys.queue(name)) for name in of_pipelines])
-    spread = [name for name, counts in zip(of_pipelines, found, strict=True) if counts.served > 1]
-    with _tried_once(client) as broker:
-        return {name: "" for name in spread if not align_queue(broker, keys, name)}
+    with tried_once(client) as broker:
+        found = dict(zip(of_pipelines, read_shard_counts(broker, keys, of_pipelines), strict=True))
+        return {
+            name: "" for name, counts in found.items()
+            if counts is UNKNOWN or (counts.served > 1 and not align_queue(broker, keys, name))
+        }  # fmt: skip
 
 
 @contextmanager
-def _tried_once(client: Client) -> Iterator[Broker]:
-    """A driver that does not wait for a node that is away: each queue there would cost the start of a worker the whole
-    time for which its client tries."""
-    broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=broker_of(client).now_ms)
+def tried_once(client: Client) -> Iterator[Broker]:
+    """On a cluster a driver that does not wait for a node that is away: each queue there would cost the start of a
+    worker the whole time for which its client tries. Of one server, on which all depends, the client's own."""
+    if endpoint_of(client).cluster is None:
+        yield broker_of(client)
+        return
+    greeting = check_format(keys_of(client))
+    broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=broker_of(client).now_ms, greeting=greeting)
     try:
         yield broker
     finally:
@@ -229,18 +241,35 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
     if not (declared := published_by(served)):
         return {}
     keys = keys_of(client)
-    known = [name for one in declared for name in (one.name, one.settings.get("dead_letter_queue")) if name]
-    broker_of(client).run(queues.register_queues(keys, known))
-    replies = broker_of(client).run_each(publishing(keys, declared, heartbeat_s))
-    for one, changed in zip(declared, replies, strict=True):
-        if isinstance(changed, JobrunnerError):
-            _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
-        elif changed:
-            _log_published(one, changed)
-            with suppress(ServerUnavailable, OutcomeUnknown):  # an event holds nothing up
-                broker_of(client).run(_configured(keys, one, changed))
-    with _tried_once(client) as broker:
-        return {one.name: one.place for one in declared if not align_queue(broker, keys, one.name, place=one.place)}
+    with tried_once(client) as broker:
+        away: dict[str, str] = {}
+        (registered,) = run_each_of_nodes(broker, [_registering(keys, declared)])
+        if isinstance(registered, ServerUnavailable | OutcomeUnknown):
+            _log.warning("declared queues are not registered", error=str(registered))
+            away = {one.name: one.place for one in declared}
+        elif isinstance(registered, JobrunnerError):  # as a newer version writes here
+            raise registered
+        news: list[Call[None]] = []
+        replies = run_each_of_nodes(broker, publishing(keys, declared, heartbeat_s))
+        for one, changed in zip(declared, replies, strict=True):
+            if isinstance(changed, JobrunnerError):
+                if isinstance(changed, ServerUnavailable | OutcomeUnknown):
+                    away[one.name] = one.place
+                _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
+            elif changed:
+                _log_published(one, changed)
+                news.append(_configured(keys, one, changed))
+        run_each_or_errors(broker, news)  # an event holds nothing up
+        return away | {
+            one.name: one.place for one in declared
+            if one.name not in away and not align_queue(broker, keys, one.name, place=one.place)
+        }  # fmt: skip
+
+
+def _registering(keys: Keys, declared: Iterable[DeclaredQueue]) -> Call[bool]:
+    """Registers these queues, and those of their dead letters."""
+    named = [name for one in declared for name in (one.name, one.settings.get("dead_letter_queue")) if name]
+    return queues.register_queues(keys, named)
 
 
 class Declarations:
@@ -279,6 +308,8 @@ class Declarations:
         if news:
             with suppress(ServerUnavailable, OutcomeUnknown):  # an event holds nothing up
                 self._broker.run_many(news)
+        if self._unaligned:
+            run_each_or_errors(self._broker, [_registering(self._keys, published_by(self._served))])
         for name, place in list(self._unaligned.items()):
             try:
                 run_operation(self._broker, align(QueueRef(self._keys, None, name, 0)))

@@ -6,10 +6,11 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, run_each_of_nodes
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls.shards import ShardCounts, shard_counts
+from jobrunner.broker.calls.shards import UNKNOWN, ShardCounts, shard_counts
 from jobrunner.broker.keys import Keys
+from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
 
 _MOST_ASKED = 100
@@ -71,5 +72,12 @@ class ServedShards:
 
 
 def served_shards(broker: Broker, keys: Keys, weights: Mapping[str, int]) -> ServedShards:
-    """The shards as they are now. Raises ServerError."""
-    return ServedShards(keys, weights, broker.run_many([shard_counts(keys.queue(queue)) for queue in weights]))
+    """The shards as they are now; of a queue whose node is away the first one, until a heartbeat is told of more.
+    Raises ServerError."""
+    return ServedShards(keys, weights, read_shard_counts(broker, keys, list(weights)))
+
+
+def read_shard_counts(broker: Broker, keys: Keys, queues: Sequence[str]) -> list[ShardCounts]:
+    """How many shards these queues have; UNKNOWN for those whose node of a cluster is away. Raises ServerError."""
+    found = run_each_of_nodes(broker, [shard_counts(keys.queue(queue)) for queue in queues])
+    return [UNKNOWN if isinstance(one, JobrunnerError) else one for one in found]

@@ -5,11 +5,12 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from jobrunner import AsyncClient, Client, Worker, job
+from jobrunner import AsyncClient, Client, Worker, job, queue
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
@@ -23,10 +24,13 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import Notifier, WakeListener
 from jobrunner.broker.slots import slot_of
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client.client import broker_of
+from jobrunner.client.current import within
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerRefused, ServerUnavailable
+from jobrunner.etl import Pipeline
 from jobrunner.inspector.doctor.environment import check_server
 from jobrunner.inspector.jobs import job_views
 from jobrunner.inspector.live_snapshot import recent_failures
@@ -224,6 +228,14 @@ def _declare_tick(queue: str, name: str, ran: Counter[str]) -> None:
         ran[queue] += 1
 
 
+def _declare_counted(queue: str, ran: Counter[str]) -> Any:
+    @job(queue=queue, name=f"counted_{queue}")
+    def counted() -> None:
+        ran[queue] += 1
+
+    return counted
+
+
 def _look_at_the_others(client: Client, alive: set[str]) -> None:
     """What an operator sees while a node is away: everything on the others, and what cannot be read."""
     away = set(NAMES) - alive
@@ -270,6 +282,44 @@ def test_the_other_nodes_work_and_can_be_looked_at_while_one_is_away() -> None:
     finally:
         for name in jobs.values():
             forget_job(name)
+        lenient.remove()
+
+
+def test_a_worker_starts_while_the_node_of_some_of_its_queues_is_away() -> None:
+    """It ended with an error, so an outage of one node was one of all workers that were started meanwhile, as those are
+    that have had their `max_tasks`. The node has the list of queues, too."""
+    lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    ran: Counter[str] = Counter()
+    owners = {line.name: lenient.owner(slot_of(line.waiting)) for line in LINES}
+    gone, leads = lenient.owner(slot_of(KEYS.queues)), lenient.owner(slot_of(KEYS.leader))
+    there, away = next(name for name in NAMES if owners[name] is leads), next(n for n in NAMES if owners[n] is gone)
+    pipeline = Pipeline(next(f"p{n}" for n in range(99) if lenient.owner(slot_of(f"{{p{n}}}".encode())) is gone))
+    jobs = {}
+    try:
+        with Client(lenient.url, "t", retry_timeout=2) as client, within(client):
+            for name in (there, away):
+                queue(name, max_size=1000)
+                jobs[name] = _declare_counted(name, ran)
+            pipeline.sink("raw", max_attempts=7)(lambda _item: ran.update(["item"]))
+            pipeline.queue("raw").configure(partitions=3)
+            jobs[there].enqueue()
+            gone.kill()
+            worker = Worker(queues=[there, away, f"{pipeline.name}/raw"], client=client, heartbeat=0.5)
+            worker.start()
+            wait_for(lambda: ran[there] == 1)
+
+            gone.start()
+            lenient.wait_well()
+            wait_for(lambda: client.queue(away).settings().max_size == 1000)
+            raw = pipeline.queue("raw")
+            raw.configure(partitions=3)  # its node kept nothing
+            wait_for(lambda: raw.settings().max_attempts == 7)
+            jobs[away].enqueue()
+            pipeline.push("raw", 1)
+            wait_for(lambda: ran[away] == ran["item"] == 1)
+            assert {away, f"{pipeline.name}/raw"} <= set(run_operation(broker_of(client), queue_names(KEYS)))
+            worker.stop(grace=0)
+    finally:
         lenient.remove()
 
 
