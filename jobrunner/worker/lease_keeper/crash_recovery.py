@@ -74,14 +74,13 @@ class ProcessExit:
 
 
 class WatchedProcess:
-    """A process whose death is waited for. `has_died` costs no time; `descriptor` may be polled where it is not -1."""
+    """A process whose death is waited for. `has_died` costs no time; `descriptor` is its pidfd, or -1. The process
+    opens that itself: a task that is first in line may end it before this one has started."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, descriptor: int) -> None:
         self.pid = pid
-        self.descriptor = -1
+        self.descriptor = descriptor
         self._killed_for_memory = _killed_for_memory()
-        with suppress(AttributeError, OSError):
-            self.descriptor = os.pidfd_open(pid)
 
     @property
     def has_died(self) -> bool:

@@ -116,9 +116,12 @@ class KeeperClient:
         except OSError as error:  # jobs have used up the descriptors
             _log.warning("the lease keeper cannot be started", error=str(error))
             return None
-        inherited = read_end, self.leases.memory.descriptor
+        own = _own_pidfd()
+        inherited = [read_end, self.leases.memory.descriptor]
         module = "jobrunner.worker.lease_keeper.keeper_process"
-        words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid())]
+        words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid()), str(own)]
+        if own >= 0:
+            inherited.append(own)
         try:
             with _stops_held_back():
                 self._keeper = subprocess.Popen(  # noqa: S603  words of our own
@@ -130,6 +133,8 @@ class KeeperClient:
             return None
         finally:
             os.close(read_end)
+            if own >= 0:
+                os.close(own)
         assert self._keeper.stdin is not None
         os.set_blocking(self._keeper.stdin.fileno(), False)
         with suppress(OSError):
@@ -243,6 +248,14 @@ class KeeperHealth:
             return False
         self._missed += 1
         return self._missed >= _MISSED or (self._missed >= _MISSED_STOPPED and is_suspended(self._pid))
+
+
+def _own_pidfd() -> int:
+    """A descriptor by which a process sees the death of this one; -1 where the system or the process has none left."""
+    try:
+        return os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):
+        return -1
 
 
 def _has_space(pipe: int) -> bool:

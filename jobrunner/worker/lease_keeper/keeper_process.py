@@ -1,7 +1,7 @@
 """The lease keeper: a process beside a worker that renews its leases, and hands them back when the worker is killed.
 
-Usage: ``python -m jobrunner.worker.lease_keeper.keeper_process WAKE_PIPE MARKS WORKER`` (two file descriptors and a
-process id), with JSON lines on standard input::
+Usage: ``python -m jobrunner.worker.lease_keeper.keeper_process WAKE_PIPE MARKS WORKER PIDFD`` (two file descriptors, a
+process id and its pidfd, -1 for none), with JSON lines on standard input::
 
     ["serve", url, prefix]                                   first: the server; not an argument, as `ps` shows those
     ["hold", queue, since_s, keepalive_s, [token…], [id…]]   held since then, by the monotonic clock of this machine
@@ -91,7 +91,8 @@ def main() -> None:
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    wake_pipe, marks, worker = int(sys.argv[1]), SharedMemory(int(sys.argv[2])), WatchedProcess(int(sys.argv[3]))
+    wake_pipe, marks = int(sys.argv[1]), SharedMemory(int(sys.argv[2]))
+    worker = WatchedProcess(int(sys.argv[3]), int(sys.argv[4]))
     first = sys.stdin.buffer.readline()
     if not first:
         os._exit(0)

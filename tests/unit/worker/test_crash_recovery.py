@@ -1,6 +1,8 @@
 """The lease keeper's recovery of a dead worker, without processes: lease states in, reports out."""
 
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 
 KILLED = ProcessExit(signal=9)
+_LINUX = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) if sys.platform == "linux" else (0,)
 
 
 @pytest.fixture
@@ -207,12 +210,31 @@ def test_marks_are_used_again(marks: SharedMemory) -> None:
 )
 def test_a_death_tells_how_it_came(program: str, death: ProcessExit) -> None:
     process = subprocess.Popen([sys.executable, "-c", program])
-    watched = WatchedProcess(process.pid)
+    watched = WatchedProcess(process.pid, os.pidfd_open(process.pid))
     if death.signal == signal.SIGKILL:
         process.kill()
     wait_for(lambda: watched._poll(0.05))
     assert watched.death(own_signal=0) == death, "while it is a zombie"
     process.wait()
+
+
+@pytest.mark.skipif(_LINUX < (6, 15), reason="an older kernel forgets it with the process")
+def test_a_keeper_that_starts_when_its_worker_is_gone_knows_how_it_died() -> None:
+    """As where the first task in line ends each worker at once, before its keeper has started."""
+    program = """
+import os, subprocess, sys
+from jobrunner.worker.lease_keeper.keeper_client import _own_pidfd
+own = _own_pidfd()
+late = "import sys; sys.stdin.read(); from jobrunner.worker.lease_keeper.crash_recovery import WatchedProcess; "
+late += f"print(WatchedProcess({os.getpid()}, {own}).death(0).reason)"
+subprocess.Popen([sys.executable, "-c", late], pass_fds=[own])
+os._exit(7)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.wait() == 7
+    assert process.communicate()[0] == "its worker died (exit code 7)\n"
 
 
 def test_only_what_comes_from_outside_leaves_no_suspicion() -> None:
