@@ -167,7 +167,10 @@ class Worker:
         if parts is None:
             return None
         try:
-            parts.guard.keeper.leave(parts.tasks.rotation.queues, has_children=self.settings.executor == "processes")
+            parts.guard.keeper.leave(
+                parts.tasks.rotation.queues, has_children=self.settings.executor == "processes", worker=self.id,
+                serves=",".join(sorted(parts.queues)),
+            )  # fmt: skip
             parts.gates.step()  # before the first task is taken
             with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
                 parts.heartbeat.step()

@@ -8,6 +8,9 @@
    (fetch/quarantine.py). Those that ended and whose report the server had not taken count as begun: nobody can know
    more.
 
+4. The worker is taken off the list of workers, with an event that names its queues and how it died. The leader does so
+   for a worker whose keeper died with it, when its heartbeats are missing.
+
 Every report carries the number of its lease, so it changes nothing where that is not the newest any more.
 
 The worker's death is seen by a descriptor of the process (pidfd): a pipe may be held open by something it forked. How
@@ -171,6 +174,16 @@ class CrashRecovery:
             if queues:
                 failures += 1
                 sleep(back_off(failures, _AFTER_ERROR_S, _LONGEST_AFTER_ERROR_S))
+        self._take_off_the_list(work)
+
+    def _take_off_the_list(self, work: HeldWork) -> None:
+        from jobrunner.broker.calls import events, leader  # a keeper whose worker lives needs none of it
+
+        *_, removed = run_each_or_errors(self._broker, leader.retire(self._keys, work.worker))
+        if removed == 1:  # else it had not announced itself yet, or the leader was faster
+            how = self._death.reason.removeprefix("its ")
+            lost = events.note(self._keys, "worker_lost", worker=work.worker, queues=work.serves, how=how)
+            run_each_or_errors(self._broker, [lost])
 
     def _hand_back(self, queues: list[str]) -> list[str]:
         """Returns the queues of which something could not be handed back."""

@@ -71,11 +71,11 @@ class KeeperClient:
         """Starts the keeper."""
         self._watcher.start()
 
-    def leave(self, queues: list[str], *, has_children: bool) -> None:
+    def leave(self, queues: list[str], *, has_children: bool, worker: str, serves: str) -> None:
         """Leaves the keeper the facts it needs when this process is killed. Call it before anything is reserved."""
         name = name_of_this() if has_children or claims_children() else ""
         self.leases.memory.waits = waiting_on_crash()
-        self.leases.memory.write(msgspec.json.encode(HeldWork(queues, name, claims_children())))
+        self.leases.memory.write(msgspec.json.encode(HeldWork(queues, name, claims_children(), worker, serves)))
         watch_own_kills(self.leases.memory)
 
     @property

@@ -44,6 +44,10 @@ class HeldWork(msgspec.Struct, frozen=True):
     """The name of its process, which others inherited; '' when it started none."""
     claims_children: bool
     """Whether all that its process started belongs to its jobs; else only the processes of its slots."""
+    worker: str = ""
+    """Its id in the list of workers."""
+    serves: str = ""
+    """All its queues, as its events name them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import redis
 from jobrunner import Client
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import leases
+from jobrunner.broker.calls import leader, leases
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import JobrunnerError
 from jobrunner.worker.child_processes import VARIABLE, _find, end_all_of
@@ -52,7 +52,8 @@ class Dead:
         return self.broker.run(call).attempts
 
     def die(self, *queues: str, death: ProcessExit = KILLED) -> CrashRecovery:
-        self.marks.write(msgspec.json.encode(HeldWork(list(queues), "jobrunner-none", False)))
+        work = HeldWork(list(queues), "jobrunner-none", False, "host.1.00c0de", ",".join(queues))
+        self.marks.write(msgspec.json.encode(work))
         return CrashRecovery(self.broker, self.keys, SharedMemory(os.dup(self.marks.descriptor)), death)
 
 
@@ -198,6 +199,18 @@ def test_marks_are_used_again(marks: SharedMemory) -> None:
         marks.end([attempt, attempt])
     assert not marks.begun()
     assert not marks.lacks_marks
+
+
+def test_the_dead_worker_is_off_the_list_at_once_and_its_queues_are_named(worker: Dead, client: Client) -> None:
+    for one in ("host.1.00c0de", "host.2.0c0de0"):
+        worker.broker.run(leader.announce(worker.keys, one, {"id": one, "queues": "a,b"}, ttl_ms=30_000))
+
+    worker.die("a", "b", death=ProcessExit(code=3)).run()
+    worker.die("a", "b", death=ProcessExit(code=3)).run()
+
+    assert [one.id for one in client.workers()] == ["host.2.0c0de0"]
+    (lost,) = [event for event in client.events() if event.kind == "worker_lost"]
+    assert (lost.worker, lost.details) == ("host.1.00c0de", {"queues": "a,b", "how": "worker died (exit code 3)"})
 
 
 @pytest.mark.parametrize(
