@@ -2,16 +2,17 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from jobrunner.broker.redis_errors import refuses_writes
 from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.client.current import current_client
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
     JobrunnerError,
     OutcomeUnknown,
+    ServerRefused,
     ServerUnavailable,
     UsageError,
     WorkerBroken,
@@ -172,8 +173,7 @@ class Worker:
                 serves=",".join(sorted(parts.queues)),
             )  # fmt: skip
             parts.gates.step()  # before the first task is taken
-            with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
-                parts.heartbeat.step()
+            self._announce(parts)
             if parts.tasks.rotation.queues:
                 self._recycling.take()
             for loop in parts.loops:
@@ -184,6 +184,16 @@ class Worker:
             raise
         self._state.begin_work()
         return parts
+
+    def _announce(self, parts: WorkerParts) -> None:
+        """The first heartbeat. The server was there just now: where it is away, the loop tries again."""
+        try:
+            parts.heartbeat.step()
+        except (ServerUnavailable, OutcomeUnknown):
+            return
+        except ServerRefused as error:  # too few replicas refuse writes alone, so nothing noticed it before
+            if not refuses_writes(error.__cause__):
+                raise
 
     def ask_to_stop(self) -> None:
         """Lets `run` return after a graceful stop; asked again, at once. Safe in a signal handler and in any thread."""

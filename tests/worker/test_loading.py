@@ -146,6 +146,20 @@ def test_a_worker_waits_for_a_server_whose_disk_is_full(
     assert worker.client.enqueue(_task(1, 2)).result(timeout=30) == 3
 
 
+def test_a_worker_starts_while_its_server_lacks_replicas_and_works_when_it_has_them(
+    start_server: Callable[..., Server], begin: Callable[..., Any]
+) -> None:
+    own = start_server(min_replicas_to_write="1")
+    with structlog.testing.capture_logs() as logged:
+        worker, thread, ended = begin(own.url)
+        wait_for(lambda: ended or any("takes no writes at present" in line.get("error", "") for line in logged))
+        with own.connect() as raw:
+            raw.config_set("min-replicas-to-write", 0)
+
+        assert worker.client.enqueue(_task(1, 2)).result(timeout=30) == 3
+    assert thread.is_alive()
+
+
 def test_no_worker_waits_for_a_server_that_is_away_or_refuses_it(
     start_server: Callable[..., Server], begin: Callable[..., Any]
 ) -> None:
