@@ -58,7 +58,7 @@ class TaskRow:
     attempt: int | None
     """The number of the last attempt that began; None when none has begun."""
     started: datetime | None
-    """None unless the queue keeps history."""
+    """When the last attempt was handed out, before it waited in its worker; None unless the queue keeps history."""
     enqueued: datetime
     error: str
     """The most telling line of the last error."""
@@ -66,6 +66,8 @@ class TaskRow:
     """How many of its leases ended without a report: its worker died, hung or was cut off."""
     is_suspect: bool = False
     """Whether it may have caused that: it runs alone the next time."""
+    run_s: float | None = None
+    """How long the last attempt ran, by its worker's clock; None unless a worker ran it and the queue keeps history."""
     params: str = ""
     """The parameters on one line, redacted and cut; empty where the list does not read them."""
 
@@ -132,6 +134,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -
         error=telling_line(redaction.text(fields["error"])),
         lost=whole_number(fields["expiries"]),
         is_suspect=bool(fields["suspect"]),
+        run_s=whole_number(fields["run_ms"]) / 1000 if fields["run_ms"] else None,
         params=params_line(fields["payload"], fields["encoding"], redaction),
     )
 

@@ -8,7 +8,7 @@ from jobrunner.broker.keys import QueueKeys
 
 FIELDS = (
     "type", "retry_count", "started_at", "enqueue_time", "error", "encoding", "attempts", "outcome",
-    "expiries", "suspect", "payload",
+    "expiries", "suspect", "run_ms", "payload",
 )  # fmt: skip
 """The fields that task_search.lua reads of a task."""
 _WORDS = 2 + len(FIELDS)

@@ -15,7 +15,7 @@ local now_ms, tasks, count, most, newest, last_score, last_id, since, before, sc
 local id_part, type, job_part, error_part, payload_part, group = unpack(ARGV, 12)
 local LONGEST_ERROR, LONGEST_PAYLOAD, MOST_BYTES = 4000, 16385, 524288
 local FIELDS = {'type', 'retry_count', 'started_at', 'enqueue_time', 'error', 'encoding', 'attempts', 'outcome',
-  'expiries', 'suspect'}
+  'expiries', 'suspect', 'run_ms'}
 local longest = error_part == '' and LONGEST_ERROR or LONGEST_PAYLOAD -- the caller looks through it again
 local is_descending = newest == '1'
 local lowest, highest = tonumber(since) or -math.huge, tonumber(before) or math.huge

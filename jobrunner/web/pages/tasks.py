@@ -206,6 +206,9 @@ def _tabs(seen: DashboardSnapshot, texts: Mapping[str, str]) -> list[tuple[str, 
 
 
 def _took_s(row: TaskRow) -> float | None:
+    """How long the last attempt ran, or of an item without a worker how long it was held."""
+    if row.run_s is not None:
+        return row.run_s
     return None if row.started is None or row.when is None else max((row.when - row.started).total_seconds(), 0.0)
 
 

@@ -23,7 +23,7 @@ from jobrunner.inspector.search_filter import Filter
 from jobrunner.redaction import Redaction
 from jobrunner.task import Task
 
-NUMBERS = ("retry_count", "attempts", "expiries", "started_at", "enqueue_time")
+NUMBERS = ("retry_count", "attempts", "expiries", "started_at", "enqueue_time", "run_ms")
 
 
 def cursor_of(*parts: Any) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.client import Client, broker_of
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.clock import utc_now
 from jobrunner.errors import ServerUnavailable
 from jobrunner.task import Task
 from jobrunner.web.pages import tasks as pages
@@ -120,6 +121,25 @@ def test_dead_tasks_are_requeued_by_the_filter_that_is_shown(browse: Browse, cli
     operation = browser.get(f"/operations/{done['operation']}", headers=JSON).json()["operation"]
     assert "job=sen" in dict(operation["facts"])["Tasks"]
     assert "error=timeout" in operation["back"]
+
+
+def test_history_says_how_long_an_attempt_ran_without_its_wait_in_the_worker(
+    browse: Browse, client: Client, raw: Any
+) -> None:
+    queue, keys = client.queue("mail"), keys_of(client).queue("mail")
+    queue.configure(history=3600)
+    for name in ("job", "item"):
+        client.enqueue(Task(id=name, queue="mail", payload=b"{}"))
+        (lease,) = queue.reserve(1)
+        raw.hset(keys.task(name), "started_at", int(utc_now().timestamp() * 1000) - 90_000)
+        lease.commit()
+    raw.hset(keys.task("job"), "run_ms", 250)
+
+    found = browse().get("/history", headers=JSON).json()["records"]
+
+    took = {row["id"]: took_s for row, took_s in found}
+    assert took["job"] == 0.25
+    assert 90 <= took["item"] < 150
 
 
 def test_history_has_pages_and_is_searched(browse: Browse, client: Client) -> None:
