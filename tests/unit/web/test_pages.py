@@ -380,3 +380,16 @@ def test_the_page_of_workers_names_the_fullest_queues_without_one_and_counts_the
     assert re.findall(r"No worker serves (idle-\d)", text) == ["idle-6", "idle-5", "idle-4", "idle-3", "idle-2"]
     assert "2 more queues with tasks to do have no worker" in text
     assert len(values["unserved"]) == 7
+
+
+def test_a_duration_of_a_task_has_a_unit_for_people(browse, client, raw):
+    client.enqueue(Task(id="t", queue="mail", payload=b"{}", keepalive_ms=300_000))
+    raw.hset(keys_of(client).queue("mail").task("t"), "run_ms", "damaged")
+    browser = browse()
+
+    facts = browser.get("/tasks/t?queue=mail", headers=JSON).json()["facts"]
+
+    text = browser.get("/tasks/t?queue=mail").text
+    assert "<dt>keepalive</dt><dd>5 min</dd>" in text
+    assert "<dt>run ms</dt><dd>damaged</dd>" in text
+    assert dict(facts)["keepalive ms"] == "300000", "programs read the number"
