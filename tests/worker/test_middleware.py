@@ -459,6 +459,27 @@ def test_an_error_passes_all_and_one_that_is_swallowed_counts_all_the_same(
     assert seen == ["a sends f", "a begins f", "of the job", "a ends f"]
 
 
+def test_a_plain_middleware_runs_in_the_event_loop_of_a_coroutine_job(using: Any, declare: Any) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    class Around:
+        def around(self, run: Any, next: Any) -> Any:
+            loops.append(asyncio.get_running_loop())
+            yield next(run)
+
+    using(Around())
+
+    @declare("waits")
+    async def waits() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    waits.enqueue()
+    work()
+
+    assert len(loops) == 2
+    assert loops[0] is loops[1]
+
+
 def test_a_middleware_may_steer(using: Any, declare: Any) -> None:
     class Later:
         def around(self, run: Any, next: Any) -> Any:
