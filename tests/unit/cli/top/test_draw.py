@@ -183,15 +183,16 @@ def test_a_paused_queue_and_one_that_nobody_serves_stand_out() -> None:
     assert not any("idle" in line and "no worker" in line for line in lines)
 
 
-def test_a_server_that_evicts_or_is_nearly_full_is_told_about() -> None:
+def test_a_server_that_evicts_is_nearly_full_or_takes_no_writes_is_told_about() -> None:
     server = seen().server
     assert server is not None
-    bad = structs.replace(server, maxmemory=100, used_memory=90, maxmemory_policy="allkeys-lru")
+    bad = structs.replace(server, maxmemory=100, used_memory=90, maxmemory_policy="allkeys-lru", aof_written=False)
 
     text = "\n".join(drawn(screen(queue("a"), look=seen(queue("a"), server=bad))))
 
     assert "maxmemory-policy is allkeys-lru" in text
     assert "nearly full: 90 %" in text
+    assert "takes no writes" in text
 
 
 def test_the_cursor_is_on_the_screen_wherever_it_is() -> None:
