@@ -5,7 +5,8 @@ go on. It opens by itself. A worker without gates runs none of this.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -109,22 +110,44 @@ class ShareGate:
 
 
 def memory_share(root: Path = Path("/")) -> float:
-    """The share of memory in use, without what the system can free at once: of the machine or of the container,
-    whichever is greater. Raises InvalidOption where the system has no /proc/meminfo."""
+    """The share of memory in use, without what the system can free at once: of the machine or of a control group,
+    whichever is greatest. Raises InvalidOption where the system has no /proc/meminfo."""
     try:
         words = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
         sizes = {word[0]: int(word[1]) for word in words if len(word) > 1}
         share = 1 - sizes["MemAvailable:"] / sizes["MemTotal:"]
     except (OSError, KeyError, ValueError, ZeroDivisionError) as error:
         raise InvalidOption(f"a gate on memory needs /proc/meminfo, as Linux has it: {error}") from error
-    group = root / "sys/fs/cgroup"
+    return max([share, *_shares_of_groups(root)])
+
+
+def _shares_of_groups(root: Path) -> Iterator[float]:
+    """The share in use of each limit of memory that holds for this process: a container's, a systemd unit's or slice's.
+
+    Of version 1 of control groups only that of its own group counts. Where its path is one of the host, as in some
+    containers, the group is the one at the top.
+    """
+    top = root / "sys/fs/cgroup"
     try:
-        most = int((group / "memory.max").read_text())  # 'max' without a limit
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    own = {kinds: path for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") > 1)}
+    folder = top / own.get("", "/").lstrip("/")
+    folder = folder if folder.is_dir() else top
+    for group in (folder, *folder.parents):
+        if group.is_relative_to(top):
+            yield from _share_of_group(group, "memory.max", "memory.current", "inactive_file")
+    folder = top / "memory" / own.get("memory", "/").lstrip("/")
+    folder = folder if folder.is_dir() else top / "memory"
+    yield from _share_of_group(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _share_of_group(group: Path, limit: str, usage: str, cache: str) -> Iterator[float]:
+    with suppress(OSError, ValueError, ZeroDivisionError):  # 'max' without a limit; in version 1 a huge number
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        used = int((group / "memory.current").read_text()) - int(stat.get("inactive_file", 0))
-    except (OSError, ValueError):
-        return share
-    return max(share, used / most) if most else share
+        used = int((group / usage).read_text()) - int(stat.get(cache, 0))
+        yield used / int((group / limit).read_text())
 
 
 class CpuShare:

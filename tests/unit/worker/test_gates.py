@@ -85,8 +85,40 @@ def test_memory_is_that_of_the_machine_or_of_the_container(tmp_path):
     assert memory_share(tmp_path) == pytest.approx(0.4)
     (group / "memory.max").write_text("1000\n")
     assert memory_share(tmp_path) == pytest.approx(0.8)
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/cgroup").write_text("0::/docker/of-the-host\n")
+    assert memory_share(tmp_path) == pytest.approx(0.8)
     with pytest.raises(InvalidOption, match="/proc/meminfo"):
         memory_share(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "files"),
+    [
+        ("0::/system.slice/jobs.service", "system.slice/jobs.service",
+         ("memory.max", "memory.current", "inactive_file")),
+        ("0::/system.slice/jobs.service", "system.slice", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/\n4:memory:/jobs", "memory/jobs",
+         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+        ("0::/\n4:memory:/docker/of-the-host", "memory",
+         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ],
+    ids=["unit", "slice", "version 1", "container of version 1"],
+)  # fmt: skip
+def test_memory_is_that_of_the_units_limit_too(tmp_path, line, folder, files):
+    """MemoryMax= of systemd, and control groups of version 1."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text(f"{line}\n")
+    (tmp_path / "sys/fs/cgroup/system.slice/jobs.service").mkdir(parents=True)
+    group = tmp_path / "sys/fs/cgroup" / folder
+    group.mkdir(parents=True, exist_ok=True)
+    limit, usage, cache = files
+    (group / "memory.stat").write_text(f"anon 5\n{cache} 100\n")
+    (group / usage).write_text("900\n")
+    (group / limit).write_text("1000\n")
+
+    assert memory_share(tmp_path) == pytest.approx(0.8)
 
 
 def test_cpu_is_what_was_used_since_the_last_check(tmp_path):
