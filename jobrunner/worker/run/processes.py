@@ -52,7 +52,7 @@ class ProcessSlots:
         self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int = 0,
         begin: Begin = nothing,
     ) -> None:  # fmt: skip
-        self._new_slot = partial(ProcessSlot, greeting, runner, is_stopped, max_memory, begin, Complaints())
+        self._new_slot = partial(ProcessSlot, greeting, runner, is_stopped, max_memory, begin, ChildStarts())
         self._slots: list[ProcessSlot] = []
 
     def new_run(self) -> RunAttempt:
@@ -73,19 +73,28 @@ class ProcessSlots:
             slot.close()
 
 
+class ChildStarts:
+    """What the slots of an executor know together of the start of children."""
+
+    def __init__(self) -> None:
+        self.complaints = Complaints()
+        self.has_worked = False
+        """Whether any child could load the modules: one that cannot, later, met other code than the worker."""
+
+
 class ProcessSlot:
     """Runs one attempt after the other in a child. Called by one thread, but for `close`."""
 
     def __init__(
         self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int, begin: Begin,
-        complaints: Complaints,
+        starts: ChildStarts,
     ) -> None:  # fmt: skip
         self._greeting = greeting
         self._runner = runner
         self._is_stopped = is_stopped
         self._max_memory = max_memory
         self._begin = begin
-        self._complaints = complaints
+        self._starts = starts
         self._child: ChildProcess | None = None
         self._lock = threading.Lock()
         self._running = False
@@ -125,7 +134,7 @@ class ProcessSlot:
         try:
             return self._answer(attempt, timeout_s)
         except _NoChildError as error:
-            if not self._closing.is_set() and self._complaints.may_tell(CANNOT_START):
+            if not self._closing.is_set() and self._starts.complaints.may_tell(CANNOT_START):
                 _log.error(CANNOT_START, error=str(error), hint=error.hint)
             self._closing.wait(_NO_CHILD_PAUSE_S)
             return Released()
@@ -133,8 +142,8 @@ class ProcessSlot:
             self._end_child()
             assert definition is not None
             return self._runner.timed_out(attempt, out_of_time(attempt, definition))
-        except EOFError:
-            how = self._end_child()
+        except EOFError as error:
+            how = str(error) or self._end_child()
             if self._closing.is_set():
                 return Released()
             return self._runner.timed_out(attempt, AttemptCrashed(f"the process of the attempt {how}"))
@@ -179,10 +188,14 @@ class ProcessSlot:
         except EOFError as error:
             how = self._end_child()
             raise _NoChildError(f"a process {how} as it started", _BROKEN_HINT) from error
-        if complaint:
-            self._end_child()
-            raise _NoChildError(f"a process cannot start: {complaint.decode('utf-8', 'replace')}", _BROKEN_HINT)
-        return child
+        if not complaint:
+            self._starts.has_worked = True
+            return child
+        self._end_child()
+        what = f"cannot start: {complaint.decode('utf-8', 'replace')}"
+        if self._starts.has_worked:
+            raise _NoChildError(f"a process {what}", _BROKEN_HINT)
+        raise EOFError(what)  # the worker was set up so, and would hand back its tasks for ever
 
     def _end_large_child(self) -> None:
         child = self._child

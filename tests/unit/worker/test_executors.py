@@ -445,6 +445,12 @@ def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSl
         slots.close()
 
 
+def test_a_child_that_cannot_load_its_modules_says_why(children: Any) -> None:
+    outcome = children("no_such_module").new_run()(attempt_at("executors.plain"))
+    assert isinstance(outcome, Failed)
+    assert "AttemptCrashed: the process of the attempt cannot start: module 'no_such_module'" in outcome.error
+
+
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
@@ -453,20 +459,24 @@ def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSl
         ("import os; os.kill(os.getpid(), 9)", "a process was ended by signal 9 as it started"),
     ],
 )
-def test_a_child_that_cannot_load_its_modules_says_why_and_costs_no_attempt(
+def test_a_child_that_cannot_start_any_more_costs_no_attempt(
     broken: str, reason: str, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """A deploy into the folder of a worker, half done: each task spent an attempt, until it was dead."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(processes, "_NO_CHILD_PAUSE_S", 0.0)
-    (tmp_path / "deployed.py").write_text(broken)
-    run = children("deployed", MODULE).new_run()
+    deployed, attempt = tmp_path / "deployed.py", attempt_at("child.pid", max_attempts=1)
+    deployed.write_text("")
+    slots = children("deployed", MODULE)
+    assert isinstance(slots.new_run()(attempt), Succeeded)
+    deployed.write_text(broken)
+    run = slots.new_run()
     for _ in range(2):
-        assert run(attempt_at("child.pid", max_attempts=1)) == Released()
+        assert run(attempt) == Released()
     assert f"tasks cannot begin and are handed back error={reason}" in caplog.text
 
-    (tmp_path / "deployed.py").write_text("")
-    assert isinstance(run(attempt_at("child.pid", max_attempts=1)), Succeeded)
+    deployed.write_text("")
+    assert isinstance(run(attempt), Succeeded)
 
 
 def test_a_child_that_takes_long_to_start_is_waited_for_and_costs_no_attempt(
