@@ -105,15 +105,22 @@ def server_facts(client: Client) -> ServerFacts | None:
 
 
 def latency_ms(client: Client) -> float:
-    """How long a question and its answer take, on a connection that is open. A server that cannot write its file
-    refuses the question, too, which is an answer: what only reads is shown."""
+    """How long a question and its answer take, on a connection that is open."""
     began = perf_counter()
+    write_refusal(client)
+    return (perf_counter() - began) * 1000
+
+
+def write_refusal(client: Client) -> str:
+    """Why the server takes no writes at present, where it cannot write its file; else empty. Such a server refuses a
+    PING, too, which is an answer: what only reads works."""
     try:
         broker_of(client).run(ping())
     except ServerRefused as error:
-        if not refuses_writes(error.__cause__):
-            raise
-    return (perf_counter() - began) * 1000
+        if refuses_writes(error.__cause__):
+            return str(error)
+        raise
+    return ""
 
 
 def leader(client: Client) -> str | None:

@@ -26,7 +26,7 @@ from jobrunner.errors import (
 from jobrunner.formatting import DISTRIBUTION, OTHER_DISTRIBUTION, REPAIR, duration, install_command, percent, size
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
-from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url
+from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url, write_refusal
 from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.job_defaults import read_configured_defaults
 from jobrunner.jobs.registry import all_jobs, load_modules
@@ -50,6 +50,7 @@ def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]
     try:
         latency_ms(client)  # opens the connection, which is not to be measured
         slow_ms = latency_ms(client)
+        refusal = write_refusal(client)
     except NewerFormat as error:
         yield fail("format", "a newer version of jobrunner wrote here", str(error))
         return
@@ -60,6 +61,9 @@ def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]
         yield fail("server", "cannot be reached", str(error))
         return
     yield reached_check(slow_ms)
+    if refusal:
+        found, _, advice = refusal.rpartition("; ")
+        yield fail("writes", found, advice)
     facts = server_facts(client)
     if facts is None:
         yield warn("settings", "this user may not ask for them (INFO)", "allow +info, or look at maxmemory-policy")
