@@ -31,6 +31,7 @@ from jobrunner.spark.history.archive import archive, read_history
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.replay import Replay, Replayed, count, replay, select
 from jobrunner.spark.history.report import build_report
+from jobrunner.task import Task
 
 
 @pytest.fixture
@@ -104,6 +105,24 @@ def test_finished_and_dead_tasks_are_in_the_archive_once(spark: Any, client: Any
     (summary,) = report.table("summary").records()
     assert (summary["tasks"], summary["dead"]) == (12, 2 / 12)
     assert summary["run_p50"] is not None
+
+
+def test_payloads_that_are_in_a_payload_store_are_told(
+    spark: Any, server: Any, keys: Any, client: Any, path: str, finish: Any, tmp_path: Path
+) -> None:
+    """The archive has references, and the sweep deletes the objects after `--trim`."""
+    store = tmp_path / "store"
+    store.mkdir()
+    finish("mail", 1)
+    finish("orders/raw", 1)
+    with Client(server.url, keys.prefix, payload_store=store.as_uri(), payload_store_above=100) as storing:
+        storing.enqueue(Task(id="a-mail", queue="mail", payload=b"x" * 200, type="Send"))
+        (lease,) = storing.queue("mail").reserve(1)
+        lease.commit()
+
+    (told,) = archive(spark, client, path, lag_s=0).warnings
+    assert told.startswith("queue mail: the payloads of 1 tasks are in the payload store, and the archive has referenc")
+    assert archive(spark, client, path, lag_s=0, trim=True).warnings == ()
 
 
 def test_trimming_deletes_what_is_in_files_and_nothing_else(

@@ -32,6 +32,7 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
+from jobrunner.encryption.envelope import STORED
 from jobrunner.errors import HistoryTrimmed, JobrunnerError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import prepare
@@ -109,6 +110,7 @@ def archive(
         warnings = run.gaps(window)
         rows = run.write(window, resumed=resumed)
         warnings += run.shortfall(window, rows)
+        warnings += run.references(window) if rows else []
         run.close(window)
         if isinstance(run.place, FolderArchive):
             run.place.remove_left_overs()
@@ -216,6 +218,17 @@ class _ArchiveRun:
             for name, count in missing.items()
         ]
 
+    def references(self, window: ArchiveWindow) -> list[str]:
+        """A warning for each queue with tasks whose payload is not in the archive, as it is in the payload store."""
+        found = self.place.rows(window.name)
+        if found is None or "_encoding" not in found.columns:
+            return []
+        return [
+            f"queue {name}: the payloads of {count} tasks are in the payload store, and the archive has references to "
+            "them; they are deleted there a day or later after Redis has deleted the tasks: copy what you need"
+            for name, count in sorted(_stored_in(found).items())
+        ]
+
     def close(self, window: ArchiveWindow) -> None:
         """Records that the whole window is in the archive."""
         self.claim.check()
@@ -306,6 +319,12 @@ def _counts_of(rows: DataFrame) -> dict[str, tuple[int, int]]:
     dead = F.col("_state") == "dead"
     counted = rows.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
     return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
+
+
+def _stored_in(rows: DataFrame) -> dict[str, int]:
+    """How many payloads are references to objects in a payload store, by queue."""
+    found = rows.where(F.col("_encoding").startswith(STORED.decode())).groupBy(whole_queue_of("_queue").alias("queue"))
+    return {row["queue"]: row["count"] for row in found.count().collect()}
 
 
 def _lacking(expected: dict[str, tuple[int, int]], rows: dict[str, tuple[int, int]]) -> dict[str, int]:
