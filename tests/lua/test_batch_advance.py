@@ -394,3 +394,21 @@ def test_a_batch_that_waits_for_capacity_is_left_to_the_process_that_polls_for_i
     advance(source)
     clock.advance(59_999)
     assert source.run(batches.claim(source.keys, "b", lease_ms=60_000)) is False, "a longer lease stays"
+
+
+def test_a_write_that_waits_for_capacity_is_not_left_alone_for_the_lease_of_its_claim(line, clock):
+    """Whoever claimed it has let go of it: it reads the queue, so it makes the room that is missing."""
+    clock.set()
+    queue = line("b")
+    queue.configure(max_size=1)
+    queue.enqueue("there")
+    queue.run(batches.begin(queue.keys, "w", lease_ms=1000, shared={}))
+    queue.run(batches.stage(queue.keys, "w", 1, "n", ["u", "b", b"1", '{"new":1}'], after=0))
+    queue.run(batches.decide(queue.keys, "w", 1, {"n": 1}, rest="succeeded"))
+    clock.advance(1000)
+    assert queue.run(batches.claim(queue.keys, "w", lease_ms=60_000)).state == "committed"
+    assert queue.run(batches.advance(queue.keys, "w", count=10)).full == "b"
+    clock.advance(4_999)
+    assert queue.run(batches.claim(queue.keys, "w", lease_ms=60_000)) is False
+    clock.advance(1)
+    assert queue.run(batches.claim(queue.keys, "w", lease_ms=60_000)).state == "committed"

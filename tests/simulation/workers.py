@@ -219,9 +219,8 @@ def _fail(actor: Actor, lease: BatchLease) -> None:
         lease.fail("ValueError: no", delay_s=random.choice((0.0, 0.5)), fate=fate)
 
 
-def run_batch(actor: Actor, lease: BatchLease, *, is_steady: bool = False) -> bool:
-    """Decides an open batch, each member to the queue `out`, and rolls it forward to its end, or until that is full.
-    Returns whether it is at its end."""
+def run_batch(actor: Actor, lease: BatchLease, *, is_steady: bool = False) -> None:
+    """Decides an open batch, each member to the queue `out`, and rolls it forward to its end, or until that is full."""
     random = actor.world.random
     if lease.state == "open":
         if not is_steady and random.random() < 0.2:
@@ -236,8 +235,7 @@ def run_batch(actor: Actor, lease: BatchLease, *, is_steady: bool = False) -> bo
         lease.decide({nonce: len(ids)}, rest="succeeded")
     while not (step := lease.advance(random.choice((1, 2, None)))).done:
         if step.full:
-            return False
-    return True
+            return
 
 
 def leader(rounds: int, name: str) -> Callable[[Actor], None]:
@@ -270,8 +268,7 @@ def last_worker(actor: Actor) -> None:
     everything = [*of_batches, *outboxes.values(), *(key for _, own in queues for key in own)]
     while holds(*everything):
         while holds(*of_batches) and (lease := batches.take(0, lease_s=LEASE_S)):
-            if not run_batch(actor, lease, is_steady=True):
-                break
+            run_batch(actor, lease, is_steady=True)
         for queue, keys in queues:
             if holds(*keys) and (held := queue.reserve(10, keepalive=LEASE_S)):
                 queue.commit_many(held)

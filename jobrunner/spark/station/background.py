@@ -138,7 +138,8 @@ _OUTAGE_S = 1.0
 
 
 class RollForward:
-    """Rolls one decided batch at a time forward, in a thread of its own. Other workers finish what a stop interrupts.
+    """Rolls one decided batch at a time forward, in a thread of its own. Other workers finish what a stop interrupts,
+    and what of a write finds no room.
 
     A trouble that lasts is logged once in ten seconds.
     """
@@ -179,7 +180,8 @@ class RollForward:
             self.lease = None
 
     def _is_done(self, lease: BatchLease) -> bool:
-        """Moves one slice; pauses after an outage, and while a target is full."""
+        """Moves one slice; pauses after an outage, and while a target is full. True also for a write into the queue
+        that the station reads, while that is full: to wait would keep the lane from what makes room for it."""
         self._waits = True
         try:
             step = lease.advance()
@@ -189,6 +191,8 @@ class RollForward:
             self._stopping.wait(_OUTAGE_S)
             return False
         self._count(step)
+        if step.full is not None and not lease.size:
+            return True
         if step.full is not None:
             if self._complaints.may_tell(step.full):
                 _log.info("decided batch waits for capacity", batch=lease.id, queue=lease.queue, target=step.full)
