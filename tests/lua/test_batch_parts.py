@@ -133,3 +133,12 @@ def test_a_lease_is_renewed_by_the_claim_that_has_it(held, clock):
     for name in ("mine", ""):
         clock.advance(10)
         assert held.run(batches.renew(held.keys, "b", 2, lease_ms=1000, claim=name)) == clock.ms + 1000
+
+
+def test_a_part_extends_the_leases_of_its_own_members(held, clock):
+    week_ms = 7 * 86_400_000
+    held.run(batches.failed_attempt(held.keys, "b", 1, fate="divided", delay_ms=0, reason="no"))
+    assert claim(held, "b.p2of4").first == 3
+    clock.advance(week_ms * 0.6)
+    held.run(batches.renew(held.keys, "b.p2of4", claim(held, "b.p2of4").epoch, lease_ms=week_ms))
+    assert [one for one, ends in held.scores("pending").items() if ends == clock.ms + week_ms] == ["d", "e", "f"]

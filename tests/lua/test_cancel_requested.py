@@ -100,3 +100,11 @@ def test_a_dead_letter_queue_gets_it_without_the_wish(line):
     (again,) = dlq.reserve()
     assert not dlq.extend(again)[0].startswith("!"), "no wish to stop it"
     assert main.run(queues.counts(main.keys)).dead == 0
+
+
+def test_a_waiting_task_that_is_cancelled_takes_up_no_place_of_its_key(mail):
+    mail.configure(key_inflight=1)
+    mail.enqueue("a", "b", key="k")
+    mail.raw.hset(mail.keys.task("a"), mapping={"cancel_requested": 1, "more": 1})
+    assert [one.id for one in mail.reserve(9)] == ["b"]
+    assert mail.raw.hgetall(mail.keys.waiting.replace(b"waiting", b"inflight")) == {b"k": b"1"}

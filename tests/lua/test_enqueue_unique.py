@@ -552,3 +552,13 @@ def test_the_lock_of_another_task_stays_when_an_earlier_holder_dies(line):
 
     again = main.run(new_tasks.enqueue_unique(main.keys, Task(id="c", queue=main.name, lock=lock, payload=b"")))
     assert again[:2] == ("clash", "b")
+
+
+def test_a_payload_that_is_encrypted_for_another_task_is_not_added_as_this_one(mail):
+    """The task whose place it was to take ended meanwhile."""
+    lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="replace")
+    call = new_tasks.enqueue_unique(
+        mail.keys, Task(id="a", queue=mail.name, payload=b"", lock=lock), bound_to=("gone", mail.name)
+    )  # fmt: skip
+    assert mail.run(call)[:2] == ("encrypt_for", "a")
+    assert mail.ids("waiting") == []

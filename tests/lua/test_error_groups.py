@@ -206,6 +206,7 @@ def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail, setting):
         "task 01a1fe85769b0000c6650a2fcc89-mail, order ord_9XaB77kQ, build deadbeef",
         "id 7f9c24e8-3b12-4f0a-9d3e-0c1b2a3d4e5f is taken at 0xDEADBEEF",
         "2026-11-25T16:02:06Z is past for 10.0.0.7:6379 and a1b2c3",
+        "a row of 7 letters, x12345y, or of 8, x123456y",
         " two\twords  and " + "x y " * 100,
         "'",
     ],
@@ -213,7 +214,8 @@ def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail, setting):
 def test_what_differs_is_blanked_as_by_a_worker(mail, message):
     """Else each value in a column `_error` made a group, and 200 of them hid all other errors."""
     mail.crash(mail.lease("a", type="Charge", max_attempts=1), reason=message)
-    assert read(mail)["WorkerCrashed"].message == normalized(message)
+    found = read(mail)["WorkerCrashed"]
+    assert (found.message, found.place, found.release) == (normalized(message), "", "")
 
 
 def test_counts_by_ten_minutes_are_kept_for_a_day_and_their_sum_for_ever(mail, clock):
@@ -269,6 +271,15 @@ def test_groups_without_dead_tasks_leave_after_a_week_when_others_need_their_pla
     assert {"Kept", "CardDeclined"} <= found.keys()
     assert "" not in found, "nothing is counted among the others"
     assert all_stored(mail) == {one.id for one in found.values()}, "a group leaves with its hash"
+
+
+def test_the_only_old_group_leaves_when_another_needs_its_place(mail, clock):
+    fail(mail, group_of("Charge", "Old: boom"), ids=("o",))
+    clock.advance(8 * 86_400_000)
+    fail(mail, *[group_of("Charge", f"E{'x' * n}: boom") for n in range(199)])
+    fail(mail, DECLINED, ids=("n",))
+
+    assert {"Old", "", "CardDeclined"} & read(mail).keys() == {"CardDeclined"}
 
 
 def test_old_groups_leave_also_when_some_are_counted_among_the_others(mail, clock):

@@ -36,6 +36,7 @@ def test_the_parent_ends_and_its_children_are_there(lines, clock):
         "more": b"1", "priority": b"1", "enqueue_time": b"%d" % clock.ms, "place": b"%.1f" % (clock.ms + 0.5),
     }  # fmt: skip
     assert raw.hash("a")["finished_at"] == b"%d" % clock.ms
+    assert "result" not in raw.hash("a")
     assert 0 < raw.raw.pttl(raw.keys.task("a")) <= 60_000
     assert raw.totals() == {"enqueued": 1, "succeeded": 1}
     assert (left.totals(), right.totals()) == ({"enqueued": 2}, {"enqueued": 1})

@@ -201,9 +201,10 @@ def test_dead_fires_at_the_first_death_and_once(mail):
 
 
 def test_dead_does_not_fire_when_nobody_died(mail):
-    prepare(mail, rule="dead")
+    prepare(mail, rule="dead", onward=FAR)
     assert arrive(mail, (0, "succeeded"), (1, "cancelled")) == "noted"
     assert mail.ids("waiting") == []
+    assert outbox(mail) == {}
 
 
 def test_pass_tells_the_results_as_one(mail):
@@ -299,7 +300,7 @@ def test_a_server_that_is_full_refuses_and_the_arrival_can_be_repeated(mail):
 @pytest.mark.parametrize("damaged", ["outbox", "arrival"])
 @pytest.mark.parametrize("rule", ["pass", "dead"])
 def test_an_end_can_be_repeated_when_a_damaged_key_is_repaired(mail, rule, damaged):
-    prepare(mail, rule=rule, total=1, task=rule == "dead", onward=FAR)
+    prepare(mail, rule=rule, total=3 if rule == "dead" else 1, task=rule == "dead", onward=FAR)
     before, key = join_hash(mail), getattr(mail.keys, damaged)
     mail.raw.delete(key)
     mail.raw.rpush(key, "no such type")
@@ -333,6 +334,19 @@ def test_an_arrival_can_be_repeated_when_damage_to_the_queue_is_repaired(mail, d
     assert arrive(mail, (1, "succeeded", b"2")) == "fired"
     assert mail.ids("scheduled" if damaged == "scheduled" else "waiting") == ["then-j"]
     assert mail.totals() == {"enqueued": 1}
+
+
+def test_a_last_arrival_behind_a_death_can_be_repeated_when_damage_is_repaired(mail):
+    prepare(mail, rule="complete")
+    arrive(mail, (0, "dead"))
+    before = join_hash(mail)
+    mail.raw.set(mail.keys.wake, "no such type")
+    with pytest.raises(ServerRefused):
+        arrive(mail, (1, "succeeded"))
+    assert join_hash(mail) == before
+    mail.raw.delete(mail.keys.wake)
+
+    assert arrive(mail, (1, "succeeded")) == "fired"
 
 
 def test_an_arrival_at_a_join_without_results_can_be_repeated_when_damage_is_repaired(mail):

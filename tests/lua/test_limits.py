@@ -397,6 +397,7 @@ def test_the_dead_are_forwarded_in_the_same_step(line, clock):
     limit(raw, dead_letter_queue="orders/failed", max_attempts=1, keepalive_ms=1000)
     raw.enqueue("told", "silent", payload=b"x")
     told, _ = raw.reserve(2)
+    clock.advance(5)
     raw.fail(told, error="why")
     clock.advance(1000)
     assert raw.reserve(9) == []
@@ -406,6 +407,7 @@ def test_the_dead_are_forwarded_in_the_same_step(line, clock):
     assert failed.wakes()
     found = failed.hash("told")
     assert (found["queue"], found["error"], found["retry_count"]) == (b"orders/failed", b"why", b"0")
+    assert float(found["place"]) == failed.scores("waiting")["told"], "where a release puts it back"
     assert (found["more"], failed.hash("silent")["more"]) == (b"1", b"1"), "a reserve is to read all of its fields"
     assert (raw.totals()["dead"], raw.totals()["moved_out"], failed.totals()["moved_in"]) == (2, 2, 2)
     assert failed.reserve()[0].payload == b"x"

@@ -416,3 +416,13 @@ def test_a_damaged_task_is_dropped_and_costs_its_key_nothing(mail, add):
     mail.raw.set(mail.keys.task("b0"), "damage")
     assert taken(mail, 9) == ["a1"]
     assert mail.totals()["orphaned"] == 2
+
+
+def test_a_commit_of_more_than_a_thousand_frees_the_places_of_all(mail):
+    mail.configure(key_inflight=5000)
+    mail.enqueue(*[f"t{n}" for n in range(1001)], key="k")
+    held = [one for _ in range(5) for one in mail.reserve(500)]
+    assert len(held) == 1001
+    mail.run(leases.commit(mail.keys, [(one.id, one.token, 0, "succeeded", b"", b"", "") for one in held]))
+    of_limits = [mail.keys.waiting.replace(b"waiting", name) for name in (b"inflight", b"holders")]
+    assert mail.raw.exists(*of_limits) == 0

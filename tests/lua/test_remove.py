@@ -77,3 +77,14 @@ def test_a_task_that_is_run_now_keeps_its_new_place(mail, clock):
     assert held.id == "later"
     mail.release(held)
     assert [attempt.id for attempt in mail.reserve(2)] == ["later", "a"]
+
+
+def test_a_dead_task_goes_whose_id_an_entry_of_the_history_has_as_well(mail):
+    mail.configure(history_ms=60_000)
+    mail.commit(mail.lease("a"))
+    mail.raw.delete(mail.keys.task("a"))
+    mail.fail(mail.lease("a"), fate="dead")
+
+    assert mail.run(tasks.remove(mail.keys, ["a"])) == ["ok"]
+    assert (mail.ids("dead"), mail.ids("done"), mail.hash("a")) == ([], [], {})
+    assert (mail.totals()["purged"], mail.totals()["history_purged"]) == (1, 1)

@@ -152,6 +152,15 @@ def test_what_is_received_ends_a_hold(shard):
     assert (read(one).inflight, read(one).hold) == (4, None)
 
 
+def test_tokens_that_are_received_leave_a_hold(shard):
+    one = begin(shard(0), 3, 3)
+    one.enqueue(*"abc")
+    one.reserve(3)
+    give(one, hold=1)
+    assert take(one, shard(1), Gift(one.name, f"1 0 1 0 {HOUR_US}")) == "taken"
+    assert (read(one).tokens, read(one).hold) == (4, 1)
+
+
 def test_tokens_move_with_the_slice_and_are_never_more_together(shard):
     giver, taker = begin(shard(0), tokens=4), begin(shard(1), tokens=2)
     giver.enqueue(*"abcd")
@@ -220,6 +229,13 @@ def test_a_division_that_is_repeated_replies_as_before_and_an_older_one_does_not
     assert there.snapshot() == before
     assert enter(there, 3, (10, None), (10, None)) == Begun(1, 0)
     assert read(there).gifts == [], "what was under way is void"
+
+
+def test_a_division_ends_a_hold(shard):
+    there = begin(shard(1), 4)
+    there.configure(slice_hold=1)
+    enter(there, 2, (10, None), (10, None))
+    assert (read(there).inflight, read(there).hold) == (4, None)
 
 
 def test_the_first_shard_has_what_the_others_have_not(shard):
