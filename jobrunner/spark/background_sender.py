@@ -1,6 +1,7 @@
-"""Sends messages from a thread of its own, so that whoever has one never waits and never fails.
+"""Sends messages from a background thread, so that the caller never waits and never fails.
 
-Bounded: while the receiver is away or slow, the oldest messages are dropped, and a warning says how many.
+Invariant: the queue is bounded. While the receiver is away or slow, the oldest messages are dropped, and a warning
+reports their number.
 """
 
 import threading
@@ -32,7 +33,7 @@ class BackgroundSender(Generic[T]):
         self._complained_at = -_COMPLAINS_EVERY_S
 
     def put(self, message: T) -> None:
-        """Takes a message. Returns at once; drops it when closed."""
+        """Queues a message and returns at once; drops it after `close`."""
         with self._changed:
             if self._closed:
                 return
@@ -46,7 +47,7 @@ class BackgroundSender(Generic[T]):
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Waits up to `within_s` seconds until all are sent, and drops the rest and those that come later."""
+        """Waits up to `within_s` seconds until all messages are sent. Drops the rest, and messages that come later."""
         ends = monotonic() + within_s
         with self._changed:
             while (self._waiting or self._sending) and (left := ends - monotonic()) > 0:
@@ -59,7 +60,7 @@ class BackgroundSender(Generic[T]):
         while (message := self._next()) is not None:
             try:
                 self._send(message[0])
-            except Exception as error:  # whatever the receiver does, it is not the sender's trouble
+            except Exception as error:  # no failure of the receiver may end this thread
                 self._complain(error)
             with self._changed:
                 self._sending = False

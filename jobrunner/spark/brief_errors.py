@@ -1,8 +1,8 @@
 """Errors of the data source in one line.
 
-Spark runs the data source in Python processes of its own, and puts the traceback of an error into the message of its
-own. For an error that names an option, a column or the server, the traceback shows code of this package only. PySpark
-leaves it out when a variable of the process is set; the process ends with the error.
+Spark runs the data source in separate Python processes, and puts the traceback of an error into the message of Spark's
+own error. For an error that names an option, a column or the server, the traceback shows code of this package only.
+PySpark omits the traceback when an environment variable is set in the process, which ends with the error.
 """
 
 import os
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def brief(function: Callable[P, T]) -> Callable[P, T]:
-    """A method of the data source whose errors of this package have no traceback in Spark's message."""
+    """Decorates a method of the data source: Spark's message has no traceback for errors of this package."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -34,7 +34,7 @@ def brief(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def brief_rows(rows: Iterator[T]) -> Iterator[T]:
-    """The same for what a read yields."""
+    """Does the same for the iterator that a read returns."""
     try:
         yield from rows
     except JobrunnerError:

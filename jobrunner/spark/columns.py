@@ -1,7 +1,7 @@
 """The columns that every item has in addition to those of its payload: names, types, and their conversion to Arrow.
 A value that cannot be read (damage) is null; it never ends a read.
 
-Also the checks that a station's rows and those of a write have in common, of columns that steer an item.
+Also the checks of steering columns that rows of a station and rows of a write share.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,8 @@ _FARTHEST_S = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ItemChunk:
-    """Items of one state of one queue, as they came: ids, scores, and the values of the fields by position."""
+    """Items of one state of one queue, in the order of the read: ids, scores, and the values of the fields by
+    position."""
 
     queue: str
     state: str
@@ -58,7 +59,8 @@ class ItemChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemColumn:
-    """One column: its type in Spark and in Arrow, the fields of the hash it is made of, and how."""
+    """One column: its types in Spark and in Arrow, the fields of the hash that it is computed from, and the function
+    that computes it."""
 
     ddl: str
     kind: pa.DataType
@@ -157,7 +159,7 @@ def _column(ddl: str, make: Callable[[ItemChunk], pa.Array], *fields: str, done:
 
 
 def _attempts(chunk: ItemChunk) -> pa.Array:
-    """Runs that were begun: as noted, else the failures and the run that goes on or went well."""
+    """Attempts that were begun: the recorded number, else the failures and the attempt that runs or succeeded."""
     begun = 1 if chunk.state in ("pending", "done") else 0
     counted = chunk.whole("retry_count", 0)
     if begun:
@@ -181,7 +183,8 @@ def _state(chunk: ItemChunk) -> pa.Array:
 
 
 def _due_time(chunk: ItemChunk) -> pa.Array:
-    """When the last attempt was due: a place in line without its priority (lua/lib/queue_position.lua)."""
+    """The instant at which the last attempt was due: the item's queue position without its priority
+    (lua/lib/queue_position.lua)."""
     bands = pc.subtract(1.0, pc.fill_null(chunk.numbers("priority"), 1.0))
     return instants(pc.subtract(chunk.numbers("place"), pc.multiply(bands, _BAND)))
 
@@ -215,7 +218,7 @@ ITEM_COLUMNS: dict[str, ItemColumn] = {
 """By name."""
 _ON_DEMAND = ("_due_time", "_encoding", "_max_attempts", "_max_stalled", "_keepalive_ms", "_run_ms")
 USUAL_COLUMNS = tuple(name for name in ITEM_COLUMNS if name not in _ON_DEMAND)
-"""Those that a read without `columns` has, in their order; the others are read when they are named."""
+"""Columns of a read without `columns`, in this order; other columns are read only when they are named."""
 
 
 class Selection:
@@ -241,7 +244,8 @@ class Selection:
 
 
 def quoted(*names: str) -> str:
-    """The name of a column, or of a field in one, as an expression of Spark: dots and backticks mean themselves."""
+    """The name of a column, or of a field in a column, as a Spark expression in which dots and backticks are
+    literal."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
@@ -251,23 +255,23 @@ _HIGHEST_PRIORITY = 2
 
 
 def checked_priority(value: int) -> int:
-    """A priority of a row. Raises ValueError."""
+    """The priority of a row. Raises ValueError when it is out of range."""
     if not 0 <= value <= _HIGHEST_PRIORITY:
         raise ValueError(value)
     return value
 
 
 def delay_s(value: Any) -> float:
-    """A delay of a row. Raises ValueError for more than a century, and for what is no number."""
+    """The delay of a row, in seconds. Raises ValueError for more than a century, and for a value that is no number."""
     return seconds(float(value), option="a delay", minimum=-_FARTHEST_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonForms:
-    """The types of columns that one way to JSON carries without a loss."""
+    """The column types that one conversion to JSON carries without loss."""
 
     keys: tuple[type[spark.DataType], ...]
-    """Of the keys of maps, which become names of objects."""
+    """Types of map keys, which become member names of JSON objects."""
     formless: tuple[type[spark.DataType], ...] = ()
 
     def check(self, kind: spark.DataType) -> None:
@@ -289,9 +293,9 @@ class JsonForms:
 
 
 def refuses(check: Callable[[Any], object], value: Any) -> bool:
-    """Whether a check raises for a value, to find the row that it raised for."""
+    """Whether a check raises for a value; finds the row that made a column fail."""
     try:
         check(value)
-    except Exception:  # whatever a check says no with
+    except Exception:  # a check may refuse with any error
         return True
     return False

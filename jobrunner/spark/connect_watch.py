@@ -1,7 +1,7 @@
-"""The server of a Spark Connect session that goes away: it is logged, and does not hold up the end of a process.
+"""Watches the connection of a Spark Connect session: logs when the server goes away, and lets the process end then.
 
-PySpark repeats its calls to a server that is away for ten minutes, and says nothing meanwhile. The batches in hand keep
-their leases for that time, so without a line in the log a station would stand still for no visible reason.
+PySpark retries calls to an unreachable server for ten minutes without logging. The current batches keep their leases
+meanwhile, so without a line in the log a station would stall for no visible reason.
 """
 
 from contextlib import suppress
@@ -21,8 +21,8 @@ _log = SafeLogger("jobrunner.spark")
 
 
 def watch_connection(spark: "SparkSession") -> None:
-    """Logs from now on what becomes of the connection of a session of Spark Connect. Once for each session; a classic
-    session has none."""
+    """Logs changes of the connection of a Spark Connect session from now on. Does nothing for a session that is watched
+    already, and for a classic session, which has no connection."""
     if is_classic(spark):
         return
     with suppress(Exception):  # another version of PySpark: its channel is private
@@ -33,13 +33,13 @@ def watch_connection(spark: "SparkSession") -> None:
 
 
 def note_own(spark: "SparkSession") -> None:
-    """This package made the session, so `end_retries` may change it."""
+    """Records that this package created the session, so that `end_retries` may change it."""
     _own.add(spark)
 
 
 def end_retries(spark: "SparkSession") -> None:
-    """Lets the calls of a session fail that PySpark repeats now, at their next try. For a process that is to end: it
-    waits for the threads in which PySpark releases results. Leaves a session of the program alone."""
+    """Makes calls that PySpark is retrying fail at their next try. A process that ends calls it, because Python waits
+    for the threads in which PySpark releases results. Leaves a session that the program created alone."""
     if spark in _own:
         with suppress(Exception):  # another version of PySpark
             for policy in spark.client.get_retry_policies():

@@ -1,8 +1,8 @@
-"""The data source `jobrunner` of Spark: queues and history as tables, history as a stream, rows as tasks.
+"""The Spark data source `jobrunner`: queues and history as tables, history as a stream, rows as tasks.
 
-`register` makes it known to a session, and `enqueue` writes by it with the job itself instead of its name. Instances,
-readers and slices are pickled for other Python processes. So their classes belong to modules, their options are plain
-values, and connections are opened where they are used.
+`register` adds the format to a session. `enqueue` writes with it and takes the job itself instead of its name.
+Invariant: instances, readers and slices are pickled for other Python processes, so their classes belong to modules,
+their options are plain values, and connections are opened where they are used.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,11 +60,12 @@ _log = SafeLogger("jobrunner.spark")
 
 
 class JobrunnerSource(DataSource):
-    """The format `jobrunner`. Spark makes an instance for each read, and for each use of a table `USING jobrunner`."""
+    """The format `jobrunner`. Spark creates an instance for each read, and for each use of a table `USING
+    jobrunner`."""
 
     server: Mapping[str, str] = MappingProxyType({})
-    """URL and prefix of the client of the process that registered it: instances live in other processes, which know
-    nothing of `configure(...)`."""
+    """URL and prefix of the client in the process that registered the format: instances run in other processes, which
+    did not call `configure(...)`."""
 
     @classmethod
     def name(cls) -> str:
@@ -100,11 +101,11 @@ class JobrunnerSource(DataSource):
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """The same for one micro-batch of a stream."""
+        """A write of one micro-batch of a stream."""
         return StreamWriter(schema, self._all({}), overwrite)
 
     def _all(self, stored: dict[str, str]) -> dict[str, str]:
-        """The options of a table, those of the caller, and the server of `register` where neither names one."""
+        """The options of a table and of the caller; where neither names a server, that of `register`."""
         given = stored | dict(self.options)
         names = {folded(name) for name in given}
         if "url" in names:
@@ -113,7 +114,8 @@ class JobrunnerSource(DataSource):
 
 
 class UnfilteredSource(JobrunnerSource):
-    """The same for a session that takes no filters from a source in Python: Spark filters all rows itself."""
+    """The format `jobrunner` for a session that passes no filters to a source in Python: Spark filters all rows
+    itself."""
 
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -122,13 +124,13 @@ class UnfilteredSource(JobrunnerSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Prepares a session that the user made: a notebook's, one of `spark-submit`, of a cluster, of Spark Connect.
+    """Prepares a session that the user created, in a notebook, by `spark-submit`, on a cluster or with Spark Connect.
 
-    The session knows the format `jobrunner` then, on the server of `configure(...)`, also of one that is called later;
-    has the settings that it needs unless they have a value; and sends this package to its executors. `spark_session()`
-    and stations in this process use it, in all threads. A setting that Spark refuses, and a time zone that is not UTC,
-    are warnings. Twice is as good as once. Raises SparkMissing for a version of Spark without data sources in Python,
-    StationError for a session that was stopped, or whose Java has ended.
+    The session then has the format `jobrunner`, on the server of `configure(...)`, also when `configure` is called
+    later; has the settings that the format needs, unless they have a value; and sends this package to its executors.
+    `spark_session()` and stations in this process use the session, in all threads. A setting that Spark refuses, and a
+    time zone that is not UTC, are logged as warnings. Repeated calls change nothing. Raises SparkMissing for a version
+    of Spark without data sources in Python, StationError for a session that was stopped, or whose Java has ended.
     """
     prepare(spark)
     remember(spark)
@@ -178,12 +180,12 @@ def _make_known(spark: SparkSession) -> None:
 
 
 def _follow() -> None:
-    """Has the sessions that know the format go on with the client that this process has now."""
+    """Registers the format again with the current client of this process, in all sessions that have the format."""
     for spark in list(_registered):
         try:
             if not is_over(spark):
                 _make_known(spark)
-        except Exception as error:  # of a JVM or a Connect server that is gone: nothing that configure() could mend
+        except Exception as error:  # of a JVM or a Connect server that is gone; configure() cannot repair it
             _log.warning(
                 "a Spark session still reads and writes the server that was configured before",
                 error=first_line(error), remedy="register(spark)",
@@ -191,7 +193,7 @@ def _follow() -> None:
 
 
 def _at(source: type[JobrunnerSource], server: dict[str, str]) -> type[JobrunnerSource]:
-    """The same with the server of this process. Spark sends a class that no module has by value."""
+    """A subclass with the server of this process. Spark pickles a class that belongs to no module by value."""
     return type(source.__name__, (source,), {"server": server, "__module__": __name__}) if server else source
 
 
@@ -250,8 +252,8 @@ def enqueue(
 
 
 def _confirm(client: Client, queue: str) -> None:
-    """Waits until what was written into a queue, on connections of Spark's, is as safe as the client asks for: what it
-    writes here comes behind that. Raises OutcomeUnknown."""
+    """Waits until rows that Spark's processes wrote into a queue are as durable as the client's `durability` asks for.
+    The write made here comes after those rows, so its confirmation covers them. Raises OutcomeUnknown."""
     if client.settings.durability == "none":
         return
     broker, keys = broker_of(client), keys_of(client)
@@ -260,7 +262,7 @@ def _confirm(client: Client, queue: str) -> None:
 
 
 def _raise_ours(error: Exception) -> None:
-    """Raises the error of this package that Spark wrapped, if it is one of the caller's."""
+    """Raises the error of this package that Spark wrapped, if the caller caused it."""
     name, _, text = error_line(error).partition(": ")
     for kind in UsageError.__subclasses__():
         if kind.__name__ == name.rpartition(".")[2]:

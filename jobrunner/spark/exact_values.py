@@ -1,6 +1,5 @@
-"""Values that a user's function returns, against a type of Spark: those that Spark would change (a fraction cut off, a
-dict made text), or on which it would fail the whole batch, are refused one by one.
-"""
+"""Checks values that a user's function returns against a Spark type. A value that Spark would change (cut off a
+fraction, turn a dict into text), or that would make it fail the whole batch, is refused alone."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,11 +19,11 @@ _FLOATS = (spark.FloatType, spark.DoubleType)
 
 
 def exact(returns: spark.DataType, zone: str | None = None) -> Check:
-    """A function that returns a value as Spark stores it unchanged, numpy's values as Python's, decimals rounded to
-    the scale. It raises TypeError or ValueError for a value that does not fit.
+    """Returns a function that converts a value to the form that Spark stores unchanged: numpy's values to Python's,
+    decimals rounded to the scale. That function raises TypeError or ValueError for a value that does not fit.
 
-    With `zone`, that of the session, for values in a Series: what means null in pandas is None, a whole float is an int
-    for the types of whole numbers, and a point in time without a zone is one of the session's.
+    `zone`, the session's time zone, is given for values of a Series: pandas' nulls become None, a whole float an int
+    for integer types, and a point in time without a zone is in the session's.
     """
     read = _check(returns, zone)
     verify = spark._make_type_verifier(returns)  # noqa: SLF001 - Spark makes null of another type
@@ -38,8 +37,8 @@ def exact(returns: spark.DataType, zone: str | None = None) -> Check:
 
 
 def exact_series(series: Any, returns: spark.DataType, zone: str) -> Any | None:
-    """A Series as Spark stores it unchanged, when all its values fit, which is found without a look at each. None where
-    each has to be checked."""
+    """A Series in the form that Spark stores unchanged, when Arrow can tell for the whole Series that all values fit.
+    None when each value has to be checked."""
     import pandas as pd
     import pyarrow as pa
 
@@ -49,7 +48,7 @@ def exact_series(series: Any, returns: spark.DataType, zone: str) -> Any | None:
             if not isinstance(series.dtype, pd.DatetimeTZDtype):
                 series = series.dt.tz_localize(zone, **_CHANGES)
             series = series.dt.as_unit("us")
-        except Exception:  # beyond what microseconds can hold, or of a type of Arrow's, which cannot do all of this
+        except Exception:  # beyond the range of microseconds, or Arrow's types without such methods
             return None
         years = series.dt.tz_convert("UTC").dt.year
         return None if ((years < MINYEAR) | (years > MAXYEAR)).any() else series
@@ -64,7 +63,8 @@ def exact_series(series: Any, returns: spark.DataType, zone: str) -> Any | None:
 
 
 _CHANGES: Mapping[str, Any] = {"ambiguous": False, "nonexistent": "shift_forward"}
-"""Of clocks: Spark's choice where they are turned back; it fails where they are turned forward."""
+"""Options for clock changes: Spark's choice for a time that occurs twice; a skipped time, on which Spark fails, is
+shifted forward."""
 _WHOLE: Mapping[type[spark.DataType], tuple[str, str]] = {
     spark.ByteType: ("iuf", "int8"),
     spark.ShortType: ("iuf", "int16"),

@@ -1,17 +1,17 @@
-"""The function that unpickles on an executor what this package sent there, and reports a module that is missing.
+"""Unpickles objects that this package sent to an executor, and reports a module that is missing there.
 
-Spark is asked to send it with its code (see `shipping`), so it runs where this package is not. It must therefore import
-what it needs itself, and use no other name of a module.
+Spark pickles `load` by value (see `shipping`), because it runs where this package may be missing. Invariant: `load`
+imports its modules itself, and uses no other global name.
 """
 
 from typing import Any
 
 UNFIT = "executors cannot import"
-"""Begins the message of the error."""
+"""The beginning of the error message."""
 
 
 def load(pickled: bytes) -> Any:
-    """Unpickles what was sent to an executor. Pickled by value, so it imports what it needs itself."""
+    """Unpickles an object that was sent to an executor. Pickled by value, so it imports its modules itself."""
     import pickle
     import platform
     import sys as here

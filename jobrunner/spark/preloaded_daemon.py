@@ -1,4 +1,4 @@
-"""The parent process of Spark's Python workers on this machine, with everything imported that workers of stations need.
+"""The parent process of Spark's Python workers on this machine, with the modules of stations imported before it forks.
 
     python -m jobrunner.spark.preloaded_daemon pyspark.worker
 
@@ -32,7 +32,7 @@ _PRELOADED = (
 
 
 def preload() -> None:
-    """Imports the modules, each if it can be: a worker that lacks one says so itself."""
+    """Imports the modules that can be imported: a worker that needs a missing one reports it."""
     for module in _PRELOADED:
         with suppress(Exception):
             import_module(module)
@@ -41,7 +41,7 @@ def preload() -> None:
 
 
 def print_exception() -> None:
-    """Prints the exception that is handled, but none of a pipe that Spark closed."""
+    """Prints the exception that is being handled, unless it comes from a pipe that Spark closed."""
     if not isinstance(sys.exception(), (EOFError, ConnectionError)):
         traceback.print_exc()
 

@@ -1,7 +1,7 @@
-"""Watches streaming queries of a session, so that their progress is among the metrics.
+"""Reports the progress of a session's streaming queries as metrics.
 
-Invariant: nothing here delays or fails a query. Progress is written from a thread of its own; while the server is away
-it is dropped, as the next one replaces it.
+Invariant: nothing here delays or fails a query. A background thread writes the progress; while the server is away,
+progress is dropped, as the next report replaces it.
 """
 
 import json
@@ -45,7 +45,7 @@ class QueryListener(StreamingQueryListener):
         self._is_clean = False
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - its name in Spark
-        """A query began, maybe one of the same name anew."""
+        """A query began, or was restarted under the same name."""
         self._note(
             str(event.runId),
             StreamProgress(name=name_of(event.name, event.id), active=True, rows=0, batch_id=-1, trigger_s=0.0,
@@ -78,7 +78,7 @@ class QueryListener(StreamingQueryListener):
 
     def _write(self, progress: StreamProgress) -> None:
         broker, keys = broker_of(self._client), keys_of(self._client)
-        if not self._is_clean:  # names that no program uses any more
+        if not self._is_clean:  # removes names that no program uses any more
             old = [one.name for one in read_streams(self._client) if unix_ms() - one.at_ms > _FORGOTTEN_MS]
             if old:
                 broker.run(streams.forget(keys, old))
@@ -92,7 +92,7 @@ def name_of(name: str | None, query: object) -> str:
 
 
 def read_progress(told: dict[str, Any], *, rows_before: int) -> StreamProgress:
-    """What Spark reports of a micro-batch, as JSON, added to what the query has read before."""
+    """The progress that Spark reports of a micro-batch, as JSON, added to the rows that the query read before."""
     rows = int(told.get("numInputRows") or 0)
     return StreamProgress(
         name=name_of(told.get("name"), told.get("id", "")), active=True, rows=rows_before + rows,

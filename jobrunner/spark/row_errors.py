@@ -1,8 +1,8 @@
 """Errors of single rows: the row's item is dead with the error, and the batch goes on.
 
 A column may carry, next to its value, the error of its row: a struct with the fields `_value` and `_error`. Functions
-that `guarded` makes and `checked` return such columns. `fold_errors` puts the value in their place, and the first error
-of a row into the column `_error`; stations fold what is left at their end.
+that `guarded` makes and `checked` return such columns. `fold_errors` replaces such a column by its values, and puts the
+first error of a row into the column `_error`; stations fold the remaining columns at their end.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,19 @@ ID, ERROR = "_id", "_error"
 _VALUE = "_value"
 _LONGEST = 1000
 CAUSED_BY_CODE = (ImportError, MemoryError, NameError)
-"""Errors that no row causes: they fail the batch, or a missing module would kill every item."""
+"""Errors of the code, which no row causes: they fail the batch, as otherwise a missing module would kill every item."""
 
 
 def guarded(
     returns: str | spark_types.DataType, *, pandas: bool = False
 ) -> Callable[[Callable[..., Any]], "GuardedFunction"]:
-    """Makes a function of Python usable on columns. An exception becomes the error of its row, instead of failing the
+    """Makes a Python function usable on columns. An exception becomes the error of its row, instead of failing the
     batch.
 
-    `returns`: the type of its value, as DDL or a DataType; a value of another type, or one that the type cannot
-    hold, is an error of its row, too. With `pandas` the function takes and returns Series, and DataFrames of structs;
-    where it raises for a whole one, it is called row by row. ImportError and NameError fail the batch all the same.
-    Needs no session where it is declared.
+    `returns`: the type of its value, as DDL or a DataType; a value of another type, or one that the type cannot hold,
+    is an error of its row, too. With `pandas` the function takes and returns Series, and DataFrames of structs; where
+    it raises for a whole Series, it is called row by row. ImportError and NameError fail the batch all the same. Needs
+    no session where it is declared.
     """
     if not isinstance(returns, (str, spark_types.DataType)):
         raise InvalidOption(f"guarded({returns!r}): name the type that the function returns, as in @guarded('int')")
@@ -52,7 +52,7 @@ class GuardedFunction:
         update_wrapper(self, function)
 
     def __call__(self, *columns: Column | str) -> Column:
-        """The function of these columns, in the session that is active now."""
+        """The result column of the function on these columns, in the session that is active now."""
         returns = self._returns
         if isinstance(returns, str):
             returns = _type_of(returns)
@@ -101,7 +101,7 @@ def fold_errors(df: DataFrame) -> DataFrame:
 
 
 def without_errors(df: DataFrame) -> DataFrame:
-    """What a sink may write where nothing can be set aside: `df`, if no row can have an error. Raises StationError."""
+    """Returns `df` for a sink that cannot set rows aside. Raises StationError if a row can have an error."""
     folded = fold_errors(df)
     if ERROR in folded.columns:
         raise StationError("rows with errors need the batch of a sink that runs: remove the column _error before")
@@ -117,7 +117,7 @@ def _name(column: Column | str) -> str:
 
 
 def _zone() -> str:
-    """The session's time zone, of points in time in a Series that have none."""
+    """The session's time zone, for points in time without a zone in a Series."""
     session = running_session()
     return (conf_of(session, "spark.sql.session.timeZone") if session is not None else None) or "UTC"
 
@@ -153,7 +153,7 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone
             series = found.reset_index(drop=True) if is_series else pd.Series(list(found), dtype=object)
         except CAUSED_BY_CODE:
             raise
-        except Exception:  # of which row, only a call for each can show
+        except Exception:  # only a call for each row can find the row at fault
             series = None
         if series is None or len(series) != len(columns[0]):
             rows = [by_row(*[_single(column, number) for column in columns]) for number in range(len(columns[0]))]
@@ -169,14 +169,14 @@ def _on_series(function: Callable[..., Any], returns: spark_types.DataType, zone
 
 
 def _single(column: Any, number: int) -> Any:
-    """One row of a Series or DataFrame, as one that the function may change: Arrow's may be read-only."""
+    """One row as a Series or DataFrame that the function may change: Arrow's data may be read-only."""
     row = column.iloc[number : number + 1].copy()
     row.index = range(1)  # `reset_index` takes twice the time
     return row
 
 
 def _values_of(found: Any, returns: spark_types.DataType) -> Any:
-    """The values that a function returned: a DataFrame has those of a struct."""
+    """The values that a function returned; a DataFrame has the values of a struct."""
     import pandas as pd
 
     if not isinstance(found, pd.DataFrame):

@@ -1,7 +1,8 @@
-"""The Spark session that runs in this process, whoever made it, and settings of a session that runs.
+"""Finds the running Spark session of this process, and reads and changes its settings.
 
-PySpark's own answer is per thread under Spark Connect, and stations have threads of their own. So the session that the
-user registered is remembered. Invariant: a setting that Spark refuses is a warning that names it, not an error.
+PySpark's active session is per thread under Spark Connect, and stations use threads of their own. So the session that
+the user registered is remembered here. Invariant: a setting that Spark refuses is a warning that names it, not an
+error.
 """
 
 import logging
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"The value '(?P<value>.*)' in the config \"(?P<name>[^\"]+)\"")
 _JAVA_CALL = re.compile(r"An error occurred while calling \S+")
-"""The first line of an error of Java, which names only the call."""
+"""Matches the first line of a Java error, which names only the call."""
 _CONTEXT_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 TIME_POLICY = "spark.sql.legacy.timeParserPolicy"
 _remembered: list["SparkSession"] = []
@@ -26,7 +27,7 @@ _log = SafeLogger("jobrunner.spark")
 
 
 def remember(spark: "SparkSession") -> None:
-    """Makes a session the one of this process, for all its threads."""
+    """Makes a session the session of this process, for all its threads."""
     _remembered[:] = [spark]
 
 
@@ -40,8 +41,8 @@ def running_session() -> "SparkSession | None":
 
 
 def silence_query_contexts() -> None:
-    """Silences PySpark's own record of each error of planning: a line of JSON with the stack of Java, up to 8 kB. The
-    error itself says the same. A level that the program chose stays."""
+    """Silences PySpark's log record of each planning error: a line of JSON with the Java stack, up to 8 kB, which
+    repeats the error itself. A level that the program chose stays."""
     from pyspark.logger import PySparkLogger  # the extra may be absent
 
     for name in _CONTEXT_LOGS:
@@ -51,15 +52,15 @@ def silence_query_contexts() -> None:
 
 
 def is_classic(spark: "SparkSession") -> bool:
-    """Whether the session has its JVM beside this process; those of Spark Connect have not."""
+    """Whether the driver's JVM belongs to this process, unlike under Spark Connect."""
     return hasattr(spark, "_jsparkSession")
 
 
 def activate(spark: "SparkSession") -> None:
-    """Makes a session the active one of this thread. For a write Spark looks for the formats of Python sources in the
-    active session alone, and a new thread has none; under Spark Connect PySpark parses schemas by it. There the default
-    of other threads stays the first session of the process, also when that has ended with its server."""
-    with suppress(Exception):  # the engine is gone, as the next call says; or another version of PySpark
+    """Makes a session the active session of this thread. A write looks up the formats of Python sources only in the
+    active session, which a new thread lacks; under Spark Connect PySpark parses schemas with it. There the default of
+    other threads stays the first session of the process, even when that ended with its server."""
+    with suppress(Exception):  # the next call reports a dead engine; or another version of PySpark
         session: Any = spark
         if is_classic(spark):
             session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
@@ -68,8 +69,8 @@ def activate(spark: "SparkSession") -> None:
 
 
 def check_runs(spark: "SparkSession") -> None:
-    """Raises StationError for a session that was stopped, or whose Java has ended, as when it was killed for its
-    memory: PySpark starts no other Java in a process, and says of each call that a connection was refused."""
+    """Raises StationError for a session that was stopped, or whose Java has ended (killed for its memory, say): PySpark
+    starts no other Java in a process, and fails each call with a refused connection."""
     if is_over(spark):
         raise StationError("this Spark session was stopped: make a new one, and register(spark) that")
     if not is_classic(spark):
@@ -94,7 +95,7 @@ def conf_of(spark: "SparkSession", name: str) -> str | None:
 
 
 def has_conf(spark: "SparkSession", name: str) -> bool:
-    """Whether somebody gave the session a value for a setting, so that the default is not in force."""
+    """Whether the session has a value of its own for a setting instead of the default."""
     with suppress(Exception):  # as above
         return spark.conf.get(name, None) is not None
     return False
@@ -108,7 +109,7 @@ def set_conf(spark: "SparkSession", name: str, value: str) -> bool:
     except Exception as error:
         line = first_line(error)
         if "INVALID_CONF_VALUE" in line or type(error).__name__ == "IllegalArgumentException":
-            named = _NAMED.search(line)  # which may be another one, that the session was made with
+            named = _NAMED.search(line)  # which may be another setting, that the session was created with
             refused = f"{named['name']}={named['value']!r}" if named else f"{name}={value!r}"
             raise InvalidOption(f"{refused} is refused by Spark: {line}") from error
         if conf_of(spark, name) != value:
@@ -119,7 +120,7 @@ def set_conf(spark: "SparkSession", name: str, value: str) -> bool:
 
 
 def set_all(spark: "SparkSession", settings: Mapping[str, str]) -> None:
-    """Sets several; see `set_conf`."""
+    """Sets several settings; see `set_conf`."""
     for name, value in settings.items():
         set_conf(spark, name, value)
 
@@ -130,14 +131,14 @@ def first_line(error: BaseException) -> str:
 
 
 def told_lines(error: BaseException) -> list[str]:
-    """The lines of Spark's message that are not empty, without the one that only names a call of Java's."""
+    """The lines of Spark's message that are not empty, without a line that only names a Java call."""
     lines = [line.strip().removeprefix(": ") for line in text_of(error).splitlines() if line.strip()]
     return [line for line in lines if not _JAVA_CALL.fullmatch(line)]
 
 
 def text_of(error: BaseException) -> str:
-    """The whole message, with escapes for characters that have no UTF-8: a file name may bring half a character, which
-    neither Arrow nor a report can carry. That of an error of Java is with Java, which may have ended."""
+    """The whole message, with escapes for characters that have no UTF-8: a file name may contain half a surrogate pair,
+    which neither Arrow nor a report can carry. The message of a Java error is read from Java, which may have ended."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:  # of Java, or a user's __str__
@@ -151,8 +152,8 @@ def parses_as_spark_2(spark: "SparkSession") -> bool:
 
 
 def same_names(spark: "SparkSession | None", names: Sequence[str]) -> tuple[str, str] | None:
-    """The first two of these columns that Spark takes for one, as it ignores the case of names unless it is set not
-    to; None when each has a name of its own. An expression that names one of the two is an error of Spark."""
+    """The first two of these columns that Spark takes for the same column, as it ignores the case of names by default;
+    None when all names differ. An expression that names one of the two is an error in Spark."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -164,7 +165,7 @@ def same_names(spark: "SparkSession | None", names: Sequence[str]) -> tuple[str,
 
 
 def names_told(two: tuple[str, str]) -> str:
-    """Those two, and what to do, for an error."""
+    """The two names and the remedy, as text for an error."""
     one, other = two
     if one == other:
         return f"column {one!r} twice: drop or rename one of them (join by name)"
@@ -172,8 +173,8 @@ def names_told(two: tuple[str, str]) -> str:
 
 
 def is_same_column(one: "DataFrame", other: "DataFrame", name: str) -> bool:
-    """Whether both frames surely have the same column under this name: one passes on that of the other. Under Spark
-    Connect nothing is sure."""
+    """Whether both frames certainly have the same column under this name, passed on from one to the other. Always False
+    under Spark Connect, where this cannot be known."""
     frames: list[Any] = [one, other]
     if not (is_classic(one.sparkSession) and all(name in frame.columns for frame in frames)):
         return False

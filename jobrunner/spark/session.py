@@ -1,4 +1,4 @@
-"""The Spark session of this process, built in one place.
+"""Builds the Spark session of this process.
 
 Invariants: a process has one session; it runs on one machine without any set-up, also without a `java` on it (see
 `java`); and none of its ports listens beyond the machine unless a cluster was asked for.
@@ -50,8 +50,9 @@ _JAVA_ENDED = "[JAVA_GATEWAY_EXITED]"
 _CAUSE = "Caused by: "
 _JAVA_ENDS_WITHIN_S = 10
 _STARTING = threading.Lock()
-"""Else of two threads that start a session at once the second took the environment of the first one's Java for that of
-the process, and left it behind: a JAVA_HOME that is removed at the end, and a PYTHONPATH for every later process."""
+"""Serializes starts: otherwise the second of two threads would take the temporary environment of the first one's Java
+for that of the process, and restore it at the end: a JAVA_HOME that is removed, and a PYTHONPATH for every later
+process."""
 
 
 def spark_session(
@@ -60,11 +61,11 @@ def spark_session(
     """Returns the session of this process, started when there is none, with the format `jobrunner` registered.
 
     `master` is a cluster (`spark://host:7077`), `remote` a Spark Connect server (`sc://host`); else the environment's
-    JOBRUNNER_SPARK_MASTER or JOBRUNNER_SPARK_REMOTE; else what `[tool.jobrunner.spark]` names; else this machine with
-    all its cores. `conf` are Spark's own settings: `spark_session(**{"spark.driver.memory": "4g"})`; those of
-    JOBRUNNER_SPARK_CONF and of `[tool.jobrunner.spark]` are set beside them when the session starts. Raises
-    SparkMissing, JavaMissing; InvalidOption for a session elsewhere than the running one, or no setting of Spark's;
-    StationError for a running one whose Java has ended.
+    JOBRUNNER_SPARK_MASTER or JOBRUNNER_SPARK_REMOTE; else the value in `[tool.jobrunner.spark]`; else this machine with
+    all its cores. `conf` has Spark's own settings: `spark_session(**{"spark.driver.memory": "4g"})`; settings of
+    JOBRUNNER_SPARK_CONF and of `[tool.jobrunner.spark]` are added when the session starts. Raises SparkMissing,
+    JavaMissing; InvalidOption when the running session is on another master or server, or for a setting that is not
+    Spark's; StationError when the Java of the running session has ended.
     """
     asked = remote
     master, remote = _where(master, remote)
@@ -89,7 +90,7 @@ def spark_session(
 
 
 def spark_missing(error: ImportError) -> SparkMissing | None:
-    """The error for a PySpark that is absent or too old; None when something else could not be imported."""
+    """The error for a PySpark that is absent or too old; None when the failed import has another cause."""
     if not (error.name or "").startswith("pyspark"):
         return None
     if error.name in ("pyspark", "pyspark.sql"):
@@ -156,7 +157,7 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
     if local:
         chosen |= _ON_THIS_MACHINE | {"spark.sql.shuffle.partitions": str(2 * _cores())} | _daemon(settings)
     chosen |= settings
-    if _QUIET.is_file():  # it is none when the package was imported from an archive
+    if _QUIET.is_file():  # no file when the package was imported from an archive
         quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
         chosen[_JAVA_OPTIONS] = f"{quiet} {settings.get(_JAVA_OPTIONS, '')}".strip()
     with home_of(find_java(os.environ)) as home, _environment(home, local=local, python=settings.get(_PYTHON)):
@@ -171,20 +172,20 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
             if session is not None:
                 session.stop()
             _end_java(java_before)
-            raise refused from None  # the message of the first error ended with its Java
+            raise refused from None  # the first error's message was lost with its Java
     _quiet_accumulators(session)
     return session
 
 
 def _daemon(settings: Mapping[str, str]) -> dict[str, str]:
-    """Which program forks the Python workers of this machine; Spark's own for another interpreter, which may lack ours.
-    """
+    """The settings for the program that forks the Python workers of this machine; none, so Spark's own, for another
+    interpreter, which may lack this package."""
     is_ours = settings.get(_PYTHON, os.environ.get(_INTERPRETER, sys.executable)) == sys.executable
     return {"spark.python.daemon.module": "jobrunner.spark.preloaded_daemon"} if is_ours else {}
 
 
 def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> InvalidOption:
-    """The error for a session that does not start. A Java that ends at once gives its reason on stderr only."""
+    """The error for a session that does not start. A Java that ends at once reports the reason on stderr only."""
     from py4j.protocol import Py4JNetworkError  # the extra may be absent
 
     line = first_line(error)
@@ -198,8 +199,8 @@ def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> Inva
 
 
 def _end_java(before: Any) -> None:
-    """Ends a Java that was started for a session which did not start, so that the next one is not made with the
-    settings that were refused. A Java that ran `before`, or that started this process, is left alone."""
+    """Ends the Java of a session that failed to start, so that the next session does not get the refused settings. A
+    Java that ran `before`, or that started this process, is left alone."""
     from pyspark import SparkContext  # the extra may be absent
 
     gateway = SparkContext._gateway  # noqa: SLF001  PySpark has no public way
@@ -213,7 +214,8 @@ def _end_java(before: Any) -> None:
 
 
 def _quiet_accumulators(session: Any) -> None:
-    """PySpark's server of accumulators prints a traceback when the JVM ends first, as when both get a SIGTERM."""
+    """Silences PySpark's accumulator server, which prints a traceback when the JVM ends first, as when both get a
+    SIGTERM."""
     with suppress(AttributeError):  # another version of PySpark
         session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
 
@@ -232,7 +234,8 @@ def _connect(app: str, remote: str, settings: Mapping[str, str]) -> "SparkSessio
 
 @contextmanager
 def _environment(java_home: Path, *, local: bool, python: str | None = None) -> Iterator[None]:
-    """The environment that Java and its Python processes inherit; this process keeps only the name of the interpreter.
+    """Sets the environment that Java and its Python processes inherit; afterwards this process keeps only the name of
+    the interpreter.
 
     `python`: the setting of Spark, which only `spark-submit` passes on to PySpark.
     """
@@ -256,7 +259,7 @@ def _environment(java_home: Path, *, local: bool, python: str | None = None) -> 
 
 
 def _own_paths() -> list[str]:
-    """Folders in which this process finds modules and other Pythons of this installation do not: a user's jobs, say."""
+    """Folders on the module path of this process only, not of every Python of this installation: a user's jobs, say."""
     known = {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     paths = (str(Path(entry).absolute()) for entry in sys.path)
     return list(dict.fromkeys(path for path in paths if path not in known and Path(path).exists()))

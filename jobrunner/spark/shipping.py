@@ -1,9 +1,9 @@
-"""Sends this package to executors on other machines, and names what they lack.
+"""Sends this package to executors on other machines, and reports modules that they lack.
 
-Executors run a Python of their own. The package is shipped as an archive, but what it imports (redis, msgspec,
-structlog, pandas, pyarrow) has compiled parts and must be installed where they run. Functions and readers that Spark
-pickles by reference would end there in a `ModuleNotFoundError` within a page of Spark's own lines. So they are pickled
-within `load`, which is sent with its code, needs no module of this package, and reports what is missing in one line.
+Executors run their own Python. The package is shipped as an archive, but its dependencies (redis, msgspec, structlog,
+pandas, pyarrow) have compiled parts and must be installed on the executors. Functions and readers that Spark pickles by
+reference would fail there with a `ModuleNotFoundError` within a page of Spark's own lines. So they are pickled within
+`load`, which is sent with its code, needs no module of this package, and reports a missing module in one line.
 """
 
 import atexit
@@ -27,12 +27,14 @@ from jobrunner.spark.running import conf_of, first_line, is_classic
 cloudpickle.register_pickle_by_value(executor_load)  # type: ignore[no-untyped-call]
 _PACKAGE = Path(__file__).parents[1]
 _shipped: set[str] = set()
-"""Sessions that have the package. Not a setting of the session, as Connect servers may refuse unknown ones."""
+"""Sessions that have the package. Not kept as a setting of the session, as Connect servers may refuse unknown
+settings."""
 _log = SafeLogger("jobrunner.spark")
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Sends this package to executors on other machines, once in a session. Does nothing when they are on this one.
+    """Sends this package to executors on other machines, once per session. Does nothing when the executors are on this
+    one.
 
     Logs a warning when Spark takes no files: then the package must be installed on the executors.
     """
@@ -69,7 +71,7 @@ def _packed() -> Path:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Leaves it where a fork of the process ends."""
+    """Removes the folder, unless a fork of the owner process ends."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -79,12 +81,13 @@ def _pickled(sent: object) -> bytes:
 
 
 def sent(reader: object) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """For `__reduce__` of a reader or writer: itself, within `load`."""
+    """The result of `__reduce__` for a reader or writer: the object itself, pickled within `load`."""
     return load, (_pickled(_Contents(type(reader), reader.__dict__)),)
 
 
 class _Contents:
-    """Is unpickled as an instance of `kind`; pickling the instance itself here would never end."""
+    """Pickles the state of a reader or writer of type `kind`; pickling the instance itself here would recurse without
+    end."""
 
     def __init__(self, kind: type, state: Mapping[str, Any]) -> None:
         self._kind, self._state = kind, state
@@ -100,13 +103,14 @@ def _instance(kind: type, state: Mapping[str, Any]) -> Any:
 
 
 class Shipped:
-    """A function for executors, which becomes itself there, or an error that names what they lack."""
+    """A function for executors: unpickled there as the function itself, or as an error that names the missing
+    module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        """Runs here, as the function does."""
+        """Calls the function in this process."""
         return self._function(*arguments)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:

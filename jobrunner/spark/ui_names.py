@@ -1,10 +1,10 @@
-"""Names for jobs in Spark's web UI, and what Spark measured of the jobs under a name.
+"""Names jobs in Spark's web UI, and reads Spark's measurements of the jobs with a name.
 
 Spark lists a job by the line of Python that started it, which for every batch of every station is the same line of this
 package. So each batch, and each job of the history commands, has a job group with a description. Both belong to the
-thread that starts the jobs, so stations in threads of one session do not disturb each other.
+thread that starts the jobs, so stations in threads of one session do not interfere.
 
-Spark Connect has neither: its description of a job is made by the server. There a tag has the name.
+Spark Connect has neither, as its server writes the description of a job. There a tag carries the name.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,17 @@ from jobrunner.logs import SafeLogger
 
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 _MOST_STAGES = 100
-"""Stages of one batch that are added up: each costs a few calls into the JVM."""
+"""Most stages of one batch that are added up: each costs a few calls into the JVM."""
 _LATE_MS = 1000
-"""How far Spark's figures may be behind its jobs. Other jobs of a busy session may keep the events coming for ever."""
+"""Longest wait in ms for Spark's figures to catch up with its jobs, as other jobs of a busy session may produce events
+without end."""
 _logged: set[str] = set()
 _log = SafeLogger("jobrunner.spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkUsage:
-    """What Spark measured of some jobs. All zero where it cannot be asked, as under Spark Connect."""
+    """Spark's measurements of some jobs. All zero where they are not available, as under Spark Connect."""
 
     spilled_bytes: int = 0
     """Written to disk because a sort, join or aggregate did not fit into memory."""
@@ -50,7 +51,7 @@ def group_of_batch(batch: str, attempt: int) -> str:
 
 @contextmanager
 def job_names(spark: SparkSession, title: str, group: str = "") -> Iterator[None]:
-    """Names the Spark jobs that this thread starts meanwhile. `group` identifies them, for `usage_of`."""
+    """Names the Spark jobs that this thread starts within the block. `group` identifies them, for `usage_of`."""
     if not hasattr(spark, "_jsparkSession"):
         tag = title.replace(",", ";")  # a comma separates tags
         spark.addTag(tag)
@@ -73,10 +74,11 @@ def job_names(spark: SparkSession, title: str, group: str = "") -> Iterator[None
 
 
 def usage_of(spark: SparkSession, group: str) -> SparkUsage:
-    """What the jobs of a group cost. Reads the status store of the driver, so no executor and no web UI is needed.
+    """The resources that the jobs of a group used. Reads the status store of the driver, so no executor and no web UI
+    is needed.
 
-    A thread of Spark records the events of jobs there, and may be behind a job that has returned: it is waited for, as
-    rows would be missing.
+    A thread of Spark records the events of jobs there, and may lag behind a job that has returned; the call waits for
+    it, as rows would be missing.
     """
     spilled = shuffled = written = 0
     with suppress(Exception):  # Spark Connect, an engine that is gone, another version of Spark

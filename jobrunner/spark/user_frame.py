@@ -1,7 +1,7 @@
-"""The place in the user's code where an error on Spark came from.
+"""Finds the place in the user's code at which an error on Spark was raised.
 
 The traceback of a Python worker reaches the driver as text inside a Java exception, below dozens of frames of Spark and
-its libraries. The innermost frame that is neither of those, nor of this package, is where the user looks.
+its libraries. The innermost frame outside of these and of this package is the useful one.
 """
 
 import os
@@ -20,7 +20,8 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pl
 _LIBRARY_ELSEWHERE = re.compile(r"/lib(64)?/python3\.\d+/")
 _SPARK = ("/pyspark/", "pyspark.zip/", "/py4j/", "/cloudpickle/", "-packages/jobrunner/", "jobrunner.zip/")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-"""Parts of paths, also of other machines: of what runs the user's code, and of what is installed beside it."""
+"""Parts of paths, also on other machines, of installed packages: those that run the user's code, and the user's
+dependencies."""
 
 
 def with_user_frame(line: str, error: BaseException) -> str:
@@ -44,7 +45,7 @@ def user_frame(error: BaseException) -> str:
 
 
 def _innermost(frames: Sequence[tuple[str, str, str]]) -> str:
-    """An application that is installed as a package is the user's code, when no other frame is."""
+    """The innermost frame of the user's code; a frame of an installed package counts when there is no other."""
     known = [frame for frame in frames if not _is_known(frame[0])]
     own = [frame for frame in known if not any(part in _plain(frame[0]) for part in _INSTALLED)] or known
     if not own:
@@ -54,7 +55,7 @@ def _innermost(frames: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _is_known(file: str) -> bool:
-    """Whether it is of Python itself, of Spark, or of this package."""
+    """Whether the file belongs to Python itself, to Spark, or to this package."""
     if file.startswith(("<frozen", "<string>", _PACKAGE)) or any(part in _plain(file) for part in _SPARK):
         return True
     is_library = file.startswith(_LIBRARIES) or _LIBRARY_ELSEWHERE.search(file) is not None

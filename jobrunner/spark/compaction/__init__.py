@@ -1,4 +1,4 @@
-"""Fewer, larger files for what sinks have written: `compact(target)`."""
+"""Merges the files that sinks wrote into fewer, larger files: `compact(target)`."""
 
 from contextlib import nullcontext
 
@@ -17,10 +17,11 @@ def compact(
     dry_run: bool = False,
     watch: Watch = lambda _: nullcontext(),
 ) -> Compacted:
-    """Gathers the files of batches that are older than that into files of about `size` bytes.
+    """Merges the files of batches that are older than `older_than_s` seconds into files of about `size` bytes.
 
-    `target`: the path that `write_batch` writes to; tables have `lake.services`. `watch` is entered while files are
-    merged. Raises InvalidOption for what cannot be compacted, UsageError while another process does.
+    `target`: the path that `write_batch` writes to; for tables see `lake.services`. `watch` returns a context that is
+    entered while files are merged. Raises InvalidOption for a target that cannot be compacted, UsageError while another
+    process compacts it.
     """
     path = local_path(target)
     if path is None:

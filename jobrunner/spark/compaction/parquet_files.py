@@ -1,4 +1,5 @@
-"""Many Parquet files become one with the same rows, types and schema. Needs Arrow, no Spark and no JVM."""
+"""Merges many Parquet files into one file with the same rows, types and schema. Needs Arrow, but no Spark and no
+JVM."""
 
 import errno
 import math
@@ -18,16 +19,16 @@ _ROWS_OF_A_GROUP = 1_000_000
 _INT96 = "INT96"
 _UPDATE = "pip install 'pyarrow>=22', and run this again"
 _OF_READING = (None, errno.EACCES, errno.EPERM)
-"""Errors of Arrow about the content of a file have no number; a writer may fail by others than these."""
+"""`errno` of read errors; Arrow sets none for damaged content. Other numbers come from the writer."""
 
 
 _VARIANT = re.compile(r"Logical type \w+ cannot be applied to group node")
-"""What pyarrow before 22 says of a column of variants, whose type it does not know."""
+"""The error of pyarrow before 22 for a column of variants, a type that it does not know."""
 
 
 class UnreadableFile(Exception):
-    """A file that cannot be read: damaged, without the right to, or of a type that this pyarrow does not know. Its
-    path, and what is the matter with it as the text."""
+    """A file that cannot be read: damaged, without read permission, or of a type that this pyarrow does not know. Has
+    the path; the text is the reason."""
 
     def __init__(self, path: Path, reason: BaseException) -> None:
         line = str(reason).splitlines()[0] if str(reason) else type(reason).__name__
@@ -40,8 +41,8 @@ class UnreadableFile(Exception):
 
 def merge_files(sources: Sequence[Path], folder: Path, name: str, tell: Callable[[int], None]) -> int:
     """Writes the rows of `sources`, in this order, to files in `folder`: one for each schema that they have. A file
-    with types that would not come out as they are is linked as it is. Returns how many files were written; `tell` is
-    called with the size of each source that is done. Raises UnreadableFile, FileNotFoundError."""
+    whose types a merge would change is linked unchanged. Returns how many files were written; `tell` is called with the
+    size of each merged source. Raises UnreadableFile, FileNotFoundError."""
     by_schema: dict[Any, list[Path]] = {}
     for source in sources:
         by_schema.setdefault(_schema_of(source), []).append(source)
@@ -112,7 +113,7 @@ def _merge_alike(sources: Sequence[Path], target: Path, tell: Callable[[int], No
                 with _naming(source):
                     rows += _copy(source, schema, writer)
                 tell(source.stat().st_size)
-            writer.add_key_value_metadata(kept)  # Spark's own description of the types is among it
+            writer.add_key_value_metadata(kept)  # Spark's own description of the types is among the metadata
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
         return False
     with pq.ParquetFile(target) as merged:
@@ -136,9 +137,9 @@ def _options_of(file: Any) -> dict[str, Any]:
 
 
 def _with_bounds(first: Any, sources: Sequence[Path]) -> bool | list[str]:
-    """Paths of the columns that get bounds, or True for all: none of floats that may have NaN. Arrow leaves it out of
-    bounds, and Spark, which ranks it above all numbers, would pass over its rows. Where a file has NaN, its writer gave
-    no bounds, or NaN as one."""
+    """Paths of the columns that get bounds, or True for all columns. Columns of floats that may have NaN get none:
+    Arrow ignores NaN in bounds, so Spark, which ranks NaN above all numbers, would skip its rows. A file with NaN has
+    no bounds, or NaN as a bound."""
     columns = [first.schema.column(at) for at in range(len(first.schema))]
     floats = [at for at, one in enumerate(columns) if one.physical_type in ("FLOAT", "DOUBLE")]
     odd: set[int] = set()

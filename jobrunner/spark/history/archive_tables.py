@@ -1,8 +1,8 @@
 """Archives in a table of Delta Lake or Iceberg: a window is one commit, under the name of the archive and the window.
 
 The table has the columns of an archive in files, is partitioned by `date` and `queue`, and has the window as a column.
-So a window is in the table as a whole or not at all, by the mark of its commit and by the rows that have its name; the
-rows tell it also when the marks are forgotten after days.
+So a window is in the table as a whole or not at all, which the mark of its commit shows, and the rows with its name
+show also when the table has forgotten the marks after some days.
 """
 
 import re
@@ -31,7 +31,7 @@ PARTITIONS = ("date", "queue")
 NEEDED = ("_id", "_state", "_finished_at", "payload")
 _WINDOW = "window"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""`file:/data` is a URL as `file:///data` is; `C:/data` is a path of Windows."""
+"""Matches the beginning of a URL: `file:/data` is a URL, but `C:/data` is a Windows path."""
 _FORMATS = ("delta", "iceberg")
 _EXAMPLES = "delta:/lake/history, iceberg:catalog.db.history, or a folder"
 
@@ -47,7 +47,7 @@ class _WindowCommit:
 
 
 class TableArchive:
-    """A table to which windows are archived; has the methods of FolderArchive."""
+    """An archive in a table; has the methods of FolderArchive."""
 
     is_atomic = True
 
@@ -57,7 +57,8 @@ class TableArchive:
         self.identity = self.where.rstrip("/")
 
     def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
-        """Makes the table when no queue is archived yet. Raises TableError for one that is gone, away or of others."""
+        """Creates the table when no queue is archived yet. Raises TableError for a table that was dropped, cannot be
+        reached or is not an archive."""
         table = open_table(self._address)
         if guarded(self._address, "opening it", table.load):
             self._check_takes(table)
@@ -97,7 +98,7 @@ class TableArchive:
 
 
 def place_of(path: str) -> str | TableAddress:
-    """Where an archive is, a table or else a folder; local paths become absolute. Raises InvalidOption."""
+    """The location of an archive, a table or a folder; local paths become absolute. Raises InvalidOption."""
     if not path.strip():
         raise InvalidOption(f"an archive needs a place: give {_EXAMPLES}")
     if is_table(path):
@@ -117,7 +118,7 @@ def place_of(path: str) -> str | TableAddress:
 def read_archive_table(
     spark: SparkSession, address: TableAddress, queues: Iterable[str], since: datetime | None, until: datetime | None
 ) -> DataFrame:
-    """The rows of an archive in a table, from files of the days and queues that may have some that are wanted.
+    """The rows of an archive in a table, from the files whose days and queues may have wanted rows.
 
     Raises InvalidOption when there is no archive, TableError.
     """

@@ -1,5 +1,5 @@
-"""Columns of archives and reports that are made of those of history, and conditions on them: the same in a session of
-any time zone."""
+"""Columns of archives and reports, computed from the columns of history, and conditions on them. Invariant: they do not
+depend on the session's time zone."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _A_DAY = timedelta(days=1)
 
 
 def whole_queue_of(name: str) -> Column:
-    """The queues that the shards in this column are of; other queues as they are."""
+    """The queue of each shard in this column; names of other queues are unchanged."""
     return F.regexp_replace(name, SHARD_SUFFIX, "")
 
 
@@ -44,8 +44,8 @@ def ended_since(firsts: Mapping[str, float]) -> Column:
 
 
 def days_between(since: datetime | None, until: datetime | None) -> tuple[date, date]:
-    """The first and the last `date` of tasks that ended in [since, until): in UTC, and a day more on both sides, as
-    archives of earlier versions have dates of other zones."""
+    """The first and the last `date` of tasks that ended in [since, until): in UTC, plus one day on both sides, as
+    archives of earlier versions have dates in other zones."""
     return (
         date.min if since is None else (since.astimezone(UTC) - _A_DAY).date(),
         date.max if until is None else (until.astimezone(UTC) + _A_DAY).date(),

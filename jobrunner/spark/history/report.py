@@ -1,7 +1,7 @@
 """The report on an archive, computed on Spark: throughput, waits, run times, failures, and the effect of a change.
 
-It is made of tables, whose columns have names, units and kinds. A value is kept as it was measured (seconds, shares of
-1, aware datetimes); only texts for people are rounded.
+A report has tables, whose columns have names, units and kinds. Values are kept as measured (seconds, shares of 1, aware
+datetimes); only texts for people are rounded.
 """
 
 import math
@@ -29,7 +29,7 @@ class ReportColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows below columns. `name` is that of its file."""
+    """One table of a report. `name` is also the name of its file."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Table:
         return [row[at] for row in self.rows]
 
     def records(self) -> list[dict[str, Any]]:
-        """Each row by the names of the columns."""
+        """Each row as a dict by column name."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
@@ -75,7 +75,7 @@ class Report:
 _MOST_ROWS = 30
 _FEWEST_OF_A_VALUE = 5
 _CLEAR = 2.58
-"""Standard errors that a difference must exceed: 99 % (normal), as a report compares many of them."""
+"""Standard errors that a clear difference exceeds: 99 % (normal), as a report compares many differences."""
 _RATES = (
     ReportColumn(name="tasks", title="tasks", kind="count"),
     ReportColumn(name="per_s", title="rate", kind="rate"),

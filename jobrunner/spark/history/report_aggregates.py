@@ -18,7 +18,7 @@ GROUPS = ("bucket", "queue", "job", "hour")
 NO_JOB = "(no job)"
 """The job under which items without a job are counted."""
 SLOWER = 1.1
-"""A value of a parameter counts as slow when its tasks run so many times as long as all of their job."""
+"""A parameter value counts as slow when its tasks run more than this many times as long as all tasks of the job."""
 _ACCURACY = 1000
 _BUCKETS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 4 * 3600, 86_400, 7 * 86_400)
 _MOST_BUCKETS = 120
@@ -29,7 +29,7 @@ _LONGEST_VALUE = 80
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many tasks there are, and when the first and the last of them ended."""
+    """The number of tasks, and the instants at which the first and the last of them ended."""
 
     tasks: int
     first: datetime
@@ -42,7 +42,7 @@ class Extent:
 
     @property
     def bucket_s(self) -> int:
-        """The shortest round length of time of which not too many cover it."""
+        """The shortest round bucket length with which the number of buckets stays within the limit."""
         return next((size for size in _BUCKETS_S if self.length_s / size <= _MOST_BUCKETS), _BUCKETS_S[-1])
 
 
@@ -50,9 +50,9 @@ def measured(history: DataFrame) -> DataFrame:
     """The columns that a report needs of finished tasks: queue, job, state, ended, attempts, wait_s, run_s, error,
     payload.
 
-    `run_s` is how long the last attempt ran as its worker measured it, and `wait_s` what lies before it since the
-    attempt was due. Without such a measure, the run lasts from when the task was handed out to its end; both are null
-    for tasks without a recorded start.
+    `run_s` is the run time of the last attempt as its worker measured it, and `wait_s` the time from the instant at
+    which the attempt was due to its start. Without a measurement, the run lasts from the reservation of the task to its
+    end; both are null for tasks without a recorded start.
     """
     ended = F.col("_finished_at")
     if "_run_ms" in history.columns:  # older archives have no such column
@@ -75,7 +75,7 @@ def measured(history: DataFrame) -> DataFrame:
 
 
 def extent(runs: DataFrame) -> Extent | None:
-    """The extent of all; None when there are no tasks."""
+    """The extent of all tasks; None when there are none."""
     (row,) = runs.agg(
         F.count("*").alias("n"),
         F.min(_seconds(F.col("ended"))).alias("first"),
@@ -85,7 +85,7 @@ def extent(runs: DataFrame) -> Extent | None:
 
 
 def by_group(runs: DataFrame, bucket_s: int) -> dict[str, list[Row]]:
-    """Figures of all ('all'), and by each of GROUPS, ordered by the group; the group is the field `by`."""
+    """Figures of all tasks ('all'), and by each of GROUPS, ordered by the group, which is the field `by`."""
     keyed = runs.withColumn("bucket", F.floor(F.unix_seconds("ended") / bucket_s) * bucket_s)
     keyed = keyed.withColumn("hour", utc_hour_of("ended"))
     keyed = keyed.withColumns({"its_queue": F.col("queue"), "its_job": F.col("job")})
@@ -114,7 +114,7 @@ def queues_of_jobs(by_job: Sequence[Row], by_queue: Sequence[Row]) -> dict[str, 
 
 
 def errors(runs: DataFrame, most: int) -> list[Row]:
-    """The commonest last errors by their first line with its numbers left out, of tasks that died or were retried."""
+    """The commonest last errors of tasks that died or were retried, grouped by their first line without its numbers."""
     line = F.regexp_replace(F.regexp_extract(F.trim("error"), _FIRST_LINE, 1), _NUMBERS, "…")
     dead = F.col("state") == "dead"
     return (
@@ -134,8 +134,8 @@ def errors(runs: DataFrame, most: int) -> list[Row]:
 
 
 def parameters(runs: DataFrame, most: int, at_least: int) -> list[Row]:
-    """The values of parameters whose tasks ran longest compared to all tasks of their job, if they occur `at_least`
-    times."""
+    """The parameter values whose tasks ran longest compared to all tasks of their job, among values that occur
+    `at_least` times."""
     ran = runs.where("run_s IS NOT NULL AND state != 'cancelled'")
     overall = ran.groupBy("job").agg(F.avg("run_s").alias("job_mean"))
     entries = F.explode(F.from_json("payload", "map<string,string>")).alias("parameter", "value")
@@ -151,7 +151,7 @@ def parameters(runs: DataFrame, most: int, at_least: int) -> list[Row]:
         .orderBy(F.desc("factor"), *key)
         .limit(most)
     )
-    # Percentiles of these alone: most parameters have as many values as there are tasks.
+    # Percentiles of these values only: most parameters have as many values as there are tasks.
     return (
         named.join(F.broadcast(slowest), key)
         .groupBy(*key, "n", "mean", "factor")
@@ -162,7 +162,7 @@ def parameters(runs: DataFrame, most: int, at_least: int) -> list[Row]:
 
 
 def change(runs: DataFrame, split_at: datetime) -> dict[str, tuple[Row | None, Row | None]]:
-    """Figures before and after an instant, of all ('') and of each job."""
+    """Figures before and after an instant, of all tasks ('') and of each job."""
     side = F.col("ended") >= F.lit(split_at)
     found = (
         runs.withColumn("after", side)
@@ -200,7 +200,8 @@ def _figures() -> Iterable[Column]:
 
 
 def _neighbours() -> Iterable[Column]:
-    """The first and the last by name of a group's queues, and of its jobs: the same when it has one."""
+    """The first and the last by name of a group's queues, and of its jobs; both are equal when the group has only
+    one."""
     for name in ("queue", "job"):
         own = f"its_{name}"
         yield F.array(F.min(own), F.max(own)).alias(f"{name}s")

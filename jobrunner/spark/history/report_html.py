@@ -1,8 +1,7 @@
 """A report as one HTML page with plots.
 
-The page needs nothing else: it sends no request, so it can be mailed or kept. It follows the light or dark theme of the
-reader's system. Its charts are those of `jobrunner.charts.axes`, two beside each other where there is room, with the
-tables below them.
+The page is self-contained and sends no request, so it can be mailed or kept. It follows the light or dark theme of the
+reader's system. Charts come from `jobrunner.charts.axes`, two in a row on a wide screen, with the tables below them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +57,7 @@ def _head(report: Report) -> str:
 
 
 def _cards(summary: Table) -> Iterator[str]:
-    """Six: so many fill their rows of six, three or two."""
+    """Six cards, a number that fills rows of six, three or two."""
     headings, (cells,) = shown(summary)
     told = {
         column.name: (heading, cell) for column, heading, cell in zip(summary.columns, headings, cells, strict=True)
@@ -113,7 +112,7 @@ def _pairs(plots: Sequence[str]) -> str:
 
 
 def _without_scraps(table: Table) -> Table:
-    """Drops a first or last row with few tasks, which was cut short: its percentiles are chance."""
+    """Drops a first or last row with few tasks: its bucket was cut short, so its percentiles are chance."""
     rows = table.rows
     if len(rows) > _FEW_ROWS:
         sizes = [sum(row[2:5]) for row in rows]
@@ -153,7 +152,7 @@ def _percentiles(table: Table, what: str, most: int | None = None) -> tuple[list
 
 
 def _change(table: Table) -> str:
-    """The figures of all jobs, and of single jobs those that changed clearly; the others are folded."""
+    """The change of all jobs together and of jobs that changed clearly; other jobs are folded."""
     verdicts = table.column("verdict")
     rows = [
         row

@@ -1,4 +1,4 @@
-"""A report for people and programs: its tables as text; CSV and Parquet, a file for each table."""
+"""Output of a report: its tables as text for people, and a CSV or Parquet file for each table."""
 
 import csv
 from dataclasses import replace
@@ -17,13 +17,14 @@ _KINDS = {"count": pa.int64(), "instant": pa.timestamp("us", "UTC"), "text": pa.
 
 
 def write_csv(report: Report, folder: Path) -> list[Path]:
-    """Writes `<table>.csv` into a folder, which is made; returns the files. Lengths in seconds, shares of 1."""
+    """Writes `<table>.csv` for each table into a folder, created if missing; returns the files. Lengths in seconds,
+    shares of 1."""
     folder.mkdir(parents=True, exist_ok=True)
     return [_write_csv(table, folder / f"{table.name}.csv") for table in report.tables]
 
 
 def write_parquet(report: Report, folder: Path) -> list[Path]:
-    """The same as `<table>.parquet`."""
+    """Writes `<table>.parquet` for each table, as `write_csv` does."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for table in report.tables:
@@ -50,8 +51,8 @@ def _plain(value: Any) -> Any:
 
 
 def presented(report: Report) -> list[Table]:
-    """The tables for people, without those that repeat another: queues are in the table of jobs where each job has one
-    of its own, and the hours of less than a day are in the throughput."""
+    """The tables for people, without tables that repeat another: the table of jobs shows the queues where each job has
+    its own, and the throughput shows the hours of less than a day."""
     queue_of = report.queue_of_job
     (first, last), tables = report.table("summary").rows[0][:2], []
     for table in report.tables:
@@ -84,7 +85,7 @@ def shown(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def length_unit(longest_s: float) -> tuple[str, float]:
-    """(unit, units in a second) that suits lengths up to this one."""
+    """(unit, units in a second) that suits lengths up to `longest_s`."""
     for limit_s, unit, factor in ((10, "ms", 1000.0), (600, "s", 1.0), (36_000, "min", 1 / 60)):
         if longest_s < limit_s:
             return unit, factor
@@ -92,7 +93,7 @@ def length_unit(longest_s: float) -> tuple[str, float]:
 
 
 def _longest(table: Table, column: ReportColumn) -> float:
-    """The largest value of all columns that measure the same."""
+    """The largest value of all columns that share the unit of this column."""
     what = column.name.partition("_")[0]
     alike = [at for at, one in enumerate(table.columns) if one.kind == "length" and one.name.partition("_")[0] == what]
     return max((row[at] for row in table.rows for at in alike if row[at] is not None), default=0.0)
@@ -122,7 +123,7 @@ def instant_text(value: datetime) -> str:
 
 
 def _percent(share: float, sign: str) -> str:
-    """Two digits; what is not zero never reads as zero."""
+    """A share in percent with two digits; a value other than zero never reads as zero."""
     if share == 0:
         return "0"
     text = f"{100 * share:{sign},.2f}"

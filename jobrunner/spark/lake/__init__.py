@@ -1,1 +1,2 @@
-"""Tables of a lakehouse (Delta Lake, Apache Iceberg) as sinks: each batch is in a table once. docs/lakehouse.md."""
+"""Tables of a lakehouse (Delta Lake, Apache Iceberg) as sinks: each batch is committed to a table once. See
+docs/lakehouse.md."""

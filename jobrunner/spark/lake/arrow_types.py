@@ -22,7 +22,7 @@ _KINDS: dict[type[spark.DataType], pa.DataType] = {
 
 
 def arrow_schema(table: str, columns: spark.StructType) -> pa.Schema:
-    """The schema of rows for a table. Raises TableError that names a column whose type no table has."""
+    """The schema of rows for a table. Raises TableError that names a column whose type no table can store."""
     return pa.schema([pa.field(one.name, _kind(table, one.name, one.dataType)) for one in columns.fields])
 
 

@@ -1,4 +1,4 @@
-"""A batch enters a table once: the checks before its rows are written, and the transaction after them.
+"""Commits a batch to a table once: the checks before its rows are written, and the transaction after them.
 
 Needs neither Spark nor a server: a test, or a program with data files of its own, calls `prepare` and `commit`.
 
@@ -27,7 +27,7 @@ from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_parti
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason, without_panic
 
 RETRIES_S = 60.0
-"""How long conflicts with other writers are tried again."""
+"""Seconds for which a commit is retried after conflicts with other writers."""
 _FIRST_S, _LONGEST_S = 0.05, 3.0
 _FENCES = 15
 _seen: set[str] = set()
@@ -43,12 +43,13 @@ class TableCommit:
     rows: int
     """Rows that this call committed."""
     files: int
-    """Data files that it added; 0 for a merge, whose files are the library's."""
+    """Data files that this call added; 0 for a merge, whose files the library writes."""
     version: int | None
     """Version of the Delta table that has the rows, or a later one if others committed meanwhile; id of the Iceberg
     snapshot; None when nothing was committed."""
     repeated: bool = False
-    """The batch was in the table already, by another attempt or as a part of a larger batch: nothing was written."""
+    """Whether the batch was in the table already, by another attempt or as a part of a larger batch: nothing was
+    written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class Prepared:
     partition_by: tuple[str, ...]
     merge_on: tuple[str, ...]
     rows: pa.Schema
-    """The columns of the rows, in the types of the format."""
+    """The columns of the rows, in the types of the table format."""
     unique_id: str
 
     def target(self, rows_per_file: int = ROWS_PER_FILE) -> FileTarget:
@@ -89,7 +90,7 @@ def prepare(
     address: TableAddress, attempt: WriteAttempt, rows: pa.Schema, *, partition_by: Sequence[str] = (),
     merge_on: Sequence[str] = (),
 ) -> Prepared | TableCommit:  # fmt: skip
-    """The table, ready for rows of this schema; it is made when there is none. A TableCommit when the batch is in it.
+    """Returns the table, created when missing, ready for rows of this schema; or a TableCommit when the batch is in it.
 
     Raises TableError when the rows do not fit or the table cannot be reached, BatchLost for a batch that was split.
     """
@@ -129,13 +130,13 @@ def commit(ready: Prepared, files: Sequence[DataFile]) -> TableCommit:
     done = _transact(ready, append)
     if done is None:
         return _repeated(ready.table, ready.attempt)
-    with suppress(Exception):  # the rows are there; `clean_up` removes what stays
+    with suppress(Exception):  # the rows are committed; `clean_up` removes remaining files
         remove_others(ready.table.storage, ready.table.folder, ready.attempt, [one.name for one in files])
     return TableCommit(table=str(ready.table.address), rows=rows, files=len(files), version=done)
 
 
 def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> TableCommit:
-    """Merges rows by key, once. Of several rows with one key the last by the columns of `order` counts.
+    """Merges rows by key, once. Of several rows with one key, the last by the columns of `order` is kept.
 
     Raises as `commit`, and PipelineError for a key that is null, or several rows with one key and no order.
     """
@@ -155,8 +156,9 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
 def settle(table: LakeTable, batch_id: str, *, root: str = "") -> bool:
     """Whether the rows of a batch are in the table. If not, no attempt at it that has begun will be committed.
 
-    `root`: that of the batch that asks. Batches of one root are not fenced: their commits conflict by its mark, and a
-    part comes again under its id, also when the server forgot the split, where a fence would refuse it for ever.
+    `root`: the root of the batch on whose behalf the call is made. Batches of that root are not fenced: their commits
+    conflict by its mark, and a part comes again under its id even if the server forgot the split; a fence would then
+    refuse it for ever.
     """
     address = table.address
     for tries in range(1, _FENCES + 1):
@@ -174,7 +176,7 @@ def settle(table: LakeTable, batch_id: str, *, root: str = "") -> bool:
 
 
 def is_settled(ready: Prepared) -> bool:
-    """Whether the table knows the batch by now."""
+    """Whether the table has a mark of the batch by now."""
     try:
         return ready.table.load() and ready.attempt.standing(ready.table.mark_of) is not Standing.NEW
     except BatchLost:
@@ -184,13 +186,14 @@ def is_settled(ready: Prepared) -> bool:
 
 
 def discard(ready: Prepared) -> None:
-    """Removes the files of an attempt that did not come to its commit."""
+    """Removes the files of an attempt that failed before its commit."""
     with suppress(Exception):  # report the first error, not one of the clean-up
         remove_own(ready.table.storage, ready.table.folder, ready.attempt)
 
 
 def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
-    """The version that `write` committed; None when the batch turned out to be there. Tries again upon conflicts."""
+    """Returns the version that `write` committed; None when the batch is in the table by then. Retries after
+    conflicts."""
     table, address, ends = ready.table, ready.table.address, monotonic() + RETRIES_S
     for tries in count(1):
         standing = _standing_now(ready)
@@ -204,7 +207,7 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
             raise
         try:
             if guarded(address, "adding columns", partial(table.evolve, plan)):
-                continue  # upon a version that may hold more than that
+                continue  # with a version that may have other commits as well
             return without_panic(write)
         except CommitConflict as error:
             if monotonic() >= ends:
@@ -215,7 +218,7 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
         except TableError:
             raise
         except Exception as error:
-            if is_settled(ready):  # it failed behind the commit, or because another one removed its files
+            if is_settled(ready):  # it failed after the commit, or another attempt removed its files
                 continue
             failed = TableError(f"table {address}: the commit failed: {reason(error)}")
             failed.may_be_of_rows = True
@@ -225,7 +228,8 @@ def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:
 
 
 def _standing_now(ready: Prepared) -> Standing:
-    """Loads the table and looks. Raises TableError, also for another table in its place, and BatchLost."""
+    """Loads the table and reads the state of the attempt. Raises BatchLost, and TableError, also when the table was
+    replaced by another one."""
     table, address = ready.table, ready.table.address
     if not guarded(address, "opening it", table.load) or table.unique_id != ready.unique_id:
         discard(ready)
@@ -238,14 +242,14 @@ def _standing_now(ready: Prepared) -> Standing:
 
 
 def _settled(ready: Prepared, standing: Standing) -> int | None:
-    if standing is Standing.OURS:  # a reply that was lost, or a conflict that was none
+    if standing is Standing.OURS:  # the reply was lost, or the reported conflict was none
         return ready.table.version
     discard(ready)
     return None
 
 
 def _plan_again(ready: Prepared) -> SchemaPlan:
-    """How the rows enter the table as it is now. Raises TableError when the files do not fit any more."""
+    """The schema plan for the table as it is now. Raises TableError when the files do not fit any more."""
     plan = _plan(ready.table, ready.rows, ready.partition_by, ready.merge_on)
     if plan.files != ready.plan.files or ready.table.partition_by != ready.partition_by:
         raise TableError(f"table {ready.table.address} got other columns while rows were written for it: the batch has "
@@ -275,8 +279,8 @@ def _check_is_new(address: TableAddress) -> None:
 
 
 def _check_there(ready: Prepared, files: Sequence[DataFile]) -> None:
-    """Raises TableError when a file is gone: a version that names it could not be read. An attempt that was committed
-    meanwhile removes files of others, which the table then conflicts with; so this is checked behind the marks."""
+    """Raises TableError when a file is gone, because a version that names it could not be read. When another attempt
+    was committed meanwhile and removed the files, raises CommitConflict instead; so marks are read again here."""
     storage = ready.table.storage
     if gone := next((one.name for one in files if not storage.has(one.name)), None):
         if is_settled(ready):

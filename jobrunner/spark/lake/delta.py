@@ -1,4 +1,4 @@
-"""Tables of Delta Lake, by the library `deltalake`: the log is written without a JVM.
+"""Delta Lake tables through the library `deltalake`, which writes the log without a JVM.
 
 A mark is an application transaction of the table (`txn`: an application id for the batch, its version the number of
 the attempt). Checkpoints keep it for `delta.setTransactionRetentionDuration`; a commit whose transactions hold one that
@@ -29,18 +29,18 @@ from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
 APPLICATION = "jobrunner:"
-"""Begin of the application ids."""
+"""Prefix of the application ids."""
 _RETENTION = "delta.setTransactionRetentionDuration"
 _LIBRARY_RETRIES = 15
 _UNFIT_SETTINGS = ("delta.enableRowTracking", "delta.enableIcebergCompatV1", "delta.enableIcebergCompatV2")
 _UNFIT_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "delta.columnMapping.id")
 _TIMESTAMP_NTZ = "timestamp_ntz"
 _PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""What a table may ask of readers, and its data files are its rows all the same."""
+"""Reader features with which a table's data files still are its rows."""
 
 
 class DeltaLake:
-    """One Delta table, see LakeTable."""
+    """A Delta table, see LakeTable."""
 
     folder = ""
     keeps_partitions = False
@@ -61,7 +61,7 @@ class DeltaLake:
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
         kept = {_RETENTION: f"interval {KEPT_DAYS} days"}
-        # With its retries the library would put these columns over those of a table that another process makes now.
+        # With retries, the library would overwrite the columns of a table that another process creates at this moment.
         alone = CommitProperties(max_commit_retries=0)
         with suppress(CommitFailedError):
             DeltaTable.create(
@@ -100,7 +100,7 @@ class DeltaLake:
         return int(self._table.version())
 
     def evolve(self, plan: SchemaPlan) -> bool:
-        """A column in which nothing is yet changes no row, so it may be there before the rows are."""
+        """Adds the columns in a commit of their own: an empty column changes no row, so it may precede the rows."""
         if not plan.new:
             return False
         fields = Schema.from_arrow(pa.schema(plan.new)).fields
@@ -126,7 +126,7 @@ class DeltaLake:
     def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
         same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in merge_on)
         values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
-        # No retry by the library: rows that a commit in between added with the same key would stay.
+        # No retry by the library: it would keep rows with the same key that a commit in between added.
         merging = self._table.merge(
             rows, same, source_alias="s", target_alias="t", commit_properties=_properties(attempt, retries=0),
             writer_properties=self._writing("SNAPPY", rows),
@@ -185,8 +185,9 @@ class DeltaLake:
         return Orphans(names=found, storage=storage)
 
     def _writing(self, codec: Any, rows: pa.Table | None = None) -> WriterProperties | None:
-        """For the library's own files: no statistics of a column of floats that may have NaN, which they leave out. It
-        has NaN in new rows, or a live file has values of it and no bounds. None where the library's defaults do."""
+        """Properties for files that the library writes: no statistics of a column of floats that may have NaN, because
+        bounds ignore NaN. Such a column has NaN in new rows, or a live file has values of it and no bounds. None where
+        the library's defaults suffice."""
         floats = [one.name for one in self.columns if pa.types.is_floating(one.type)]
         if not (names := [name for name in floats if name not in self.partition_by]):
             return None
@@ -198,7 +199,7 @@ class DeltaLake:
         return WriterProperties(compression=codec, column_properties=dict.fromkeys(odd, none)) if odd else None
 
     def _without_tildes(self) -> list[tuple[str, str, list[str]]]:
-        """Filters that leave out partitions, and with them those of null, that have a file which the library named
+        """Filters that exclude partitions, and with them the partitions of null, with a file that the library named
         after a text with a `~`: it does not find such a file again, and would rewrite nothing."""
         actions = pa.table(self._table.get_add_actions(flatten=True))
         named = actions.filter(pc.match_substring(actions.column("path").cast(pa.string()), "~"))
@@ -216,7 +217,7 @@ class DeltaLake:
             )
 
     def _check_features(self) -> None:
-        """Raises TableError for a table that asks more of a writer than data files and a log."""
+        """Raises TableError for a table that requires more of a writer than data files and a log."""
         settings = self._table.metadata().configuration
         used = [name for name in _UNFIT_SETTINGS if settings.get(name) == "true"]
         if settings.get("delta.columnMapping.mode", "none") != "none":

@@ -1,8 +1,8 @@
-"""The right to compact a Delta table on an object store, as a lease in the log of the table.
+"""The lease for compaction of a Delta table on an object store, kept in the log of the table.
 
-`deltalake` commits two compactions of the same files, and each row is there twice. So the one that compacts holds a
-lease: an application transaction whose version is the end of the lease in Unix seconds, 0 when it was given back. Of
-two commits that write it at once, the library refuses one.
+`deltalake` commits two concurrent compactions of the same files, which doubles each row. So a compaction holds a lease:
+an application transaction whose version is the end of the lease in Unix seconds, 0 after its release. Of two concurrent
+commits of the lease, the library refuses one.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from jobrunner.spark.lake.tables import guarded
 
 APPLICATION = "jobrunner-compaction"
 LEASE_S = 3600
-"""How long a compaction that died keeps others out."""
+"""Seconds for which a compaction that died blocks others."""
 _RENEWED_S = 900
 
 
@@ -36,7 +36,7 @@ def compaction_lease(address: TableAddress) -> Iterator[None]:
     finally:
         ended.set()
         renewing.join()
-        with suppress(Exception):  # it ends by itself; what the compaction raised is told
+        with suppress(Exception):  # the lease expires; do not replace the error of the compaction
             _replace(address, own, 0)
 
 
@@ -54,12 +54,12 @@ def _take(address: TableAddress) -> int:
 
 def _renew(address: TableAddress, own: list[int], ended: Event) -> None:
     while not ended.wait(_RENEWED_S):
-        with suppress(Exception):  # the next time, long before it ends
+        with suppress(Exception):  # the next renewal comes long before the lease ends
             _replace(address, own, unix_ms() // 1000 + LEASE_S)
 
 
 def _replace(address: TableAddress, own: list[int], ends: int) -> None:
-    """Writes another end, unless the lease ended and another process has one."""
+    """Writes a new end of the lease, unless the lease expired and another process took it."""
     table = DeltaTable(address.where)
     if table.transaction_version(APPLICATION) == own[0]:
         _write(table, ends)

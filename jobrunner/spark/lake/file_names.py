@@ -7,7 +7,8 @@ FOLDER = "jobrunner"
 
 
 def prefix_of(folder: str, attempt: WriteAttempt) -> str:
-    """How the names of an attempt's files begin; `folder`: the one of data files, with a slash behind it, or empty."""
+    """The prefix of the names of an attempt's files. `folder`: the folder of data files with a trailing slash, or
+    empty."""
     return f"{folder_of(folder, attempt.root)}/{_as_name(attempt.batch_id)}@{attempt.number}"
 
 
@@ -30,8 +31,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _as_name(batch_id: str) -> str:
-    """A batch id in a path: other characters as `!` and their code, as a URL would change them. A `~` would do for all
-    but the compaction of deltalake, which looks for the file under its code, `%7E`, and finds none."""
+    """A batch id in a path. Characters that a URL would change become `!` and their code. The escape is not `~`,
+    because the compaction of deltalake looks for such a file under the code `%7E`, and finds none."""
     return "".join(one if one in _PLAIN else f"!{ord(one):x}!" for one in batch_id)
 
 

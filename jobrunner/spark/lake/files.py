@@ -1,7 +1,7 @@
-"""Data files: executors write them below the table, under names that tell which attempt at which batch they are of.
+"""Data files that executors write below the table, under names that identify the batch and the attempt.
 
-Readers find data files by the log of the table, so files that no transaction names are seen by none. Spark's tasks may
-run twice; the driver commits the files that the counted attempts returned, and removes the others by their names.
+Readers find data files by the log of the table, so they never see a file that no transaction names. Spark's tasks may
+run twice; the driver commits the files of the task attempts that count, and removes the others by their names.
 """
 
 import json
@@ -30,10 +30,10 @@ _LONGEST_BOUND = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A data file that is complete, as its writer reports it to the driver."""
+    """A complete data file, as its writer reports it to the driver."""
 
     name: str
-    """Below the root of the table."""
+    """The path below the root of the table."""
     size: int
     rows: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
@@ -41,10 +41,10 @@ class DataFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
     lowest: Mapping[str, Any] = field(default_factory=dict)
     highest: Mapping[str, Any] = field(default_factory=dict)
-    """Bounds of the columns that have some, as JSON has them."""
+    """Upper bounds of the columns that have bounds, as JSON values."""
 
     def as_json(self) -> str:
-        """Its text, from an executor to the driver."""
+        """The report as text, from an executor to the driver."""
         return json.dumps([self.name, self.size, self.rows, *map(dict, (
             self.partition, self.nulls, self.lowest, self.highest))])  # fmt: skip
 
@@ -62,7 +62,7 @@ class FileTarget:
     table: str
     storage: Storage = field(repr=False)
     prefix: str
-    """Begin of the names, see `prefix_of`."""
+    """Prefix of the file names, see `prefix_of`."""
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
     keeps_partitions: bool = False
@@ -124,8 +124,8 @@ class _OpenFile:
         self._floats.add(rows)
 
     def give_up(self) -> None:
-        """Leaves a file that is not complete. Without this the writer would complete it when it is collected, and print
-        a traceback where the disk is full."""
+        """Closes the file without completing it. Otherwise the writer would complete it in its finalizer, and print a
+        traceback when the disk is full."""
         self._writer.is_open = False
         with suppress(OSError):
             self._stream.close()
@@ -143,8 +143,9 @@ class _OpenFile:
 
 
 class _Floats:
-    """Statistics of the columns of floats in a file of Delta. Those that Arrow writes leave NaN out, and readers that
-    rank it above all numbers would pass over its rows: so the file has none, and the log has bounds where no NaN is."""
+    """Statistics of the columns of floats in a Delta file. Arrow's statistics ignore NaN, so readers that rank NaN
+    above all numbers would skip its rows. Therefore the file has no statistics, and the log has bounds of columns
+    without NaN."""
 
     def __init__(self, target: FileTarget) -> None:
         self._names = [one.name for one in target.in_files if pa.types.is_floating(one.type)]
@@ -176,7 +177,7 @@ class _Floats:
 
 
 def _without_floats(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Paths of the columns that have bounds, at any depth of structs."""
+    """Paths of the columns that are no floats, at any depth of structs."""
     for one in fields:
         if pa.types.is_struct(one.type):
             yield from _without_floats(one.type, f"{above}{one.name}.")
@@ -187,7 +188,7 @@ def _without_floats(fields: Iterable[pa.Field], above: str = "") -> Iterator[str
 def _runs(
     target: FileTarget, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch, Mapping[str, str | None]]]:
-    """(rows of one partition, the text of its values)."""
+    """Yields (rows of one partition, the text of its values)."""
     for batch in batches:
         check_nulls(target.table, target.schema, batch)
         typed = pa.record_batch([batch.column(one.name).cast(one.type) for one in target.schema], schema=target.schema)
@@ -203,7 +204,7 @@ def _runs(
 
 
 def _borders(rows: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[int, int]]:
-    """Where runs of rows with the same values in these columns begin and end."""
+    """Begin and end of each run of rows with the same values in these columns."""
     if not rows.num_rows:
         return []
     if not columns:
@@ -235,7 +236,8 @@ def _statistics(footer: Any) -> tuple[dict[str, int], dict[str, Any], dict[str, 
 
 
 def _bound(value: Any) -> Any:
-    """A bound as JSON has it; None for one that is left out: of a long text, a fraction of a second, no number."""
+    """A bound as a JSON value; None for a bound that is omitted: of a long text, a point in time, a number that is not
+    finite."""
     if isinstance(value, bool) or value is None or isinstance(value, datetime):
         return None
     if isinstance(value, date):
@@ -248,9 +250,10 @@ def _bound(value: Any) -> Any:
 
 
 def remove_others(storage: Storage, folder: str, attempt: WriteAttempt, committed: Iterable[str]) -> int:
-    """Removes what other attempts at a committed batch left, and tasks of this one that do not count. Returns how many.
+    """Removes files of other attempts at a committed batch, and of tasks of this attempt that do not count. Returns how
+    many.
 
-    Those can never be committed any more, by the marks that this commit left. Files of other parts stay.
+    The marks of this commit guarantee that those files can never be committed. Files of other parts stay.
     """
     kept, own = set(committed), {attempt.batch_id, *attempt.larger}
     removed = 0

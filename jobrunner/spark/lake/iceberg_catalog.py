@@ -1,8 +1,8 @@
 """Catalogs of Apache Iceberg: opened by name, and the namespace of a new table.
 
-A catalog in a SQL database makes tables of its own when it is opened for the first time. The library looks whether they
-are there before it makes them, and does the same for a namespace, so of two processes that begin together one may fail.
-It waits for ever for the answer of a REST catalog, and a station would with it, so requests get a time limit here.
+A catalog in a SQL database creates its own tables when it is first opened. The library checks for them before it
+creates them, and does the same for a namespace, so one of two processes that start together may fail. The library waits
+for a REST catalog without limit, which would block a station, so requests get a time limit here.
 """
 
 from contextlib import suppress
@@ -20,11 +20,11 @@ ANSWER_S = 60.0
 _TRIES = 5
 _LONGEST_S = 0.2
 _MADE_BY_ANOTHER = ("already exists", "duplicate key")
-"""Words of SQLite and PostgreSQL."""
+"""Parts of error messages of SQLite and PostgreSQL."""
 
 
 def open_catalog(name: str) -> Any:
-    """The catalog of this name. Raises what the library and the database raise."""
+    """The catalog of this name. Raises the errors of the library and of the database."""
     for _ in range(_TRIES - 1):
         try:
             return _load(name)
@@ -36,7 +36,7 @@ def open_catalog(name: str) -> Any:
 
 
 def make_namespace(catalog: Any, name: str) -> None:
-    """Makes a namespace, unless it is there by now."""
+    """Creates a namespace, unless it exists by now."""
     try:
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(name)
@@ -48,14 +48,15 @@ def make_namespace(catalog: Any, name: str) -> None:
 def _load(name: str) -> Any:
     settings: Any = _ENV_CONFIG.get_catalog_config(name) or {}
     uri, kind = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
-    if uri and (kind == "rest" or (not kind and uri.startswith("http"))):  # as the library finds it out
+    if uri and (kind == "rest" or (not kind and uri.startswith("http"))):  # the rule of the library
         return _rest_catalog()(name, **settings)
     return load_catalog(name)
 
 
 @cache
 def _rest_catalog() -> type:
-    """The library's catalog, whose requests end. Imported here, as other catalogs do without requests."""
+    """The library's REST catalog with a time limit for requests. Imported here, as other catalogs need no
+    `requests`."""
     from pyiceberg.catalog.rest import RestCatalog
 
     class LimitedRestCatalog(RestCatalog):

@@ -1,4 +1,5 @@
-"""The files of an Iceberg table: those with the rows of the loaded version, and all that a retained version names."""
+"""Lists the files of an Iceberg table: the live files of the loaded version, and all files that a retained version
+names."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,6 +60,6 @@ def named_files(table: Table) -> Iterator[str]:
 
 
 def unquoted(location: str) -> str:
-    """The path of a location without its scheme. A `%` in it is one in the name, as the library quotes values of
-    partitions itself: nothing is decoded."""
+    """The path of a location without its scheme. A `%` in it is literal, as the library has quoted partition values
+    already: nothing is decoded."""
     return f"/{location.removeprefix('file:').lstrip('/')}" if location.startswith("file:") else location

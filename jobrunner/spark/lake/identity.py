@@ -1,8 +1,8 @@
 """The identity of a batch in the transactions of a table: the marks of its commits.
 
 Each commit leaves a mark for the batch (the number of the attempt that wrote it) and one for each larger batch that it
-is a part of (PARTS). So the marks tell a repeated commit, a part whose whole was written, and a whole whose parts were
-written; and two commits of batches with one root write one mark, by which the table makes them conflict.
+is a part of (PARTS). So the marks reveal a repeated commit, a part whose whole was written, and a whole whose parts
+were written. Two commits of batches with one root write the same mark, so the table makes them conflict.
 """
 
 import hashlib
@@ -17,22 +17,23 @@ from jobrunner.errors import BatchLost, MicroBatchChanged
 PARTS = 0
 """The mark of a batch of which a part was written."""
 KEPT_DAYS = 8
-"""How long a table remembers a batch: a day longer than the server keeps one that no driver takes."""
+"""Days that a table remembers a batch: a day longer than the server keeps a batch that no driver takes."""
 _RANDOM_BITS, _QUERY_BITS = 32, 16
 _OF_QUERY = 1 << 62
-"""In the number of an attempt at a micro-batch whose query is known: a half of the random bits tells which it is."""
+"""Flag in the number of an attempt at a micro-batch whose query is known: half of the random bits then identify the
+query."""
 
 
 class BatchIdentity(Protocol):
-    """The part of a batch that a commit uses; SinkBatch has it."""
+    """The attributes of a batch that a commit uses; SinkBatch provides them."""
 
     @property
     def id(self) -> str:
-        """The same for the same items."""
+        """The id of the batch: the same for the same items."""
 
     @property
     def supersedes(self) -> tuple[str, ...]:
-        """Ids of the larger batches of which it is a part, the nearest first."""
+        """Ids of the larger batches that contain this batch, the nearest first."""
 
     @property
     def epoch(self) -> int:
@@ -47,7 +48,7 @@ class Standing(StrEnum):
     """The state of an attempt, by the marks in a table."""
 
     NEW = "new"
-    """Nothing: it is to be written."""
+    """No attempt was written: this attempt is to write."""
     OURS = "ours"
     """This attempt was written."""
     WRITTEN = "written"
@@ -60,15 +61,15 @@ class WriteAttempt:
 
     batch_id: str
     larger: tuple[str, ...] = ()
-    """The batches of which it is a part, the nearest first."""
+    """The batches that contain this batch, the nearest first."""
     number: int
-    """Of no other attempt: the epoch, and random bits because a failover may give one epoch to two holders. Some of
-    these tell the query of a micro-batch."""
+    """Unique to this attempt: the epoch, and random bits because a failover may give one epoch to two holders. Some of
+    the random bits identify the query of a micro-batch."""
     renew: Callable[[], None] = field(repr=False, compare=False)
 
     @property
     def root(self) -> str:
-        """The batch that was taken from the queue, of which this is a part or the whole."""
+        """The batch that was taken from the queue: this batch, or the one it was split from."""
         return self.larger[-1] if self.larger else self.batch_id
 
     @property
@@ -81,8 +82,9 @@ class WriteAttempt:
         return {**dict.fromkeys(self.larger, PARTS), self.batch_id: self.number}
 
     def standing(self, mark_of: Callable[[str], int | None]) -> Standing:
-        """Its state by the marks of a table. Raises BatchLost when the batch was split and a part of it was written,
-        MicroBatchChanged when a query with another checkpoint wrote a micro-batch of this name and number."""
+        """The state of this attempt by the marks of a table. Raises BatchLost when the batch was split and a part of it
+        was written, MicroBatchChanged when a query with another checkpoint wrote a micro-batch of this name and
+        number."""
         own = mark_of(self.batch_id)
         if own == PARTS:
             raise BatchLost(
@@ -99,7 +101,7 @@ class WriteAttempt:
 
 
 def attempt_of(batch: BatchIdentity, name: str = "", query: str = "") -> WriteAttempt:
-    """A new attempt at a batch. `name` tells several writes of one batch to one table apart; `query` is the id of the
+    """A new attempt at a batch. `name` distinguishes several writes of one batch to one table; `query` is the id of the
     streaming query whose micro-batch it is, if that is known."""
     prefix = f"{name}/" if name else ""
     bits = randbits(_RANDOM_BITS) | 1
@@ -114,7 +116,7 @@ def attempt_of(batch: BatchIdentity, name: str = "", query: str = "") -> WriteAt
 
 
 def is_written(batch_id: str, mark_of: Callable[[str], int | None]) -> bool:
-    """Whether the rows of a batch are in a table, by a commit of its own or of a batch of which it is a part."""
+    """Whether the rows of a batch are in a table, by its own commit or by the commit of a larger batch."""
     while not mark_of(batch_id):
         if "." not in batch_id:
             return False

@@ -1,8 +1,7 @@
-"""The rows of a table of a lakehouse, in a session that has not the jars of its format.
+"""Reads a lakehouse table in a session without the jars of the table format.
 
 The table's library names the data files of the loaded version, and Spark's executors read them as Parquet. So the
-driver holds the names of files alone, and what a reader must know beyond them (deleted rows, renamed columns) is
-refused.
+driver holds only file names. Tables for which a reader must know more (deleted rows, renamed columns) are refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,8 @@ def read_table(
     spark: SparkSession, table: LakeTable, *, admits: Callable[[Mapping[str, str | None]], bool] = lambda _: True,
     column: str = "", value: str = "",
 ) -> DataFrame:  # fmt: skip
-    """The rows of a table at its loaded version, from files whose partition `admits` takes and whose bounds of a column
-    of text do not exclude a value: rows beside those that are wanted may be among them.
+    """The rows of a table at its loaded version, from files whose partition `admits` accepts and whose bounds of a text
+    column do not exclude a value. The result may have more rows than the wanted ones.
 
     Raises TableError.
     """
@@ -53,7 +52,7 @@ def _for_hadoop(path: str) -> str:
 def _with_partitions(
     spark: SparkSession, table: LakeTable, rows: DataFrame, columns: StructType, files: Sequence[LiveFile]
 ) -> DataFrame:
-    """Adds the columns that the table's log has, and not its files: they are joined by the name of the file."""
+    """Adds the columns that only the table's log has, not its files: they are joined by the name of the file."""
     by = table.partition_by
     known = [one.path.rpartition("/")[2] for one in files]
     if len(set(known)) < len(known):

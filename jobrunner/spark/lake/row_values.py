@@ -1,4 +1,5 @@
-"""Values that a table cannot have, each the fault of its item and not of the table, and which row of a key counts."""
+"""Checks values that a table cannot store, each an error of its item and not of the table, and selects the row to keep
+for each key."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from jobrunner.errors import PipelineError, TableError
 
 _LONGEST_PARTITION = 255
-"""Bytes of `column=value`, quoted: compactions and merges have a folder of this name."""
+"""Limit of bytes of `column=value`, quoted: compactions and merges create a folder of this name."""
 _NAME_OF_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 _DAYS = -719_162, 2_932_896
@@ -21,7 +22,7 @@ _MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def check_nulls(table: str, schema: pa.Schema, rows: Any) -> None:
-    """Raises PipelineError that names a column in which the table allows no null, and rows have one."""
+    """Raises PipelineError that names a column in which rows have a null that the table does not allow."""
     for one in schema:
         if not one.nullable and (nulls := rows.column(one.name).null_count):
             raise PipelineError(f"{nulls} rows have no value for column {one.name!r}, in which table {table} allows no "
@@ -71,10 +72,10 @@ def check_partitions_of(table: str, columns: Sequence[str], rows: pa.Table, *, i
 
 
 def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> str | None:
-    """The text of a value that partitions rows. Raises PipelineError for one that no path can have.
+    """The text of a partition value. Raises PipelineError for a value that no path can have.
 
-    `in_files`: files have the column (Iceberg). Without (Delta), the library reads no fraction below 0 out of a path,
-    and rewrites rows of null and rows of the text that is its name there as one partition.
+    `in_files`: files have the column (Iceberg). Otherwise (Delta), the library cannot parse a fraction below 0 from a
+    path, and merges the partition of null with that of the text which stands for null in paths.
     """
     if value is None or isinstance(value, bool):
         return None if value is None else str(value).lower()
@@ -93,9 +94,9 @@ def partition_text(table: str, column: str, value: Any, *, in_files: bool) -> st
 
 
 def latest_rows(table: str, rows: pa.Table, merge_on: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """One row for each key: the last by the columns of `order`, where null is the least value and NaN the next; -0.0 in
-    a key is 0. Raises PipelineError for a key that is null, or several rows with one key and no order,
-    and TableError for an order by a list, a map or a struct."""
+    """Keeps one row for each key: the last by the columns of `order`, where null is the least value and NaN the next;
+    -0.0 in a key is 0. Raises PipelineError for a key that is null, or several rows with one key and no order, and
+    TableError for an order by a list, a map or a struct."""
     key, place = list(merge_on), "\0place"
     for name in key:
         if nulls := rows.column(name).null_count:
@@ -119,7 +120,7 @@ def as_key(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _places(table: str, rows: pa.Table, order: Sequence[str]) -> pa.Array:
-    """The places of the rows in their order. Arrow alone would put null, and NaN, behind all values."""
+    """The ranks of the rows by `order`. Arrow alone would sort null and NaN after all values."""
     columns: dict[str, Any] = {}
     for at, name in enumerate(order):
         column = rows.column(name)

@@ -1,4 +1,4 @@
-"""By which rule the columns of a table and of the rows fit: a new column is added, a number may widen, anything else is
+"""Rules by which the columns of rows fit a table: a new column is added, a number may widen, any other difference is
 refused before a row is written.
 
 Types are those of Arrow, in one form for both formats (`plain`).
@@ -17,7 +17,8 @@ _FRACTIONS = (pa.float32(), pa.float64())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaPlan:
-    """How rows enter a table: `files` is the schema of its data files, `new` and `widened` change the table first."""
+    """The plan for rows of one schema: `files` is the schema of the data files, `new` and `widened` change the table
+    first."""
 
     files: pa.Schema
     new: tuple[pa.Field, ...] = ()
@@ -30,7 +31,7 @@ class SchemaPlan:
 
 
 def fit(table: str, columns: pa.Schema, rows: pa.Schema, *, widens_table: bool) -> SchemaPlan:
-    """How rows with this schema enter a table with these columns. `widens_table`: its format can widen a column.
+    """The plan for rows with this schema in a table with these columns. `widens_table`: the format can widen a column.
 
     Raises TableError that names the column, both types and the table.
     """
@@ -59,8 +60,8 @@ def fit(table: str, columns: pa.Schema, rows: pa.Schema, *, widens_table: bool) 
 def check_partitions(
     table: str, columns: Sequence[str], wanted: Sequence[str], rows: pa.Schema, *, in_files: bool
 ) -> None:
-    """Raises TableError unless the table is partitioned by the wanted columns (none are wanted: by any), the rows have
-    them, and their types can name a partition. `in_files`: data files have these columns, too."""
+    """Raises TableError unless the table is partitioned by the wanted columns (by any when none are wanted), the rows
+    have them, and their types can name a partition. `in_files`: data files have these columns, too."""
     if wanted and list(wanted) != list(columns):
         raise TableError(
             f"table {table} is partitioned by {_names(columns)}, the sink says partition_by={list(wanted)}: leave it "
@@ -90,7 +91,8 @@ def check_key(table: str, merge_on: Sequence[str], rows: pa.Schema) -> None:
 
 
 def plain(schema: pa.Schema, *, smallest: pa.DataType | None = None) -> pa.Schema:
-    """The schema with one type for each meaning, without metadata; `smallest`: the narrowest whole number there is."""
+    """The schema with one type for each meaning, without metadata; `smallest`: the narrowest integer type of the
+    format."""
     return pa.schema([pa.field(one.name, _plain(one.type, smallest), one.nullable) for one in schema])
 
 
@@ -116,7 +118,7 @@ def _plain(kind: pa.DataType, smallest: pa.DataType | None) -> pa.DataType:
 
 
 def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether each value of one type is one of the other, in both formats."""
+    """Whether each value of the type `narrow` is a value of the type `wide`, in both formats."""
     for ranks in (_WHOLE, _FRACTIONS):
         if narrow in ranks and wide in ranks:
             return ranks.index(narrow) < ranks.index(wide)

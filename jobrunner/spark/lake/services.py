@@ -1,4 +1,4 @@
-"""Services for tables of a lakehouse: small files are rewritten, files that no version names are removed."""
+"""Maintenance of lakehouse tables: rewrites small files, and removes files that no version names."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ class CleanUp:
 def compact_table(table: str) -> int:
     """Rewrites the small files of a table into large ones, in one transaction, while sinks write to it.
 
-    Returns how many files there were. They stay until `clean_up_table`, for readers. Raises UsageError while another
+    Returns the number of rewritten files. They stay for readers until `clean_up_table`. Raises UsageError while another
     process compacts the table, TableError.
     """
     opened = open_table(address_of(table))
@@ -46,9 +46,9 @@ def compact_table(table: str) -> int:
 
 @contextmanager
 def _alone(table: LakeTable) -> Iterator[None]:
-    """Keeps other compactions out: by a lock in the folder of the table, which the system gives back when this process
-    dies, or where it is no folder as its format can. Of two at once on a Delta table, `deltalake` commits both, though
-    they replace the same files, and each row is there twice; so the table is loaded within it."""
+    """Excludes other compactions: by a lock in the folder of the table, which the system releases when this process
+    dies, or, on an object store, by the means of its format. `deltalake` would commit two concurrent compactions of the
+    same files and so double each row; therefore the table is loaded under the lock."""
     if not table.storage.is_local:
         with table.only_compaction():
             yield
@@ -61,11 +61,11 @@ def _alone(table: LakeTable) -> Iterator[None]:
 
 
 def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: bool = False) -> CleanUp:
-    """Removes data files that no version of a table names, and versions that are `older_than`.
+    """Removes data files that no version of a table names, and versions older than `older_than`.
 
     Files of attempts that ended are removed at once: the table knows their batch as written by another attempt, as a
-    whole, or in parts. Other files are removed when they are `older_than`; give less than the safe age only when
-    nothing writes to the table. Raises TableError.
+    whole, or in parts. Other files are removed when they are older than `older_than`; pass less than the safe age only
+    when nothing writes to the table. Raises TableError.
     """
     opened = open_table(address_of(table))
     age_s = older_than.total_seconds()
@@ -83,7 +83,7 @@ def clean_up_table(table: str, *, older_than: timedelta = SAFE_AGE, dry_run: boo
 
 
 def _between_commits(table: LakeTable, doing: str, do: Callable[[], T]) -> T:
-    """Returns the result of `do` upon a table that is loaded, after several tries when sinks commit meanwhile."""
+    """Loads the table and returns the result of `do`; retries when sinks commit meanwhile."""
     for left in reversed(range(_TRIES)):
         _load(table)
         try:
@@ -101,7 +101,7 @@ def _load(table: LakeTable) -> None:
 
 
 def _is_over(table: LakeTable, name: str) -> bool:
-    """Whether the attempt that wrote this file can never be committed any more."""
+    """Whether the attempt that wrote this file can no longer be committed."""
     owner = owner_of(name)
     if owner is None:
         return False

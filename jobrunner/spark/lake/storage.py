@@ -1,4 +1,4 @@
-"""The files below a table's root: on this machine, or by the file system of the library of its format."""
+"""Access to the files below a table's root: on this machine, or through the file system of the format's library."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +12,7 @@ from pyarrow import fs
 
 @dataclass(frozen=True)
 class Storage:
-    """The files below a table's root, on this machine or where the library of its format reaches."""
+    """The files below a table's root, on this machine or on a storage that the format's library reaches."""
 
     root: str
     """Path or URL."""
@@ -54,7 +54,7 @@ class Storage:
         """A stream to a new file, in folders that are made when they are missing."""
         system, _ = self._system
         path = self._path(name)
-        if self.is_local:  # elsewhere a folder would be one more object, which stays behind
+        if self.is_local:  # on an object store a folder would be one more object, never removed
             system.create_dir(path.rpartition("/")[0], recursive=True)
         return system.open_output_stream(path)
 
@@ -71,7 +71,7 @@ class Storage:
             self._system[0].delete_file(self._path(name))
 
     def remove_empty(self, folder: str) -> None:
-        """Removes a folder in which nothing is, as far as this storage has folders."""
+        """Removes an empty folder, where the storage has folders."""
         system, _ = self._system
         with suppress(OSError):
             if not system.get_file_info(fs.FileSelector(self._path(folder))):

@@ -1,7 +1,7 @@
 """The interface of both table formats, `LakeTable`, and their errors.
 
 Invariant: `append` and `merge` commit the rows and the marks in one transaction, and raise CommitConflict when another
-commit of the same root batch came in between since `load`.
+commit of the same root batch happened since `load`.
 """
 
 import re
@@ -35,7 +35,7 @@ class Orphans:
     """Files below a table that no retained version of it names."""
 
     names: Mapping[str, float]
-    """When each was last changed, in Unix seconds, by its name below the root."""
+    """The time of the last change of each file, in Unix seconds, by its name below the root."""
     storage: Storage
 
 
@@ -50,11 +50,11 @@ class LiveFile:
 
 
 class LakeTable(Protocol):
-    """A table of a lakehouse, as it was at the last `load`."""
+    """A lakehouse table at the version of the last `load`."""
 
     address: TableAddress
     folder: str
-    """The folder of data files below the root, with a slash behind it, or empty."""
+    """The folder of data files below the root, with a trailing slash, or empty."""
     keeps_partitions: bool
     """Whether data files have the columns they are partitioned by."""
     widens: bool
@@ -63,29 +63,29 @@ class LakeTable(Protocol):
     """Whether a merge sets all columns of a row, so that the rows must have all of them."""
 
     def load(self) -> bool:
-        """Reads the newest version. False when there is no such table. Raises what the library raises."""
+        """Reads the newest version. Returns False when there is no such table. Raises the errors of the library."""
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> None:
-        """Makes the table, unless another process does at this moment, and loads it."""
+        """Creates the table, unless another process does at this moment, and loads it."""
 
     @property
     def unique_id(self) -> str:
-        """Changes when the table is dropped and made anew."""
+        """An id that changes when the table is dropped and created again."""
 
     @property
     def columns(self) -> pa.Schema:
-        """Its columns, in the types of `schema_rules.plain`."""
+        """The columns of the table, in the types of `schema_rules.plain`."""
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The columns it is partitioned by. Raises TableError for another kind of partition."""
+        """The partition columns. Raises TableError for another kind of partition."""
 
     @property
     def storage(self) -> Storage:
         """Its files."""
 
     def plain(self, schema: pa.Schema) -> pa.Schema:
-        """A schema of rows in the types that the format has."""
+        """A schema of rows in the types of the format."""
 
     def mark_of(self, batch_id: str) -> int | None:
         """The mark of a batch, see `identity`."""
@@ -95,11 +95,11 @@ class LakeTable(Protocol):
         """The version that is loaded, or the id of the snapshot; 0 for an Iceberg table without one."""
 
     def evolve(self, plan: SchemaPlan) -> bool:
-        """Lets the next `append`, or `merge`, change the columns by the plan. Returns True when they were changed in a
-        transaction of their own: load the table again then."""
+        """Makes the next `append` or `merge` change the columns by the plan. Returns True when a transaction of its own
+        changed them: load the table again then."""
 
     def check_new(self, names: Sequence[str]) -> None:
-        """Raises TableError when older data files have such a column, which is not in the table any more."""
+        """Raises TableError for a new column whose name a dropped column has in older data files."""
 
     def append(self, files: Sequence[DataFile], attempt: WriteAttempt) -> int:
         """Adds data files. Returns the version or the id of the snapshot."""
@@ -111,19 +111,19 @@ class LakeTable(Protocol):
         """Commits the mark PARTS for a batch, without rows: an attempt at it that is under way cannot be committed."""
 
     def only_compaction(self) -> AbstractContextManager[None]:
-        """Keeps compactions by other machines out, where the library would commit two of them. Raises UsageError."""
+        """Excludes compactions on other machines, where the library would commit both. Raises UsageError."""
 
     def compact(self) -> int:
-        """Rewrites small files of the loaded version in one transaction. Returns how many there were."""
+        """Rewrites small files of the loaded version in one transaction. Returns the number of rewritten files."""
 
     def expire(self, older_than_s: float) -> None:
-        """Gives up versions that are older, with the files that only they name."""
+        """Removes older versions, with the files that only they name."""
 
     def live_files(self, column: str = "", value: str = "") -> list[LiveFile]:
         """The data files of the loaded version; with a column of text, without those whose bounds exclude the value.
 
-        Raises TableError when rows in them are deleted, or columns are called otherwise, which only readers of this
-        format know.
+        Raises TableError when rows in them are deleted or columns renamed, which only readers of this format can
+        handle.
         """
 
     def orphans(self) -> Orphans:
@@ -141,8 +141,8 @@ def guarded(table: TableAddress, doing: str, do: Callable[[], T]) -> T:
 
 
 def without_panic(do: Callable[[], T]) -> T:
-    """Returns the result of `do`. A panic of deltalake, which is no Exception, becomes a RuntimeError: it would pass
-    all that waits for errors, and end the thread."""
+    """Returns the result of `do`. A panic of deltalake, which is no Exception, becomes a RuntimeError; otherwise it
+    would pass every error handler and end the thread."""
     try:
         return do()
     except BaseException as error:

@@ -1,8 +1,8 @@
-"""Rows of a DataFrame enter a table of a lakehouse: Spark's executors write the data files, the driver commits them.
+"""Writes the rows of a DataFrame to a lakehouse table: Spark's executors write the data files, the driver commits them.
 
-The files are not written by Spark's own writer of Parquet, but by Arrow in tasks of Spark: so each file comes back with
-its row count and the bounds of its columns, the driver neither lists folders nor reads footers, timestamps have one
-form in any session, and it works under Spark Connect.
+Arrow writes the files within Spark tasks, not Spark's own Parquet writer: so each task reports the row count and the
+column bounds of its files, the driver neither lists folders nor reads footers, timestamps have one form in any session,
+and the write works under Spark Connect.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,10 +62,10 @@ def write_table(
 ) -> TableCommit:
     """Writes the rows of a batch to a table of a lakehouse in one transaction, once, however often it is called.
 
-    `table` is `delta:` and an absolute path or URL, or `iceberg:` and catalog.namespace.table; it is made when there is
-    none. `partition_by` names columns; a commit has one file for each partition, of at most `rows_per_file` rows. With
-    `merge_on` a row replaces the one with its key; `latest_by` names the column whose largest value wins among rows of
-    one key. A second write of a batch to one table needs a `name`.
+    `table` is `delta:` and an absolute path or URL, or `iceberg:` and catalog.namespace.table; it is created when
+    missing. `partition_by` names columns; a commit has one file for each partition, of at most `rows_per_file` rows.
+    With `merge_on` a row replaces the row with the same key; `latest_by` names the column whose largest value wins
+    among rows of one key. A second write of a batch to one table needs a `name`.
 
     Rows with errors are not written, and their items are dead with the error. Call it last in a sink of your own, or in
     `foreachBatch` with `micro_batch(…)`. Raises TableError, BatchLost,
@@ -88,8 +88,8 @@ def micro_batch(query: str, number: int) -> SinkBatch:
     """The identity of a micro-batch of a stream, for `write_table` and `write_batch` in `foreachBatch`.
 
     `query` must be of one checkpoint: with a new checkpoint Spark counts from 0 again, and rows under numbers that are
-    in the table would be taken for repeated ones. Within `foreachBatch`, except under Spark Connect, the writers raise
-    MicroBatchChanged then, and StationError for a second write to one place. Raises InvalidOption.
+    in the table would be taken for repeated ones. Within `foreachBatch`, except under Spark Connect, the writers then
+    raise MicroBatchChanged, and StationError for a second write to the same place. Raises InvalidOption.
     """
     if not isinstance(query, str) or not query or type(number) is not int or number < 0:
         raise InvalidOption(
@@ -103,7 +103,7 @@ def micro_batch(query: str, number: int) -> SinkBatch:
 
 
 def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> Steer | None:
-    """The function of a sink that is declared with `table=…`."""
+    """Runs a sink that is declared with `table=…`."""
     made = df if sink.shape is None else sink.shape(df, spark)
     if isinstance(made, Steer):
         return made
@@ -129,7 +129,7 @@ def write_sink(sink: TableSink, df: DataFrame, spark: SparkSession, batch: SinkB
 def write_rows(
     df: DataFrame, batch: BatchIdentity, address: TableAddress, *, partition_by: Sequence[str]
 ) -> TableCommit:  # fmt: skip
-    """Writes rows as they are, once. Each of Spark's tasks writes files of its own: no row goes through a shuffle."""
+    """Writes rows unchanged, once. Each Spark task writes its own files: no row goes through a shuffle."""
     return _write(df, batch, address, partition_by=partition_by, merge_on=(), order=(), gathers=False)
 
 
@@ -167,8 +167,8 @@ def _write(
 
 
 def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepared | None:
-    """The same with a check before the commit that the server did not forget the batch; None when rows of its items are
-    in the table, so that these rows are not those to write."""
+    """Adds a check before the commit that the server did not forget the batch in a failover. None when rows of the
+    batch's items are in the table, so these rows must not be written."""
     records = _records(ready.table, batch, name)
     if records is None or not isinstance(batch, SinkBatch):
         return ready
@@ -183,15 +183,16 @@ def _against_failover(ready: Prepared, batch: BatchIdentity, name: str) -> Prepa
 
 
 def _compare_notes(address: TableAddress, batch: BatchIdentity, name: str) -> None:
-    """For a batch that is in the table: the server may have forgotten some members of the attempt that wrote it, and
-    knows a batch that is done by its id alone. So this is the last chance to see which items are there."""
+    """Compares the members of a batch that is in the table with the notes of the attempt that wrote it. The server may
+    have forgotten some members, and knows a finished batch by its id only, so this is the last chance to find the
+    written items."""
     table = open_table(address)
     if guarded(address, "opening it", table.load) and (records := _records(table, batch, name)) is not None:
         _note(table, records)
 
 
 def _records(table: LakeTable, batch: BatchIdentity, name: str) -> SinkRecords | None:
-    """The notes of the batch below the table. They need a server, and a folder that renames files at once."""
+    """The notes of the batch below the table. They need a server, and a file system with atomic renames."""
     if not isinstance(batch, SinkBatch) or batch.lease is None or not table.storage.is_local:
         return None
     root = Path(local_path(table.storage.root), f"_{as_name(name)}" if name else "")
@@ -208,14 +209,14 @@ def _records(table: LakeTable, batch: BatchIdentity, name: str) -> SinkRecords |
 def _note(table: LakeTable, records: SinkRecords) -> frozenset[str]:
     try:
         return records.note()
-    except OSError as error:  # a disk that is full, a folder without rights: no item is to blame
+    except OSError as error:  # a full disk, a folder without permission: no item is at fault
         raise TableError(f"table {table.address}: {records.root}/{NOTES}, where it notes its batches, cannot be "
                          f"written: {error.strerror or error}") from error  # fmt: skip
 
 
 def _files_of(df: DataFrame, ready: Prepared, rows_per_file: int, *, gathers: bool) -> list[DataFile]:
-    """The data files that Spark wrote of the rows: one for each partition, or more of `rows_per_file` rows; from each
-    of Spark's tasks, unless the rows of a partition are to be gathered first."""
+    """Has Spark write the rows and returns the data files: one for each partition, or several of `rows_per_file` rows,
+    from each Spark task; with `gathers` the rows of a partition are first brought into one task."""
     by = [_column(one) for one in ready.partition_by]
     spread = df
     if gathers:
@@ -246,8 +247,8 @@ def _write_task(
 
 
 def _check_visible(ready: Prepared, files: Sequence[DataFile]) -> None:
-    """Raises TableError when executors of other machines wrote to folders of theirs. An attempt that was committed
-    meanwhile removed the files of this one: that is for the commit to say."""
+    """Raises TableError when executors on other machines wrote to their own folders. Does not raise when another
+    attempt was committed meanwhile and removed the files: the commit reports that."""
     storage = ready.table.storage
     if storage.is_local and files and not storage.has(files[0].name) and not is_settled(ready):
         raise TableError(
@@ -257,8 +258,8 @@ def _check_visible(ready: Prepared, files: Sequence[DataFile]) -> None:
 
 
 def _check_first(address: TableAddress, place: str, batch: BatchIdentity) -> None:
-    """Raises StationError for a second write of one attempt. It does not advise to unite the DataFrames, or to name
-    both: with rows of the first in the table, those of the second would be lost, or those of the first doubled."""
+    """Raises StationError for a second write of one attempt. The message does not advise to unite the DataFrames, or to
+    name both writes: with the first rows in the table, the second rows would be lost, or the first ones doubled."""
     if isinstance(batch, SinkBatch) and batch.has_written(place):
         raise StationError(
             f"one batch was written twice to table {address} in one attempt, and the second write would pass for a "

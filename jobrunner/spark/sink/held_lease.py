@@ -1,9 +1,9 @@
-"""Holds the lease of a write while one of its Spark tasks runs.
+"""Renews the lease of a write while one of its Spark tasks runs.
 
-Until its first Spark task begins a write has no rows on the server, and Spark may compute for hours: its lease is long.
-From then on it has rows, and the lease is short: a driver that dies leaves them in the server's memory no longer than
-that. Spark tasks of the write run until all rows are staged, and each renews the lease, so that it ends only when none
-has run for its whole length.
+Before its first Spark task begins, a write has no rows on the server, and Spark may compute for hours, so its lease is
+long. Then it has rows, and the lease is short: rows of a driver that died stay in the server's memory no longer than
+that. Spark tasks of the write run until all rows are staged, and each renews the lease, so the lease expires only when
+no task ran for its whole length.
 """
 
 import threading
@@ -15,16 +15,16 @@ from jobrunner.errors import BatchLost, JobrunnerError
 from jobrunner.logs import SafeLogger
 
 UNBEGUN_LEASE_S = 86_400.0
-"""From the opening of a write to its first Spark task."""
+"""Length of the lease from the opening of a write to its first Spark task."""
 LEASE_S = 3_600.0
-"""From the last renewal of a Spark task, and so of an executor that is alive, to the decision."""
+"""Length of the lease from the last renewal by a Spark task, on a live executor, to the decision."""
 _RENEWED_EACH_S = 600.0
 _log = SafeLogger("jobrunner.spark")
 
 
 @contextmanager
 def held(lease: BatchLease) -> Iterator[None]:
-    """Renews the lease at once, and from a thread while the block runs: also while Spark computes its next rows.
+    """Renews the lease at once, and from a thread while the block runs, also while Spark computes the next rows.
 
     Raises BatchLost when the write was decided or taken back before.
     """
@@ -43,7 +43,7 @@ def _keep(lease: BatchLease, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EACH_S):
         try:
             lease.renew()
-        except BatchLost:  # whatever the block stages next raises it
+        except BatchLost:  # the next staging call of the block raises it
             return
         except JobrunnerError as error:
             _log.warning("lease not renewed", batch=lease.id, error=str(error))

@@ -1,8 +1,8 @@
-"""Converts values of columns to the form that they have in JSON, where Python's values or the encoder would change it.
+"""Converts column values to their JSON form where Python's values or the encoder would change them.
 
-A double that is no number is the text that Spark's `to_json` writes, and that payloads of a `double` are read from: the
-encoder would write null. A variant is what it contains. A point in time is in UTC: an offset of JSON has no seconds,
-and those of most zones before 1900 have.
+A double that is not finite becomes the text that Spark's `to_json` writes and that payloads of a `double` are read
+from; the encoder would write null. A variant becomes the value that it contains. A point in time is in UTC: an offset
+in JSON has no seconds, but offsets of most zones before 1900 do.
 """
 
 import math
@@ -21,7 +21,8 @@ _Convert = Callable[[Any], Any]
 
 
 def json_values(column: pa.Array) -> list[Any]:
-    """The values of a column, to be encoded. Raises what pyarrow raises for one that Python does not have."""
+    """The values of a column, ready for the encoder. Raises the error of pyarrow for a value that Python does not
+    have."""
     kind = _in_utc(column.type)
     if kind != column.type:
         column = column.cast(kind)
@@ -44,7 +45,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def _converter(column: pa.Array) -> _Convert | None:
-    """The function that makes the form of JSON of a value that is not null; None when it has that."""
+    """The function that converts a value, other than null, to its JSON form; None when no conversion is needed."""
     kind = column.type
     if pa.types.is_floating(kind):
         finite = pc.all(pc.is_finite(column)).as_py()  # nulls do not count
@@ -65,7 +66,7 @@ def _converter(column: pa.Array) -> _Convert | None:
 
 
 def _is_variant(kind: pa.StructType) -> bool:
-    """As Spark marks one in Arrow."""
+    """Whether the struct is a variant, by Spark's mark in the Arrow field."""
     at = kind.get_field_index("metadata")
     return at >= 0 and (kind.field(at).metadata or {}).get(b"variant") == b"true"
 

@@ -1,9 +1,9 @@
-"""The identity of a micro-batch of a stream: a write that has one is named after it, and adds nothing when it is
-repeated.
+"""The identity of a micro-batch of a stream. A write of a micro-batch has an id made of it, so a repeated write adds
+nothing.
 
 Spark repeats the last micro-batch when a query restarts from its checkpoint, under the same query id and number. It
-sets both as local properties of the jobs of a micro-batch, so that the tasks of a streaming sink and of a batch write
-inside `foreachBatch` see them; the driver's functions see them too, except under Spark Connect.
+sets both as local properties of the jobs of a micro-batch, so the tasks of a streaming sink and of a batch write inside
+`foreachBatch` can read them; the driver's functions can, too, except under Spark Connect.
 """
 
 import hashlib
@@ -23,20 +23,20 @@ from jobrunner.spark.running import is_classic, running_session
 _QUERY, _MICRO_BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 _RUNS_KEPT = 1_000
 _written: OrderedDict[tuple[str, str], tuple[int, set[tuple[object, ...]]]] = OrderedDict()
-"""The last micro-batch of each run of a query, under each of its names, and where it was written."""
+"""The last micro-batch of each run of a query, by each of its names, and the places to which it was written."""
 _warned_of: set[str] = set()
 _log = SafeLogger("jobrunner.spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """A micro-batch: the id of its query, or "" for the query whose task asks, and its number."""
+    """A micro-batch: the id of its query, or "" for the query of the calling Spark task, and its number."""
 
     query: str
     number: int
 
     def batch_id(self, *target: str) -> str:
-        """The id of the write into `target`, by which the server knows it. With an empty `query`, of a Spark task."""
+        """The batch id of the write into `target` on the server. With an empty `query`, call it in a Spark task."""
         query = self.query or _of_this_task(_QUERY)
         if not query:
             raise InvalidOption(
@@ -48,7 +48,7 @@ class MicroBatch:
 
 
 def of_this_task() -> MicroBatch:
-    """The micro-batch that the Spark task belongs to in which this is called. Raises SparkMissing."""
+    """The micro-batch of the calling Spark task. Raises SparkMissing."""
     query, number = _of_this_task(_QUERY), _of_this_task(_MICRO_BATCH)
     if not query or number is None:
         raise SparkMissing("this version of Spark gives its tasks no micro-batch number; install PySpark 4.1 or newer")
@@ -74,11 +74,12 @@ def as_options(df: DataFrame, given: int | tuple[str, int] | None) -> dict[str, 
 
 
 def places_of_run(query: str, number: int, spark: SparkSession | None) -> set[tuple[object, ...]]:
-    """Where this run of a query wrote its micro-batch: a second write to one place passes for the first, repeated, and
-    its rows, or those of the first, are lost. Writers note their places in the set, which all of one micro-batch share.
+    """The places to which this run of a query wrote its micro-batch. A second write to one place would pass for a
+    repetition of the first, and the rows of one of them would be lost. All writers of one micro-batch share the set,
+    and add their places to it.
 
-    A new set where the run is not known: outside of `foreachBatch`, under Spark Connect, in a thread that the function
-    itself started, and behind `setJobGroup`. A query that is restarted has another run, so it may repeat its writes.
+    Returns a new set where the run is not known: outside of `foreachBatch`, under Spark Connect, in a thread that the
+    function itself started, and after `setJobGroup`. A restarted query has a new run, so it may repeat its writes.
     """
     run = _of_driver(spark, _RUN)  # Spark names the job group after the run
     if run is None or not _is_uuid(run):
@@ -93,7 +94,7 @@ def places_of_run(query: str, number: int, spark: SparkSession | None) -> set[tu
 
 
 def places_of_this_run(query: str, number: int) -> set[tuple[object, ...]]:
-    """The same for the thread that calls."""
+    """`places_of_run` for the calling thread."""
     with suppress(Exception):  # the engine is gone, and no query runs
         return places_of_run(query, number, running_session())
     return set()
@@ -116,17 +117,17 @@ class OncePerRun:
             )
 
     def note(self) -> None:
-        """The write succeeded."""
+        """Records that the write succeeded."""
         self._places.add(self._target)
 
 
 def query_of(df: DataFrame) -> str:
-    """The id of the streaming query in whose `foreachBatch` this is called; empty where it is not known."""
+    """The id of the streaming query whose `foreachBatch` calls this; empty where it is not known."""
     return _of_driver(df.sparkSession, _QUERY) or ""
 
 
 def warn_of_plain_append(df: DataFrame) -> None:
-    """Logs once per query that its micro-batches are doubled when they are repeated."""
+    """Warns once per query that repeated micro-batches double their rows."""
     query = query_of(df)
     if query and query not in _warned_of:
         _warned_of.add(query)

@@ -1,4 +1,5 @@
-"""The options of `df.write.format("jobrunner")` and of `writeStream`, and the columns of the rows: checked first."""
+"""Checks the options of `df.write.format("jobrunner")` and of `writeStream`, and the columns of the rows, before a
+write."""
 
 import difflib
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteShape:
-    """The columns of the rows by what they are for."""
+    """The columns of the rows by their purpose."""
 
     payload: tuple[str, ...]
     """Fields of the payload, in their order; just ("payload",) when `is_raw`."""
@@ -78,7 +79,7 @@ class WriteShape:
 
 
 def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOptions:
-    """Settles the options of a write. Raises UnknownOption, InvalidOption, InvalidName, UnknownJob."""
+    """Parses and checks the options of a write. Raises UnknownOption, InvalidOption, InvalidName, UnknownJob."""
     if streams:
         options = settle_names(given, KNOWN, "a streaming write to jobrunner", unsaid=_OF_A_STREAM)
     else:
@@ -115,7 +116,7 @@ def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOp
 
 
 def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
-    """Which column is for what. Raises InvalidOption and ParameterError that name the column."""
+    """The purpose of each column. Raises InvalidOption and ParameterError that name the column."""
     names = [column.name for column in schema.fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidOption(f"column {twice[0]!r} occurs twice; rename one of them")

@@ -1,7 +1,7 @@
-"""Rows of a write as the words that are staged, four for each new task.
+"""Packs the rows of a write into the arguments of the staging script, four for each new task.
 
-Works column by column and leaves the work for single rows to C: a struct made of the columns, encoded. An error names
-the column and the row, and nothing of the write happens.
+Works column by column and leaves the work on single rows to C: a struct of the columns is encoded. An error names the
+column and the row, and nothing is written.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Columns = dict[str, list[Any]]
 
 
 class RowPacker:
-    """Makes words of record batches. `source` names what is packed as nothing else is named: a part of one write."""
+    """Packs record batches into arguments. `source` is a unique name of the packed rows: of one part of one write."""
 
     def __init__(self, options: WriteOptions, shape: WriteShape, source: str) -> None:
         self._options, self._shape = options, shape
@@ -41,7 +41,7 @@ class RowPacker:
         self._before = 0
 
     def pack(self, batch: pa.RecordBatch) -> list[bytes | str]:
-        """The words of the rows. Raises ParameterError, InvalidOption, InvalidName, PayloadTooLarge."""
+        """The arguments for the rows. Raises ParameterError, InvalidOption, InvalidName, PayloadTooLarge."""
         columns = self._columns(batch)
         payloads = self._payloads(columns, batch.num_rows)
         ids = self._ids(columns, payloads)
@@ -168,7 +168,7 @@ def _payload_struct(names: tuple[str, ...]) -> Any:
 
 
 def _ids_of(source: str, tag: str) -> Iterator[str]:
-    """Ids in the shape of made ones, in order."""
+    """Ids in the shape of generated ids, in order."""
     digest = hashlib.sha256(source.encode()).hexdigest()
     first = int(digest[:10], 16) << 24
     for number in range(first, first + (1 << 40)):

@@ -1,14 +1,14 @@
-"""Writing DataFrames into a queue, one task for each row; as a whole or not at all, and each row once.
+"""Writes DataFrames into a queue, one task for each row; as a whole or not at all, and each row once.
 
 The rows are staged under a batch without members (docs/how-batches-work.md), and the driver decides. Invariants:
 
-1. a Spark task that is run again, or twice at once, stages under another name, and only the names of the attempts that
-   Spark counts are decided; so no row is doubled, and none needs an id of its own for that;
-2. a write that fails leaves nothing behind; a write that was decided is never undone, also when Spark, which did not
-   receive the result of the decision, calls `abort`;
+1. a Spark task that runs again, or twice at once, stages under another name, and the decision takes only the names of
+   the task attempts that Spark counts; so no row is doubled, without an id for each row;
+2. a write that fails leaves nothing on the server; a decided write is never undone, even when Spark misses the result
+   of the decision and calls `abort`;
 3. the batch of a micro-batch is named after its query and number, in `writeStream` and, by options, in a write of
-   `foreachBatch`: when Spark writes it again after a crash, it finds that the batch was decided, and writes nothing;
-   with another number of rows it is another one under an old number, and the write fails.
+   `foreachBatch`: when Spark repeats it after a crash, the write finds the batch decided and adds nothing; with another
+   number of rows, it is another micro-batch under an old number, and the write fails.
 """
 
 import secrets
@@ -53,7 +53,8 @@ class StagedWrite(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`: made on the driver, where it opens a batch; travels to the executors, which stage, and back."""
+    """The writer of `df.write`: created on the driver, where it opens a batch; pickled to the executors, which stage
+    the rows."""
 
     def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
         self._options = _append_only(write_options(given), overwrite)
@@ -77,7 +78,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @brief
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Decides, and puts the tasks into their queue."""
+        """Decides the batch, and puts the tasks into their queue."""
         with _batches(self._options) as batches:
             _decide(batches.resume(self._batch, self._epoch, lease_s=LEASE_S), messages)
 
@@ -88,8 +89,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class _MicroBatchWrite:
-    """The part of both writers of a micro-batch that runs where Spark does: their Spark tasks open the batch, which is
-    named after the micro-batch."""
+    """The executor side of both writers of a micro-batch: their Spark tasks open the batch, which is named after the
+    micro-batch."""
 
     streams = False
 
@@ -107,7 +108,7 @@ class _MicroBatchWrite:
 
 
 class MicroBatchWriter(_MicroBatchWrite, DataSourceArrowWriter):
-    """`df.write` of one micro-batch in `foreachBatch`."""
+    """The writer of `df.write` for one micro-batch in `foreachBatch`."""
 
     @brief
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -120,7 +121,7 @@ class MicroBatchWriter(_MicroBatchWrite, DataSourceArrowWriter):
 
 
 class StreamWriter(_MicroBatchWrite, DataSourceStreamArrowWriter):
-    """`df.writeStream`: made anew for each micro-batch, whose number the executors alone know."""
+    """The writer of `df.writeStream`: created for each micro-batch, whose number only the executors know."""
 
     streams = True
 
@@ -191,7 +192,8 @@ class _NamedWrite:
 
 
 def _target_of(options: WriteOptions) -> tuple[str, ...]:
-    """What tells the writes of one micro-batch apart. A stream has one sink; `foreachBatch` may write several jobs."""
+    """Identifies a write among the writes of one micro-batch. A stream has one sink; `foreachBatch` may write several
+    jobs."""
     is_one_of_several = options.micro_batch is not None and options.type
     return (options.queue, options.type) if is_one_of_several else (options.queue,)
 
@@ -217,8 +219,8 @@ def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> No
 
 
 def _roll_forward(lease: BatchLease) -> None:
-    """Moves decided rows until all are in the queue, or gives up when it is full for long: any worker continues then.
-    """
+    """Moves decided rows until all are in the queue. Stops when the queue stays full for long: any worker continues
+    then."""
     waited_s = 0.0
     while not (step := lease.advance()).done:
         if step.full is None:

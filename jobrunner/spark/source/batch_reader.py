@@ -1,5 +1,5 @@
-"""The batch read of queues or history: it cuts the sets into slices as they stand when it is planned, and reads them as
-they stand when it runs."""
+"""The batch read of queues or history: slices are cut from the sets as they are at planning, and read the items that
+the sets have when the read runs."""
 
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -43,8 +43,8 @@ _TO = (EqualTo, LessThan, LessThanOrEqual)
 class BatchReader(DataSourceReader):
     """Reads queues or history, all rows. Sent to the executors; holds no connection.
 
-    Spark up to 4.3 plans a frame once, and reads these slices each time that the frame is used. So together they have
-    all items that there are when they are read, and none is planned for a filter: another use has another one.
+    Spark up to 4.3 plans a frame once, and reads these slices at each use of the frame. So together the slices have all
+    items that exist when they are read, and no slice depends on a filter, which differs between uses.
     """
 
     def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
 
     @brief
     def partitions(self) -> Sequence[InputPartition]:
-        """Slices as the sets stand now, without reading them."""
+        """Slices of the sets in their present state; reads no items."""
         options, found = self._read.options, list[QueueSlice]()
         with broker_at(options.url, options.prefix) as broker:
             registered = self._registered(broker)
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The items of one slice; with one of the slices, those of all sets that were empty when they were planned."""
+        """The items of one slice. One of the slices also reads all sets that were empty at planning."""
         return brief_rows(self._rows(partition))
 
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ class BatchReader(DataSourceReader):
                 yield from self._read.batches(piece)
 
     def _unplanned(self, planned: Container[tuple[str, str]]) -> list[QueueSlice]:
-        """Slices of the sets that have items now, and had none when the slices were planned."""
+        """Slices of the sets that have items now and had none at planning."""
         with broker_at(self._read.options.url, self._read.options.prefix) as broker:
             sets = [one for one in self._sets(self._registered(broker)) if (one[0].name, one[1]) not in planned]
             counts = broker.run_many([command("ZCARD", getattr(keys, state), read=int) for keys, state in sets])
@@ -105,11 +105,12 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """The same with filters that the server answers, for frames with one set of filters in all their uses: Spark up to
-    4.3 reads both sides of a join or a union of one frame with the filters of the side that it planned last."""
+    """A BatchReader with filters that the server evaluates, for frames with the same filters in all uses: Spark up to
+    4.3 reads both sides of a join or union of one frame with the filters of the side that it planned last."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  its name in Spark
-        """Takes over filters on queue, state and type; narrows by time what Spark filters again by itself."""
+        """Takes over filters on queue, state and type. Filters on time narrow the read only, and Spark evaluates them
+        again."""
         for one in filters:
             if not self._takes(one):
                 yield one
@@ -145,7 +146,7 @@ class FilteringReader(BatchReader):
             return
         at = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000
         self._states = tuple(state for state in self._states if state in _TIMES[column])
-        # Scores are Unix ms in floating point and columns are whole microseconds: a little more than asked for is read.
+        # Scores are Unix ms in floating point and columns are whole microseconds: the range read is a little larger.
         self._span = self._span.narrowed(
             at - 1 if isinstance(one, _FROM) else None, at + 1 if isinstance(one, _TO) else None
         )

@@ -1,10 +1,9 @@
-"""History as a stream.
+"""Reads history as a stream.
 
 An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). A task that
-finishes after the server was asked for its time has that time or a later one (of a cluster the primary counts whose
-clock is furthest behind), so a range in the past is complete, and
-reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were deleted before they
-were read are an error, not a gap.
+finishes after the server's time was read has that time or a later one (in a cluster, the earliest clock of the
+primaries counts). So a range in the past is complete and yields the same rows in each read, and a checkpoint suffices.
+Invariant: entries that were deleted before they were read are an error, not a gap.
 """
 
 import math
@@ -49,7 +48,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  its name in Spark
-        """Where a query without a checkpoint begins. Raises InvalidOption for a queue of which no row would come."""
+        """The first offset of a query without a checkpoint. Raises InvalidOption for a queue that would never yield a
+        row."""
         with broker_at(self._options.url, self._options.prefix) as broker:
             self._check_there(broker)
             return _offset(broker.run(earliest_time()) if self._first is None else self._first)
@@ -68,7 +68,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
             count = history.count(end) if end > begins else 0
-            if not count:  # all that this query has not read may be deleted, and nothing may come after it
+            if not count:  # unread entries may all be deleted, with none after them
                 check_untrimmed(broker, history.queues, begins)
             if count and isinstance(limit, ReadMaxRows) and count > limit.max_rows:
                 end = history.end_of(limit.max_rows, end)
@@ -76,7 +76,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Records the present instant as the end: tasks that finish later are left to the next run."""
+        """Records the present instant as the end of the run: the next run reads tasks that finish later."""
         self._target = self._now()
 
     @brief
@@ -88,13 +88,13 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queues = self._keys(broker)
             for keys in queues:
                 found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
-            check_untrimmed(broker, queues, span.first)  # each slice checks what goes from now on
+            check_untrimmed(broker, queues, span.first)  # each slice checks for later deletions
         for piece in found:
             piece.is_whole = span.first > _EARLIEST
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The tasks of one slice. Raises HistoryTrimmed when some were deleted meanwhile."""
+        """The tasks of one slice. Raises HistoryTrimmed when tasks were deleted meanwhile."""
         return brief_rows(self._rows(partition))
 
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -110,7 +110,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
 
     def _check_there(self, broker: Broker) -> None:
-        """Raises InvalidOption for a queue that is not there, or that is named and keeps no history."""
+        """Raises InvalidOption for a queue that does not exist, or that is named and keeps no history."""
         if not self._options.needs_queues:
             return
         keys = Keys(self._options.prefix)
@@ -132,8 +132,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader for options that are wrong. PySpark loses an error that making the reader raises, and reports
-    `UnboundLocalError`; the first call of any method raises it."""
+    """The reader for invalid options: the first call of any method raises their error. PySpark would lose an error
+    raised by the constructor, and report `UnboundLocalError`."""
 
     def __init__(self, error: JobrunnerError) -> None:
         self._error = error
@@ -164,20 +164,20 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _History:
-    """The finished tasks of some queues from one instant on, counted."""
+    """Counts the finished tasks of some queues from one instant on."""
 
     def __init__(self, broker: Broker, queues_: Sequence[QueueKeys], begins: float) -> None:
         self._broker, self.queues, self._begins = broker, queues_, begins
 
     def count(self, end: float) -> int:
-        """How many finished before `end`."""
+        """The number of tasks that finished before `end`."""
         span = ScoreSpan(first=self._begins, end=end)
         asked = [command("ZCOUNT", one.done, span.lower, span.upper, read=int) for one in self.queues]
         return sum(self._broker.run_many(asked))
 
     def end_of(self, rows: int, end: float) -> float:
-        """The latest instant before which at most `rows` tasks finished, or just after the first instant when more
-        tasks than that finished at it."""
+        """The latest instant before which at most `rows` tasks finished, or just after the first instant when more than
+        `rows` tasks finished at it."""
         low = self._first()
         if self.count(math.nextafter(low, math.inf)) > rows:
             return math.nextafter(low, math.inf)
@@ -235,7 +235,8 @@ def _offset(at: float) -> dict[str, str]:
 
 
 def _instant(offset: dict[str, str]) -> float:
-    """Raises InvalidOption for what another source left in the checkpoint: Spark passes it on as it is."""
+    """The instant in an offset. Raises InvalidOption for the offset of another source in the checkpoint, which Spark
+    passes on unchanged."""
     try:
         return float(offset[_AT])
     except (LookupError, TypeError, ValueError):

@@ -1,7 +1,7 @@
 """Reads one slice of a queue as Arrow record batches. Runs on executors and depends on no other part of the read.
 
-The next page is requested before the present one is converted to Arrow, so that the server works meanwhile. Pages
-shrink when payloads are large: a page is a few MB at most.
+The next page is requested before the present one is converted to Arrow, so the server works meanwhile. Pages shrink
+when payloads are large: a page has a few MB at most.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -54,7 +54,7 @@ class ItemRead:
 
 
 class _SliceReader:
-    """One slice being read over one connection."""
+    """Reads one slice over one connection."""
 
     def __init__(self, read: ItemRead, piece: QueueSlice, reader: BulkReader, broker: Broker) -> None:
         self._read, self._piece, self._reader, self._broker = read, piece, reader, broker
@@ -132,9 +132,10 @@ class _SliceReader:
         return ItemChunk(queue=self._piece.queue, state=self._piece.state, ids=ids, scores=scores, values=values)
 
     def _without_later_tasks(self, page: ScanPage, rows: list[Any]) -> list[Any]:
-        """The rows without those of a later task with the id of one whose hash expired before its entry of history, as
-        it does when history is kept longer since. A task enqueued after it finished is one, unless a clock was set
-        back: then its hash has an expiry, as those of finished tasks alone have. The times are texts of one length."""
+        """The rows without those of a later task that reuses the id. A task's hash may expire before its history entry,
+        when the history's retention was raised since; the id may then be in use again. A row belongs to a later task
+        when its enqueue time is after the finish time of the entry, unless a clock was set back: then its hash has an
+        expiry, as only hashes of finished tasks have. The times are texts of one length."""
         at = self._fields.index(_ENQUEUED)
         later = [
             place
@@ -151,10 +152,10 @@ class _SliceReader:
         return found
 
     def _columns_of(self, rows: list[Any]) -> Sequence[Sequence[bytes | None]] | None:
-        """The fields one by one, when every row is wanted."""
+        """The values by field, when every row is wanted; else None, also when a hash is damaged."""
         try:
             columns = tuple(zip(*rows, strict=True))
-        except TypeError:  # a hash is damaged: its reply is an error, and no list
+        except TypeError:  # a hash is damaged: its reply is an error instead of a list
             return None
         if self._types is not None or columns[0].count(self._name) < len(rows):
             return None
@@ -191,8 +192,8 @@ class _SliceReader:
             made[MISFIT] = pa.array([misfits.get(place) for place in range(len(chunk.ids))], pa.string())
 
     def _explain(self, chunk: ItemChunk, misfits: dict[int, str]) -> None:
-        """Says of payloads that do not fit because they are protected that they are. The encoding is fetched of these
-        alone, over another connection, as all others would pay for it."""
+        """Replaces the reason of payloads that do not fit because they are protected. Fetches the encoding of misfits
+        only, over another connection, to spare all other items the cost."""
         asked = [command("HGET", self._tasks + chunk.ids[place], "encoding", read=is_protected) for place in misfits]
         for place, hides in zip(list(misfits), self._broker.run_many(asked) if asked else (), strict=True):
             if hides:

@@ -1,6 +1,7 @@
-"""The options of `spark.read.format("jobrunner")` and `readStream`, and the columns of a read.
+"""Parses the options of `spark.read.format("jobrunner")` and `readStream`, and the columns of a read.
 
-Options are checked before anything is read; they give the schema, and a schema gives the fields to fetch.
+Options are checked before anything is read. They determine the default schema, and a schema determines the fields to
+fetch.
 """
 
 import difflib
@@ -27,7 +28,7 @@ _BATCH = ("queue", "state", "missingQueues", "filters", *_BOTH)
 _MISSING = ("fail", "ignore")
 _FILTERS = ("spark", "server")
 EXACT = "exactQueues"
-"""An option of this package's own reads: the queues are full names, shards among them, and no others are read."""
+"""An option of this package's own reads: the queues are full names, shards included, and no other queues are read."""
 _STREAM = ("missingQueues", *_BOTH, "maxRowsPerTrigger", "startingOffset")
 PAYLOAD = "payload"
 MISFIT = "_misfit"
@@ -40,7 +41,7 @@ _TYPES = (
     "struct", "variant", "timestamp_ntz", "timestamp_ltz", "integer", "long", "smallint", "short", "tinyint", "byte",
     "real", "dec", "numeric", "char", "character", "varchar", "time", "interval", "void", "geometry", "geography",
 )  # fmt: skip
-"""First words of Spark's types, also of those that no payload can be read into."""
+"""First words of Spark's types, including types that no payload can be read into."""
 _ROWS = 100_000
 
 
@@ -51,7 +52,7 @@ class ReadOptions:
     url: str = field(repr=False)
     prefix: str
     queues: tuple[str, ...]
-    """Full names and patterns."""
+    """Full names and patterns of queues."""
     states: tuple[str, ...]
     """Sets to read; ("done",) for history."""
     columns: tuple[str, ...] | None = None
@@ -61,13 +62,13 @@ class ReadOptions:
     rows_per_trigger: int | None = None
     starting: str = "earliest"
     asks_server: bool = False
-    """Whether the server answers filters, as far as it can."""
+    """Whether the server evaluates filters, as far as it can."""
     needs_queues: bool = False
-    """Whether a queue that is not there is an error."""
+    """Whether a missing queue is an error."""
     is_stream: bool = False
-    """Whether it is a stream: a queue that is not there may begin later."""
+    """Whether the read is a stream: a missing queue may begin later."""
     is_exact: bool = False
-    """Whether `queues` are all that are read, each without its other shards."""
+    """Whether only the queues in `queues` are read, without other shards of them."""
 
     def select(self, registered: Sequence[str]) -> list[str]:
         """Full names of the selected queues, among those that are registered, with their shards."""
@@ -80,7 +81,7 @@ class ReadOptions:
         return list(dict.fromkeys(found))
 
     def check_there(self, registered: Sequence[str]) -> None:
-        """Raises InvalidOption for a queue that is not registered, and for a pattern that none fits."""
+        """Raises InvalidOption for a queue that is not registered, and for a pattern that matches no queue."""
         if not self.needs_queues:
             return
         there = set(registered)
@@ -97,7 +98,7 @@ class ReadOptions:
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
-    """Settles the options of a batch read. Raises UnknownOption and InvalidOption."""
+    """Parses and checks the options of a batch read. Raises UnknownOption and InvalidOption."""
     options = settle_names(given, _BATCH, "a read from jobrunner", unsaid=(EXACT,))
     queue, history, state = (options.get(name) for name in ("queue", "history", "state"))
     if queue is None and history is None:
@@ -114,7 +115,7 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
-    """Settles the options of a streaming read. Raises UnknownOption and InvalidOption."""
+    """Parses and checks the options of a streaming read. Raises UnknownOption and InvalidOption."""
     spelled = {folded(name): name for name in given}
     if "queue" in spelled and "history" not in spelled:
         raise InvalidOption(
@@ -128,7 +129,7 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
-    """The word that an option names, in upper or lower case; the first without the option. Raises InvalidOption."""
+    """The value of an option among `words`, in any case; the first word without the option. Raises InvalidOption."""
     given = options.get(name, words[0])
     for word in words:
         if word.lower() == given.lower():
@@ -164,10 +165,10 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
 
 
 def _check_fields(ddl: str) -> None:
-    """Raises InvalidOption for a field without a type, or with an unknown one: Spark's parser, which checks all else,
-    names no option."""
+    """Raises InvalidOption for a field without a type or with an unknown type: errors of Spark's parser, which checks
+    the rest, do not name the option."""
     without, text = None, ddl
-    while text != without:  # what is in brackets or quotes may have commas of its own
+    while text != without:  # text in brackets or quotes may have commas
         without, text = text, _NESTED.sub("_", text)
     for part in text.split(","):
         found = _FIELD.match(part)
@@ -181,7 +182,7 @@ def _check_fields(ddl: str) -> None:
 
 
 def _hint(name: str, known: Sequence[str], shown: Iterable[str], *, cutoff: float = 0.4) -> str:
-    """The nearest known name, or those to be shown."""
+    """A hint for an error: the nearest known name, or the names in `shown`."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(shown)}"
 
@@ -229,12 +230,12 @@ def _whole(given: str, option: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSchema:
-    """The columns of a read by where they come from. `schema` has them all, in their order."""
+    """The columns of a read by their origin. `schema` has all of them in order."""
 
     schema: StructType
     item: tuple[str, ...]
     fields: StructType
-    """Columns made of the fields of a payload that is a JSON object."""
+    """Columns from fields of the payload, a JSON object."""
     raw: bool = False
     """Whether the payload itself is a column."""
     misfit: bool = False
@@ -250,7 +251,7 @@ def default_schema(options: ReadOptions) -> str:
 
 
 def shape_of(schema: StructType) -> ReadSchema:
-    """How to fill a schema. Raises InvalidOption for a column that cannot be."""
+    """The origin of each column of a schema. Raises InvalidOption for a column that has none."""
     item, fields, raw, misfit = [], [], False, False
     for column in schema.fields:
         if column.name == PAYLOAD and isinstance(column.dataType, (StringType, BinaryType)):
@@ -275,5 +276,5 @@ def _check_item_column(name: str, kind: str) -> None:
     if name not in ITEM_COLUMNS:
         hint = _hint(name, [*ITEM_COLUMNS, MISFIT], ITEM_COLUMNS)
         raise InvalidOption(f"an item has no column {name!r}; {hint}")
-    if kind != ITEM_COLUMNS[name].ddl.removesuffix("_ltz"):  # which Spark calls it by in a schema
+    if kind != ITEM_COLUMNS[name].ddl.removesuffix("_ltz"):  # its name in Spark's schemas
         raise InvalidOption(f"column {name!r} is {ITEM_COLUMNS[name].ddl}, not {kind}; cast it after the read")

@@ -1,8 +1,8 @@
-"""Tables of Spark's catalog: `CREATE TABLE … USING jobrunner OPTIONS (queue 'orders')`.
+"""Stores the options of tables in Spark's catalog: `CREATE TABLE … USING jobrunner OPTIONS (queue 'orders')`.
 
-Spark passes the options of a table to a source in Python once, when it asks for the columns of a new table, among
-properties of its own (`owner`, `provider`). It keeps the columns and passes these to each read, without the options.
-So the options are stored in the comment of a column. An insert keeps the comments of columns that Spark casts.
+Spark passes the options of a table to a source in Python only once, among its own properties (`owner`, `provider`),
+when it asks for the columns of a new table. It keeps the columns and passes them to each read, without the options. So
+the options are stored in the comment of a column. An insert keeps the comments of columns that Spark casts.
 """
 
 import json
@@ -44,7 +44,8 @@ def storing_options(ddl: str, options: Mapping[str, str]) -> str:
 
 
 def stored_options(schema: StructType, *, writes: bool = False) -> dict[str, str]:
-    """The options of the table that these columns belong to; none for a plain read. `writes`: only those of a write."""
+    """The options of the table with these columns; none for a plain read. `writes`: only options that concern an
+    insert."""
     for column in schema.fields:
         comment = column.metadata.get("comment", "") if column.metadata else ""
         if isinstance(comment, str) and comment.startswith(_MARK):

@@ -1,8 +1,7 @@
-"""Work in the background of a station's driver: leases are renewed, and decided batches rolled forward.
+"""Background threads of a station's driver: they renew leases and roll decided batches forward.
 
-Each is a thread. The lease of a batch is renewed while Spark works for it; when the lease is lost, what Spark runs for
-the batch is cancelled. Decided batches are rolled forward while Spark works for the next batch: the server is busy with
-one, Spark with the other.
+The lease of a batch is renewed while Spark runs its jobs; when the lease is lost, these jobs are cancelled. Decided
+batches are rolled forward while Spark runs the next batch, so the server and Spark work at the same time.
 """
 
 import threading
@@ -23,14 +22,14 @@ from jobrunner.spark.station.task_watch import TaskWatch
 from jobrunner.spark.ui_names import SparkUsage, job_names, usage_of
 
 RENEWALS_IN_A_LEASE = 3
-"""Two may fail before the lease ends."""
+"""Renewals in the length of a lease: two may fail before the lease ends."""
 _AGAIN_S = 0.5
 _log = SafeLogger("jobrunner.spark")
 
 
 class SparkJobs:
     """The Spark jobs that the thread in its `with` block starts, under a tag by which another thread cancels them.
-    Raises SparkTaskError when a task failed by an error that comes again.
+    Raises SparkTaskError when a task failed with an error that a repetition would raise again.
 
     A classic session's tags belong to threads, those of a session of Spark Connect to the session. `title` names the
     jobs in Spark's web UI.
@@ -73,7 +72,7 @@ class SparkJobs:
             self._tags.cancelJobsWithTag(self._tag) if self._is_classic else self._spark.interruptTag(self._tag)
 
     def usage(self) -> SparkUsage:
-        """What the jobs cost, as far as they have ended."""
+        """The resources that the jobs have used, as far as they have ended."""
         return usage_of(self._spark, self._tag)
 
     @property
@@ -86,10 +85,11 @@ class SparkJobs:
 
 
 class LeaseRenewal:
-    """Renews the lease of one batch from a thread while its `with` block runs. Its duties:
+    """Renews the lease of one batch from a thread while its `with` block runs:
 
     1. renews three times in the length of a lease; an outage of the server shorter than the lease does no harm;
-    2. when the lease is lost, or has run out, cancels what Spark runs for the batch: all it stages is refused now.
+    2. when the lease is lost or has expired, cancels the Spark jobs of the batch: the server now refuses the rows that
+       they stage.
     """
 
     def __init__(self, lease: BatchLease, lease_s: float, jobs: SparkJobs) -> None:
@@ -133,7 +133,7 @@ class LeaseRenewal:
 
 
 _FULL_S = 0.2
-"""Pause before a target that is full is tried again."""
+"""Seconds before a full target is tried again."""
 _OUTAGE_S = 1.0
 
 
@@ -141,7 +141,7 @@ class RollForward:
     """Rolls one decided batch at a time forward, in a thread of its own. Other workers finish what a stop interrupts,
     and what of a write finds no room.
 
-    A trouble that lasts is logged once in ten seconds.
+    A lasting failure is logged once in ten seconds.
     """
 
     def __init__(self, stopping: threading.Event) -> None:
@@ -153,8 +153,8 @@ class RollForward:
         self.lease: BatchLease | None = None
 
     def hand(self, lease: BatchLease, tell: Callable[[], None], count: Callable[[Advance], None]) -> None:
-        """Takes a batch over: `count` is called after every slice, and `tell` when the batch is done. Waits until the
-        previous batch is done."""
+        """Takes over a batch once the previous batch is done. Calls `count` after every slice, and `tell` when the
+        batch is done."""
         self.wait(None)
         self.lease, self._count = lease, count
         self._thread = threading.Thread(target=self._close, args=(lease, tell), name=f"jobrunner-close-{lease.id}")
@@ -162,7 +162,7 @@ class RollForward:
         self._thread.start()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Waits until there is nothing in hand, for at most `timeout_s` seconds; None: without a limit."""
+        """Waits until no batch is being rolled forward, for at most `timeout_s` seconds; None: without a limit."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 

@@ -1,7 +1,7 @@
-"""What a driver notes of its batches: an entry for the batch log, the station's figures, events for lineage.
+"""Records the batches of a driver: an entry in the batch log, the station's statistics, events for lineage.
 
-Invariant: none of it delays a batch or fails one. Entries go to the worker's statistics, which write them with their
-next report; lineage has a thread of its own.
+Invariant: recording neither delays nor fails a batch. Entries go to the worker's statistics, which write them with
+their next report; lineage has its own thread.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _log = SafeLogger("jobrunner.spark")
 
 @dataclass(slots=True, kw_only=True)
 class AttemptNote:
-    """One attempt at a batch, while it lasts. The driver sets the instants (monotonic clock) as they come."""
+    """A running attempt at a batch. The driver sets the instants (monotonic clock) as they pass."""
 
     lease: BatchLease
     jobs: SparkJobs | None = None
-    """None: it was decided by another driver, and is only rolled forward."""
+    """None for a batch that another driver decided and that is only rolled forward."""
     filled_s: float = 0.0
     decided_s: float = 0.0
     commit_s: float = 0.0
@@ -35,7 +35,7 @@ class AttemptNote:
 
 
 class BatchLog:
-    """Notes the batches of one station. Safe in several threads, each with notes of its own."""
+    """Records the batches of one station. Thread-safe when each thread has its own notes."""
 
     def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
         self._seen = seen
@@ -43,26 +43,26 @@ class BatchLog:
         self._lineage = lineage_of(station, client)
 
     def begin(self, lease: BatchLease) -> AttemptNote:
-        """A batch was taken."""
+        """Records that a batch was taken."""
         return AttemptNote(lease=lease, filled_s=lease.taken_s, decided_s=lease.taken_s)
 
     def filled(self, note: AttemptNote, jobs: SparkJobs) -> None:
-        """Its function begins."""
+        """Records that the function of the station begins."""
         note.filled_s, note.jobs = monotonic(), jobs
         if self._lineage is not None:
             self._lineage.started(note.lease.id, note.lease.epoch)
 
     def close(self) -> None:
-        """The driver ends."""
+        """Closes the lineage when the driver ends."""
         if self._lineage is not None:
             self._lineage.close()
 
     def failed(self, note: AttemptNote, outcome: BatchOutcome, cause: str, *, stops: bool = False) -> None:
-        """An attempt ended without a decision. `stops`: so did the station, for a while."""
+        """Records an attempt that ended without a decision. `stops`: the station pauses because of it."""
         self._write(note, outcome, cause, run_s=monotonic() - note.filled_s, advance_s=0.0, stops=stops)
 
     def done(self, note: AttemptNote) -> None:
-        """Its last row was applied."""
+        """Records that the last row of the batch was applied."""
         run_s, advance_s = note.decided_s - note.filled_s, monotonic() - note.decided_s
         record = self._write(note, "decided", "", run_s=run_s, advance_s=advance_s)
         seconds = {"take_s": record.fill_s, "run_s": run_s, "commit_s": record.commit_s, "advance_s": advance_s}

@@ -1,9 +1,9 @@
-"""A batch at a chain: its rows go from station to station as DataFrames, and end in the sinks.
+"""Runs a batch through a chain: its rows go from station to station as DataFrames, and end in the sinks.
 
 Invariants: a row that a station refuses is set aside before any row of that station goes on, so its item is dead with
-the reason, and no sink sees it. No item is there twice behind a station. A station on Spark is called once for a batch,
-with the rows of all ways that lead to it: a sink writes a batch once, and would take a second call for a repeated one.
-A station that no row goes to is not called, as a function need not expect that.
+the reason, and no sink sees it. After a station no item has two rows. A station on Spark is called once per batch, with
+the rows of all paths that lead to it: a sink writes a batch once, and would take a second call for a repetition. A
+station without rows is not called, as a function need not handle an empty frame.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.staging import rules_of
 
 _NAMED = 3
-"""Items that an error names."""
+"""Most items that an error names."""
 _LOOKED_AT = 100
 _CHECKSUM = "checksum"
 _HAD = "_headers before"
@@ -44,8 +44,8 @@ _HAD = "_headers before"
 
 
 def run_chain(chain: StationChain, df: DataFrame, spark: SparkSession, batch: SinkBatch) -> None:
-    """Runs one batch through a chain; `df` has the payloads as its first station declares them. Raises what a station
-    raised or returned to steer, and StationError or PipelineError for rows that cannot go on."""
+    """Runs one batch through a chain; `df` has the payloads as its first station declares them. Raises errors of a
+    station and steering values that it raised or returned; StationError or PipelineError for rows that cannot go on."""
     run = _ChainRun(chain, spark, batch, df)
     try:
         run.visit_all(df)
@@ -63,18 +63,18 @@ class _ChainRun:
         self._members = df
         self._kept: list[DataFrame] = []
         self._arrived: dict[str, list[DataFrame]] = defaultdict(list)
-        """Rows for a queue whose station was not called yet, of one schema."""
+        """Rows by queue, all of one schema, whose station was not called yet."""
         self._shapes = {queue: shape_of(station.schema, queue) for queue, station in chain.spark.items()}
         self._checksums: np.ndarray[Any, Any] | None = None
 
     def forget(self) -> None:
         """Frees the rows that were kept between stations."""
         for kept in self._kept:
-            with suppress(Exception):  # the engine is gone, and they are with it
+            with suppress(Exception):  # the engine is gone, and the frames with it
                 kept.unpersist()
 
     def visit_all(self, df: DataFrame) -> None:
-        """Lets all stations process the rows, each behind those that lead to it."""
+        """Runs all stations on the rows, each station after those that lead to it."""
         self._arrived[self._chain.first].append(df)
         for queue in _in_order(self._chain):
             if arrived := self._arrived.pop(queue, None):
@@ -91,7 +91,7 @@ class _ChainRun:
             self._frames(station, df)
 
     def _python(self, queue: str, df: DataFrame) -> None:
-        """The stations in Python from this one on, in one pass over the items."""
+        """Runs the stations in Python from this queue on, in one pass over the items."""
         steps = {name: step.to_be_sent(self._batch.payload_limit) for name, step in self._chain.python.items()}
         reached = [name for name in self._chain.spark if name in _reached_from(queue, self._chain)]
         for name, rows in self._behind(queue, as_read(df, F.col(PAYLOAD)), steps, reached):
@@ -101,8 +101,8 @@ class _ChainRun:
     def _behind(
         self, queue: str, read: DataFrame, steps: Mapping[str, PythonStep], reached: Sequence[str]
     ) -> Iterator[tuple[str, DataFrame]]:
-        """Rows of payloads as text, behind the `steps`, for each of the stations on Spark that are `reached`. Items
-        that a step refuses are set aside, and payloads that do not fit the station which is next."""
+        """Runs the `steps` on rows with payloads as text; yields the rows for each station on Spark in `reached`. Items
+        that a step refuses are set aside, as are payloads that do not fit the next station."""
         schemas = {name: self._shapes[name].columns for name in reached}
         zone = time_zone(self._spark, schemas.values())
         targets = TargetPayloads(schemas, zone)
@@ -134,8 +134,8 @@ class _ChainRun:
         return rows
 
     def _check_ids(self, station: SparkStation, rows: DataFrame) -> list[str]:
-        """Returns the targets that the rows go to. Raises PipelineError for an item with several rows, a row without
-        one, and an id that is no item's of the batch: no sink could tell such a row from those of its items."""
+        """Returns the targets that the rows go to. Raises PipelineError for an item with several rows, a row without an
+        item, and an id that no item of the batch has: a sink could not distinguish such rows from rows of its items."""
         hashed = F.when(F.col(ID).isNotNull(), F.xxhash64(ID)).alias(ID)  # ids would be longer, a shuffle slower
         steers = TO in rows.columns
         read = rows.select(hashed, F.crc32(ID).alias(_CHECKSUM), *([TO] if steers else [])).toArrow()
@@ -153,7 +153,7 @@ class _ChainRun:
             return reached
         twice = rows.where(F.xxhash64(ID).isin(found[counts > 1][:_LOOKED_AT].tolist())).groupBy(ID).count()
         several = twice.where("count > 1").limit(_NAMED).collect()
-        if several:  # else two ids have one hash
+        if several:  # otherwise two ids share a hash
             names = ", ".join(f"{row[ID]} ({row['count']} rows)" for row in several)
             raise PipelineError(
                 f"station {station.queue!r} returned several rows for an item: {names}; drop what is double, or take "
@@ -162,8 +162,8 @@ class _ChainRun:
         return reached
 
     def _check_members(self, station: SparkStation, rows: DataFrame, checksums: "np.ndarray[Any, Any]") -> None:
-        """Compares checksums, which Spark and Python have in common: of 40,000 ids that a function makes up, one has
-        that of an item in a batch of 100,000. The ids of the batch are those that its sinks read for their notes."""
+        """Compares checksums of ids, by a function that Spark and Python have in common: one of 40,000 invented ids
+        collides with an item in a batch of 100,000. The ids of the batch are read as for the notes of its sinks."""
         members = self._batch.members
         if members is None:
             return
@@ -179,7 +179,7 @@ class _ChainRun:
             )
 
     def _for_next(self, rows: DataFrame, station: str, queue: str) -> DataFrame:
-        """The rows that a station returned, as the station of a queue declares its own."""
+        """Converts the rows that a station returned to the payload columns that the station of `queue` declares."""
         returned = self._shapes[station]
         shape = self._shapes.get(queue, PayloadShape())
         kinds = {field.name: field.dataType for field in rows.schema.fields if not field.name.startswith("_")}
@@ -197,7 +197,7 @@ class _ChainRun:
         read = as_read(rows, text)
         if queue in self._chain.python or (shape.columns is None and not may_be_no_json):
             return shape.dress(read)
-        ((_, checked),) = self._behind(queue, read, {}, [queue])  # Spark would fail the batch for one that does not fit
+        ((_, checked),) = self._behind(queue, read, {}, [queue])  # Spark would fail the batch for a misfit
         return checked
 
 
@@ -206,8 +206,8 @@ def _is_never_null(rows: DataFrame, name: str) -> bool:
 
 
 def _with_own(rows: DataFrame, before: DataFrame, *, keeps_headers: bool) -> DataFrame:
-    """The rows as the next stations get them: with the item's own columns that the function left out, and with the
-    `_headers` that it returned added to those of the rows `before`, as a move between queues does."""
+    """The rows for the next stations: restores the item's own columns that the function omitted, and merges the
+    `_headers` that it returned into those of the rows `before`, as a move between queues does."""
     missing = [name for name in OWN if name not in rows.columns]
     adds = HEADERS in rows.columns and not keeps_headers
     if not missing and not adds:
@@ -218,14 +218,14 @@ def _with_own(rows: DataFrame, before: DataFrame, *, keeps_headers: bool) -> Dat
 
 
 def _added(headers: Column, had: Column) -> Column:
-    """A null in the place of a text, or of all headers, adds nothing."""
+    """Merges `headers` into `had`; a null value, or null instead of all headers, adds nothing."""
     new = F.map_filter(headers.cast("map<string,string>"), lambda _, text: text.isNotNull())
     kept = F.map_filter(had, lambda name, _: ~F.array_contains(F.map_keys(new), name))
     return F.coalesce(F.map_concat(kept, new), new, had)
 
 
 def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
-    """The rows with full names of queues; those that name none of the station's have that as their error."""
+    """The rows with full names of queues; a row that names no target of the station gets an error."""
     names = {word: name for name in station.targets for word in (name, name.partition("/")[2])}
     full = F.create_map(*[F.lit(word) for pair in names.items() for word in pair])[F.col(TO)]
     said = F.concat(
@@ -240,14 +240,14 @@ def _routed(rows: DataFrame, station: SparkStation) -> DataFrame:
 
 
 def _in_order(chain: StationChain) -> list[str]:
-    """All queues, each behind those from which items get to it."""
+    """All queues in topological order: each after the queues from which items reach it."""
     targets = {name: step.link.targets for name, step in chain.python.items()}
     targets |= {name: station.targets for name, station in chain.spark.items()}
     return list(TopologicalSorter(targets).static_order())[::-1]
 
 
 def _reached_from(queue: str, chain: StationChain) -> set[str]:
-    """The queues of stations on Spark that items get to from this one by stations in Python only."""
+    """The queues of stations on Spark that items reach from this queue through stations in Python only."""
     found: set[str] = set()
     wanted = [queue]
     while wanted:

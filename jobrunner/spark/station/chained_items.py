@@ -1,7 +1,7 @@
-"""Stations in Python within a chain: one item after the other, where Spark runs.
+"""Runs the Python stations of a chain item by item, on Spark's executors.
 
-An item goes through station after station until one on Spark is next. An error makes it dead with the reason, as there
-is no queue in which it could wait for another attempt.
+An item passes through stations until the next one is on Spark. An error makes the item dead with the reason, as a chain
+has no queue in which the item could wait for another attempt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,14 +29,16 @@ from jobrunner.spark.running import text_of
 from jobrunner.spark.station.payload_shape import OWN, OWN_FIELDS, OWN_KINDS, arrow_fields, spark_fields
 
 _AHEAD_MS = 86_400_000.0
-"""The deadline that items of a chain have: nothing ends them, and what computes its timeouts of it needs one."""
+"""The deadline of items in a chain, in ms from now: nothing ends them, but code that computes timeouts from the
+deadline needs a value."""
 _OWN = [*zip(OWN, OWN_KINDS, strict=True), ("_to", pa.string()), ("_error", pa.string())]
 _TO_AND_ERROR = [StructField("_to", StringType()), StructField("_error", StringType())]
 
 
 class TargetPayloads:
-    """The columns in which rows carry their payloads to the stations on Spark behind: those of each schema, once for
-    all queues that have it; null where a row goes to another one. The driver and each Spark task make their own."""
+    """The columns in which rows carry their payloads to the next stations on Spark: one set for each schema, shared by
+    all queues with that schema, and null for rows that go to other queues. The driver and each Spark task create their
+    own."""
 
     def __init__(self, schemas: Mapping[str, StructType | None], zone: str) -> None:
         distinct: list[StructType | None] = []
@@ -45,26 +47,26 @@ class TargetPayloads:
                 distinct.append(schema)
         self.readers = [payload_reader(schema, zone) for schema in distinct]
         self.place_of = {queue: distinct.index(schema) for queue, schema in schemas.items()}
-        """Which of the readers is that of a queue."""
+        """The index of each queue's reader."""
 
     @staticmethod
     def prefix(place: int) -> str:
-        """With what the names of the columns of a reader begin."""
+        """The prefix of the column names of a reader."""
         return f"{place}."
 
     def spark_schema(self) -> StructType:
-        """Of the rows that ItemRows makes."""
+        """The Spark schema of the rows that ItemRows returns."""
         fields = [one for place, reader in enumerate(self.readers) for one in spark_fields(reader, self.prefix(place))]
         return StructType([*fields, *OWN_FIELDS, *_TO_AND_ERROR])
 
     def arrow_schema(self) -> pa.Schema:
-        """The same for Arrow."""
+        """The Arrow schema of these rows."""
         fields = [one for place, reader in enumerate(self.readers) for one in arrow_fields(reader, self.prefix(place))]
         return pa.schema([*fields, *_OWN])
 
 
 class _Row(msgspec.Struct, gc=False):
-    """An item behind the stations in Python: on its way to `queue`, or dead there with `error`."""
+    """An item after the stations in Python: on its way to `queue`, or dead there with `error`."""
 
     id: str
     type: str
@@ -77,8 +79,8 @@ class _Row(msgspec.Struct, gc=False):
 
 
 class ItemRows:
-    """Turns items of one queue into rows of the stations on Spark behind it: `_to` is the full name of the queue. Life:
-    a Spark task makes its own."""
+    """Turns items of one queue into rows for the next stations on Spark; `_to` is the full name of their queue.
+    Lifetime: each Spark task creates its own."""
 
     def __init__(self, queue: str, steps: Mapping[str, PythonStep], targets: TargetPayloads) -> None:
         self._queue = queue
@@ -106,8 +108,7 @@ class ItemRows:
         return pa.record_batch([*arrays, *own], schema=self._schema)
 
     def _payloads(self, rows: Sequence[_Row], place: int) -> Iterable[pa.Array]:
-        """The columns of one reader for all rows; those whose payload does not fit have that as their error from here
-        on."""
+        """The columns of one reader for all rows; sets the error of rows whose payload does not fit."""
         place_of = self._targets.place_of
         at = [number for number, row in enumerate(rows) if row.error is None and place_of[row.queue] == place]
         arrays, misfits = self._targets.readers[place].read([rows[number].payload for number in at])
@@ -122,9 +123,9 @@ class ItemRows:
         return [array.take(taken) for array in arrays]
 
     def _row(self, item: tuple[str, str, str | None, int | None, str | None, int | None]) -> _Row | None:
-        """None for an item that ends here."""
+        """The row of an item; None for an item that ends here."""
         task_id, payload, kind, number, headers, time_us = item
-        kind, number, time_us = kind or "", number or 1, time_us or 0  # null behind an outer join, say
+        kind, number, time_us = kind or "", number or 1, time_us or 0  # null after an outer join, say
         attempt = Attempt(
             queue=self._queue, id=task_id, token="", deadline_ms=self._deadline_ms, keepalive_ms=0.0, type=kind,
             payload=payload.encode(), number=number, retry_count=number - 1, enqueue_time_ms=time_us / 1000,
@@ -156,11 +157,11 @@ class ItemRows:
 
 
 class _Asked(Exception):
-    """A station asked for what a chain cannot do for one item: the batch fails."""
+    """A station asked for an operation that a chain cannot do for a single item: the batch fails."""
 
 
 def _outcome(step: PythonStep, attempt: Attempt) -> Moved | None:
-    """Where the item goes; None: it ends here. Raises what the station raised, and Fail."""
+    """The queue that the item moves to; None when it ends here. Raises the errors of the station, and Fail."""
     queue = step.link.queue
     try:
         payload = read_payload(attempt.payload, attempt.encoding)
@@ -193,7 +194,7 @@ def _move(attempt: Attempt, moved: Moved) -> None:
 
 
 class _ItemRun:
-    """What a StationItem asks of the run it belongs to, where there is no worker."""
+    """The run of a StationItem, for use without a worker."""
 
     __slots__ = ("attempt",)
     deadline: datetime | None = None
@@ -209,4 +210,4 @@ class _ItemRun:
         return logger("jobrunner.job").bind(queue=attempt.queue, task=attempt.id, attempt=attempt.number)
 
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Shows nothing: the item has no attempt of its own."""
+        """Reports nothing: the item has no attempt of its own."""

@@ -1,7 +1,7 @@
-"""The driver of a station on Spark: its lanes take batch after batch from the queue and run them beside each other.
+"""The driver of a station on Spark: its lanes take batch after batch from the queue and run them concurrently.
 
-What happens to one batch is in `lane`, when a new one begins in `gathering`, what is gathered while Spark starts in
-`first_batch`; `batch_failures` handles failed ones.
+`lane` runs one batch, `gathering` decides when a new batch begins, `first_batch` gathers a batch while Spark starts,
+and `batch_failures` handles failed batches.
 """
 
 import threading
@@ -39,33 +39,33 @@ from jobrunner.spark.ui_names import log_web_ui
 _IDLE_S = 1.0
 """Longest pause between two polls of an idle queue; a wake-up ends it."""
 _DUE_S = 0.2
-"""Pause of a free lane between two looks for batches that are due again, while another one gathers a new batch."""
+"""Seconds between two polls of a free lane for batches that are due again, while another lane gathers a new batch."""
 _CANCEL_S = 10.0
 """Time for the current batches to end after they were cancelled."""
 _STOP_S = 0.5
-"""Wait for a stop after Spark failed to start: a SIGTERM to the whole process group may end Java first. And for a lane
-that starts Spark, when the driver stops: nothing is held, and Java takes seconds, also behind a Ctrl-C."""
+"""Seconds to wait for a stop after Spark failed to start, as a SIGTERM to the whole process group may end Java first.
+Also the wait for a lane that starts Spark when the driver stops: it holds no batch, and Java takes seconds, even after
+a Ctrl-C."""
 _SLICE_S = 1.0
-"""Time for a slice of rolling forward that is under way when the driver ends."""
+"""Seconds for the current slice of a roll-forward when the driver ends."""
 _STARTING = threading.Lock()
-"""Stations of one process start its session together."""
+"""Held while a station starts the session, so the stations of one process share one start."""
 _log = SafeLogger("jobrunner.spark")
 
 
 def build_driver(station: SparkStation, client: Client, seen: Seen = lambda _: None) -> "StationDriver":
-    """The driver of a declared station or sink, for a worker to start; `seen` is called with the result of each batch.
-    """
+    """The driver of a declared station or sink, for a worker to start; calls `seen` with the result of each batch."""
     return StationDriver(station, client, seen)
 
 
 class StationDriver:
-    """Serves one queue on the session of this process. Its duties:
+    """Serves one queue on the session of this process:
 
     1. runs up to `parallel` batches at once, each in a lane, a thread of its own; one lane at a time takes new items,
-       so that a trickle makes one batch and not several;
-    2. pauses longer and longer while batch after batch fails, so that an outage behind a sink kills no item;
+       so that slowly arriving items make one batch and not several;
+    2. pauses longer and longer while batch after batch fails, so that an outage of a sink's system kills no item;
     3. ends the worker's process when the engine is gone;
-    4. while it is quiet, finishes the current batches and takes no other.
+    4. while quiet, finishes the current batches and takes no other.
     """
 
     def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
@@ -104,19 +104,19 @@ class StationDriver:
         ]
 
     def takes(self) -> bool:
-        """Whether it takes batches: it is neither quiet, nor asked to stop, nor broken."""
+        """Whether the driver takes batches: it is neither quiet, nor asked to stop, nor broken."""
         return not (self._quiet or self._stopping.is_set() or self.failure is not None)
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that this process does not survive, once there is one."""
+        """The error for which the process must be replaced; None without one."""
         if self._failures.failure is None and any(loop.has_died for loop in self._loops):
             return StationError("a thread that runs its batches has ended")
         return self._failures.failure
 
     @property
     def in_hand(self) -> int:
-        """Items it holds, with those that are being rolled forward."""
+        """The number of items in current batches and in batches that are being rolled forward."""
         return sum(lease.size for lease in self._held())
 
     @property
@@ -129,13 +129,13 @@ class StationDriver:
         )
 
     def _held(self) -> list[BatchLease]:
-        """Each once, also while a lane hands it over to be rolled forward."""
+        """All leases, each once, also while a lane hands a batch over to be rolled forward."""
         first = self._first.lease
         held = ([] if first is None else [first]) + [lease for lane in self._lanes for lease in lane.held]
         return list({lease.id: lease for lease in held}.values())
 
     def start(self) -> None:
-        """Starts the lanes; the first turn of one starts the session when there is none, and a batch is gathered
+        """Starts the lanes. The first turn of a lane starts the session when there is none; a batch is gathered
         meanwhile."""
         with suppress(Exception):  # PySpark lacks a part, say: the first turn of a lane ends with that error
             if running_session() is None:
@@ -144,18 +144,19 @@ class StationDriver:
             loop.start()
 
     def be_quiet(self, quiet: bool) -> None:
-        """Takes no batch while it is quiet; a current one is no longer filled up, and runs to its end."""
+        """Makes the driver quiet: it takes no batch, and the current batch is no longer filled up, and runs to its
+        end."""
         self._quiet = quiet
         self._wake()
 
     def ask_to_stop(self) -> None:
-        """Takes nothing new from now on."""
+        """Takes no new batches from now on."""
         self._stopping.set()
         self._hints.leave()
         self._wake()
 
     def stop(self, grace_s: float) -> None:
-        """Ends within about `grace_s` seconds; a batch that is not decided by then is released."""
+        """Stops the driver within about `grace_s` seconds; a batch that is not decided by then is released."""
         spark_starts = self._has_begun and self._spark is None
         ends = monotonic() + (min(grace_s, _STOP_S) if spark_starts else grace_s)
         given_back_by = monotonic() + min(grace_s, _CANCEL_S)
@@ -165,7 +166,7 @@ class StationDriver:
         cancelled_by = monotonic() + (_STOP_S if spark_starts else _CANCEL_S)
         for thread in cancelled:
             thread.start()
-        for thread in cancelled:  # a Spark Connect server that is away holds the call itself up, for ten minutes
+        for thread in cancelled:  # an unreachable Spark Connect server blocks the call for ten minutes
             thread.join(_left(cancelled_by))
         ended = [loop.stop(_left(cancelled_by)) for loop in self._loops]
         for lane, has_ended in zip(self._lanes, ended, strict=True):
@@ -173,7 +174,8 @@ class StationDriver:
                 lane.give_back()
         if self._spark is not None and not (all(ended) and self.failure is None):
             end_retries(self._spark)
-        # Of the server alone, which may be slow: else its items waited for the end of the lease, which is an attempt.
+        # The release calls only the server, which may be slow; otherwise the items would wait for the lease to expire,
+        # which costs an attempt.
         self._first.wait(_left(max(cancelled_by, given_back_by)))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))
@@ -185,7 +187,7 @@ class StationDriver:
         self._notes.close()
 
     def step(self, spark: SparkSession) -> bool:
-        """Runs one batch, if there is one. Raises ServerError when the server cannot be asked for one."""
+        """Runs one batch, if there is one. Raises ServerError when the server cannot be reached."""
         if self._plan is None:
             self._plan = plan_of(self._station, self._client)
         self._failures.wait_out_pause()
@@ -198,7 +200,7 @@ class StationDriver:
             return self._serve(lane)
         except Exception:
             raise
-        except BaseException as error:  # it would end the thread, and nobody would serve the queue
+        except BaseException as error:  # it would end the thread, and the queue would not be served
             self._failures.give_up(error)
             return _IDLE_S
 
@@ -227,8 +229,8 @@ class StationDriver:
         return True
 
     def _take(self, lane: Lane) -> None:
-        """Gives a lane a batch, filled as far as it should be; none when there is nothing, or when it was given back or
-        lost meanwhile."""
+        """Gives a lane a batch, filled as far as the station's limits ask for; none when the queue has no items, or
+        when the batch was given back or lost meanwhile."""
         lane.lease = self._first.hand_over()
         if lane.lease is None:
             others = self._failures.others
@@ -241,7 +243,7 @@ class StationDriver:
     def _gather_first(self, first: FirstBatch) -> None:
         with self._taking:
             if self.takes() and not self._batches.has_any():
-                # New ones only: a decided batch is rolled forward without Spark, by whoever finds it free.
+                # New batches only: any driver rolls a decided batch forward, without Spark.
                 self._gather(first, self._batches.take_new(self._sizes.wanted, lease_s=self._station.lease))
 
     def _gather(self, holder: Lane | FirstBatch, lease: BatchLease | None) -> None:
@@ -261,8 +263,7 @@ class StationDriver:
         self._failures.report(lease.dissolve)
 
     def _begin(self) -> bool:
-        """Joins the session of this process, or starts it. Returns False when it cannot: the process must be replaced
-        then."""
+        """Joins or starts the session of this process. Returns False on failure: the process must be replaced then."""
         self._has_begun = True
         with _STARTING:
             if self._spark is not None:
@@ -274,7 +275,7 @@ class StationDriver:
             try:
                 spark = spark_session(self._station.pipeline)
                 self._plan = plan_of(self._station, self._client)
-            except Exception as error:  # a JVM that does not start, or is gone, fails in many ways
+            except Exception as error:  # a JVM that does not start, or has ended, fails in many ways
                 if self._stopping.wait(_STOP_S):
                     _log.info("Spark did not start before the stop", queue=self._station.queue)
                     return False

@@ -1,8 +1,8 @@
-"""The first batch of a driver, gathered while Spark starts: that takes some seconds, in which the server idles.
+"""Gathers the first batch of a driver while Spark starts, to use seconds in which the server would idle.
 
-Invariants: a lane gets it once, or it goes back into line: as soon as the driver takes no batch any more, or after a
-minute, as a session that hangs must not keep items from other processes. None is gathered while the queue has an open
-one, so a process that dies each time Spark starts does not hold more and more items.
+Invariants: a lane gets the batch once, or its items return to the queue: as soon as the driver takes no batch any more,
+or after a minute, as a session that hangs must not keep items from other processes. No batch is gathered while the
+queue has an open one, so a process that dies each time Spark starts does not hold more and more items.
 """
 
 import threading
@@ -19,11 +19,11 @@ _log = SafeLogger("jobrunner.spark")
 
 
 class FirstBatch:
-    """Its duties, in a thread of its own:
+    """Gathers and holds the first batch, in a thread:
 
     1. lets `gather` take a batch into `lease`;
     2. renews the lease until a lane takes the batch over;
-    3. calls `give_back` when `takes` says no before that, or when that takes longer than a minute.
+    3. calls `give_back` when `takes` returns False before that, or after a minute.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class FirstBatch:
         lease_s: float,
     ) -> None:
         self.lease: BatchLease | None = None
-        """The batch that it keeps, or is gathering."""
+        """The batch that is held or being gathered."""
         self._gather = gather
         self._give_back = give_back
         self._takes = takes
@@ -48,19 +48,20 @@ class FirstBatch:
         self._thread.start()
 
     def wake(self) -> None:
-        """Has it ask `takes` again."""
+        """Makes the thread call `takes` again."""
         self._woken.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until it keeps no batch any more, for at most `timeout_s` seconds."""
+        """Waits until no batch is held any more, for at most `timeout_s` seconds."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
     def hand_over(self) -> BatchLease | None:
-        """The batch, under a fresh lease; None when there is none, or it was lost. Raises ServerError, and keeps it."""
+        """Returns the batch with a renewed lease; None when there is none, or it was lost. On ServerError the batch is
+        kept."""
         with self._lock:
             if (lease := self._renewed()) is not None:
-                lease.taken_s = monotonic()  # what it waited for Spark is not the time that it was filled in
+                lease.taken_s = monotonic()  # the wait for Spark does not count as filling time
                 self.lease = None
                 self._woken.set()
             return lease
@@ -68,7 +69,7 @@ class FirstBatch:
     def _run(self) -> None:
         try:
             self._gather(self)
-        except JobrunnerError:  # a server that is away, say: the lanes meet it, too, and go on
+        except JobrunnerError:  # an unreachable server, say: the lanes meet the error, too, and retry
             self.lease = None
             return
         ends = monotonic() + _LONGEST_S

@@ -1,7 +1,7 @@
 """A lane of a station's driver: a thread that runs one batch after the other to its decision.
 
-Invariant: the outcome of a batch is reported once, by the lane that ran it, or by its driver when that does not end;
-when both die, the driver that takes the batch next finishes it.
+Invariant: the outcome of a batch is reported once, by the lane that ran it, or by its driver when the lane does not
+end; when both die, the driver that takes the batch next finishes it.
 """
 
 import threading
@@ -31,17 +31,17 @@ from jobrunner.spark.station.lane_session import LaneSession
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 
 _LINKED = 128
-"""Items whose spans the span of a batch links to, when it is traced."""
+"""Most items whose spans the span of a batch links to, when tracing is on."""
 _TIMED = 32
-"""Items of a batch whose waits are measured, as a sample of all."""
+"""Items of a batch whose waits are measured, as a sample."""
 _log = SafeLogger("jobrunner.spark")
 
 
 class Lane:
-    """Runs the batches that its driver gives it. Its duties:
+    """Runs the batches that its driver assigns:
 
     1. runs a batch to the decision while its lease is renewed, or reports its failure (see BatchFailures);
-    2. has decided batches rolled forward meanwhile, also those of a driver that died (see RollForward).
+    2. hands decided batches to RollForward, also batches of a driver that died.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Lane:
         self._seen = seen
         self._session = LaneSession()
         self.lease: BatchLease | None = None
-        """The batch that its driver gave it; None: it is free."""
+        """The assigned batch; None when the lane is free."""
         self._jobs: SparkJobs | None = None
         self._idle_now = threading.Event()
         self.closing = RollForward(failures.stopping)
@@ -68,13 +68,13 @@ class Lane:
         return [lease for lease in (self.closing.lease, self.lease) if lease is not None]
 
     def cancel(self, timeout_s: float) -> None:
-        """Cancels what Spark runs for the current batch until it has ended, for up to `timeout_s` seconds."""
+        """Cancels the Spark jobs of the current batch until it has ended, for up to `timeout_s` seconds."""
         if (jobs := self._jobs) is not None:
             jobs.cancel_until(self._idle_now, timeout_s)
 
     def give_back(self) -> None:
-        """Hands the batch back from another thread when the lane's own does not end; the server refuses what that one
-        sends later. At the end of the lease the batch would count as failed."""
+        """Releases the batch from another thread when the lane's thread does not end; the server refuses later reports
+        of that thread. If the lease expired instead, the batch would count as failed."""
         if (lease := self.lease) is None or lease.state != "open":
             return
         with suppress(BatchLost, ServerError):  # it was decided meanwhile; else its lease ends
@@ -83,7 +83,8 @@ class Lane:
                          error="its function, or a call to Spark, did not end in time")  # fmt: skip
 
     def run(self, spark: SparkSession, plan: StationPlan) -> None:
-        """Runs its batch as far as it goes. Raises ServerError when its end cannot be reported."""
+        """Runs the assigned batch to its decision or failure. Raises ServerError when the outcome cannot be
+        reported."""
         lease = self.lease
         assert lease is not None
         self._idle_now.clear()
@@ -125,7 +126,8 @@ class Lane:
         self.closing.hand(lease, self._noted(note), self._count)
 
     def _noted(self, note: AttemptNote) -> Callable[[], None]:
-        """What notes the end of a batch that is rolled forward. Not each ran through the station's function."""
+        """The function that records the end of a batch that is rolled forward. Not every such batch ran through the
+        station's function."""
         if note.lease.is_dead:
             return partial(self._failed, note, "dead", note.lease.error)
         if not note.lease.size:  # a write into the queue
@@ -136,17 +138,17 @@ class Lane:
         self._notes.failed(note, outcome, cause, stops=cause == self._failures.reason)
 
     def _count(self, step: Advance) -> None:
-        """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""
+        """Counts the items that a slice of a roll-forward moved, also for a batch whose driver is dead."""
         counts = {"moved": step.moved, self._station.rest: step.ended, "failed": step.dead, "dead": step.dead}
         self._seen(BatchEnd(counts=counts))
 
     def _attempt(self, run: BatchRun, jobs: SparkJobs) -> int | BaseException:
-        """Runs a batch to its decision. Returns the number of rows, or what went wrong: also what is no Exception, as a
-        panic of polars or deltalake, or a CancelledError. But a Ctrl-C of the process is passed on."""
+        """Runs a batch to its decision. Returns the number of rows, or the error, also one that is no Exception, as a
+        panic of polars or deltalake or a CancelledError. But a Ctrl-C is passed on."""
         try:
             if self._durability != "none":
                 run.lease.confirm()  # before a sink writes under an id that a failover could forget
-            with jobs:  # the first thing that an engine which died meanwhile refuses
+            with jobs:  # an engine that died meanwhile fails here first
                 return _observed(run, self._station.name, self._middleware)()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -155,7 +157,7 @@ class Lane:
 
 
 def _observed(run: BatchRun, name: str, middleware: MiddlewareStack | None) -> Callable[[], int]:
-    """The run of a batch within the middleware of the client and what observes this process, where there are any."""
+    """The run of a batch within the client's middleware and the observers of this process, where there are any."""
     lease, work = run.lease, run.run
     if middleware is not None:
         batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)
@@ -167,6 +169,6 @@ def _observed(run: BatchRun, name: str, middleware: MiddlewareStack | None) -> C
 
 def _waits_ms(lease: BatchLease) -> list[tuple[float, int]]:
     if lease.is_new:
-        with suppress(ServerError):  # statistics hold nothing up
+        with suppress(ServerError):  # statistics must not fail the batch
             return lease.waits_ms(_TIMED)
-    return []  # the time at which a batch that comes back was due is not kept
+    return []  # the server does not keep the due time of a retried batch

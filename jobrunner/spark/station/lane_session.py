@@ -1,8 +1,8 @@
-"""The session of a lane: a copy of the one of this process, so that batches beside each other do not share what their
-functions register and set.
+"""The session of a lane: a copy of the session of this process, so that concurrent batches do not share the views and
+settings of their functions.
 
-Invariant: a view that a function registers on its session, and a setting, ends with its batch and is seen by no other.
-Views and settings of the session of this process are those of the moment at which the batch begins.
+Invariant: a view or setting of a function ends with its batch and is invisible to other batches. Views and settings are
+copied from the session of this process when the batch begins.
 """
 
 from typing import Any
@@ -16,10 +16,11 @@ _log = SafeLogger("jobrunner.spark")
 
 
 class LaneSession:
-    """Makes the copy with the first batch, and keeps it: a copy for each batch would open the catalogs of the session
-    anew. Its functions are those of that time.
+    """Creates the copy with the first batch, and keeps it: a copy for each batch would open the catalogs of the session
+    again. So registered functions are those of the first batch.
 
-    Under Spark Connect lanes have the session itself: a frame that a module made cannot be joined with those of a copy.
+    Under Spark Connect lanes use the session itself: a frame that a module created cannot be joined with frames of a
+    copy.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class LaneSession:
         self._is_told = False
 
     def for_batch(self, spark: SparkSession) -> SparkSession:
-        """The session for the next batch, without what the previous one registered and set."""
+        """The session for the next batch, without views and settings of the previous batch."""
         if not is_classic(spark):
             return spark
         try:
@@ -38,7 +39,7 @@ class LaneSession:
                 self._states = [_State(spark), _State(self._own)]
             else:
                 _renew(*self._states)
-        except Exception as error:  # the engine is gone, as the next call says; or the platform forbids such calls
+        except Exception as error:  # the engine is gone, as the next call reports; or the platform forbids such calls
             self._own = None
             if not self._is_told:
                 self._is_told = True
@@ -49,8 +50,8 @@ class LaneSession:
 
 
 class _State:
-    """What a session keeps in Java of its views and settings: asked for once, as each object of Java costs Python as
-    much as a call."""
+    """The Java objects with a session's views and settings: fetched once, as each Java object costs Python as much as a
+    call."""
 
     def __init__(self, spark: Any) -> None:
         state = spark._jsparkSession.sessionState()  # noqa: SLF001  PySpark has no public way
@@ -62,7 +63,7 @@ class _State:
 def _copy_of(spark: Any) -> SparkSession:
     """A session with the settings, views, functions and current catalog of another one, on the same engine.
 
-    The constructor would make it the session that `RDD.toDF` uses in the whole process.
+    Bypasses the constructor, which would make the copy the session that `RDD.toDF` uses in the whole process.
     """
     own: Any = object.__new__(type(spark))
     for name in ("_sc", "_jsc", "_jvm", "_profiler_collector"):
@@ -79,5 +80,5 @@ def _copy_of(spark: Any) -> SparkSession:
 def _renew(shared: _State, own: _State) -> None:
     own.catalog.clearTempTables()
     shared.catalog.copyStateTo(own.catalog)
-    own.conf.clear()  # that of a map is a loop in Python
+    own.conf.clear()  # `clear` of a map is a loop in Python
     own.settings.putAll(shared.settings)

@@ -1,11 +1,11 @@
 """The input of a station: the members of a batch as a DataFrame, read in chunks wherever Spark runs.
 
-Small batches go through the driver, which saves Spark a stage of Python; larger batches are read where Spark runs, and
-never pass the driver.
+The driver reads small batches, which saves Spark a Python stage; executors read larger batches, which never pass the
+driver.
 
 Items whose payload does not fit are not in the table: they are staged as dead, each with its reason, under a staging
-key that begins with `misfits`. Whether a payload fits depends on nothing but the payload, so it does no harm that a
-chunk may be read several times, or by a Spark task that does not count in the end.
+key that begins with `misfits`. Whether a payload fits depends only on the payload, so a chunk may be read several
+times, or by a Spark task that does not count in the end.
 """
 
 import secrets
@@ -55,7 +55,7 @@ class BatchRef:
     batch: str
     epoch: int
     root: str
-    """Id of the batch whose list has the members: `size` of them, from `first` on, are of this one."""
+    """Id of the batch whose list has the members: `size` of them, from `first` on, belong to this batch."""
     first: int
     size: int
     failures: int = 0
@@ -73,8 +73,8 @@ class BatchRef:
 
 
 class BatchConnections:
-    """Connections to the server of one batch. The reader's is taken when needed, and given back with the end of the
-    `with` block."""
+    """Connections to the server of one batch. The reader's connection is opened on demand, and released at the end of
+    the `with` block."""
 
     def __init__(self, place: BatchRef, broker: Broker, keys: QueueKeys) -> None:
         self.place = place
@@ -98,8 +98,8 @@ class BatchConnections:
         return AdaptiveSlice(self._broker, ROWS_AT_ONCE)
 
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
-        """Appends any number of rows behind the `after` that are there. Raises BatchLost when another driver
-        holds the batch."""
+        """Appends any number of rows to the `after` rows staged before. Raises BatchLost when another driver holds the
+        batch."""
         for part in self._pace.portions(words):
             self._broker.run(stage(self.keys, self.place.batch, self.place.epoch, nonce, part, after=after))
             after += len(part) // 4
@@ -111,14 +111,14 @@ def new_nonce(kind: str = "") -> str:
 
 
 def cancelled_members(access: BatchConnections) -> frozenset[bytes]:
-    """Ids of the members whose cancellation was requested before this attempt: no other begins for them. They are
-    staged, as the row of such a member ends it as cancelled. Asked once, so that all reads of an attempt are alike."""
+    """Ids of the members whose cancellation was requested before this attempt, so that no attempt begins for them. A
+    row is staged for each, which ends the member as cancelled. Read once, so that all reads of an attempt agree."""
     place, found = access.place, list[bytes]()
     for start in range(0, place.size, CHUNK):
         ids = _ids(access, start, CHUNK)
         rows = _hashes(access, ids, (b"cancel_requested", b"finished_at"))
         for one, (is_asked, finished_at) in zip(ids, rows, strict=True):
-            if is_asked is not None and finished_at is None:  # else it was deleted since, and is history
+            if is_asked is not None and finished_at is None:  # otherwise it was deleted since, and is history
                 found.append(one)
     if found:
         access.stage(new_nonce(MISFITS), [word for one in found for word in (one, b"", _CANCELLED, b"")], after=0)
@@ -134,14 +134,14 @@ def _ids(access: BatchConnections, start: int, count: int) -> list[bytes]:
 
 
 def _hashes(access: BatchConnections, ids: list[bytes], fields: Sequence[bytes]) -> list[Any]:
-    """These fields of the members; nulls for one whose hash is gone, or is damaged."""
+    """These fields of the members; nulls for a member whose hash is gone or damaged."""
     access.reader.send(pack_hash_reads(access.keys.tasks, ids, fields))
     nulls = [None] * len(fields)
     return [row if type(row) is list else nulls for row in access.reader.receive(len(ids))]
 
 
 def read_members(access: BatchConnections, start: int, count: int, payloads: PayloadReader) -> pa.RecordBatch:
-    """Up to `count` members from position `start` on, without those that do not fit: they are staged as dead."""
+    """Up to `count` members from position `start` on, without misfits, which are staged as dead."""
     place = access.place
     ids = _ids(access, start, count)
     if place.root != place.batch:
@@ -159,7 +159,7 @@ def read_members(access: BatchConnections, start: int, count: int, payloads: Pay
 
 
 def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
-    """The members that no other part has ended: parts share one lease number, so a row of one may end a member of
+    """The members that no other part has ended. Parts share one lease number, so a row of one part may end a member of
     another, which a sink would then write twice."""
     if not ids:
         return ids
@@ -169,8 +169,8 @@ def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
 
 
 def _of_json(ids: list[bytes], rows: list[Any]) -> tuple[list[Any], list[tuple[bytes, str]]]:
-    """(ids and fields of the members whose payload is JSON text, by column; ids of others that are there, each with the
-    reason)."""
+    """(ids and fields of the members whose payload is JSON text, by column; ids of other existing members, each with
+    the reason)."""
     columns = list(zip(*rows, strict=True))
     if columns and columns[1].count(b"json") == columns[6].count(None) == len(rows):
         return [ids, *columns], []
@@ -182,7 +182,7 @@ def _of_json(ids: list[bytes], rows: list[Any]) -> tuple[list[Any], list[tuple[b
             continue  # it was deleted meanwhile, and is history; a member ends in no other way and keeps its hash
         if encoding == b"json":
             kept.append((task_id, *row))
-        elif payload is not None:  # else it was cancelled or deleted meanwhile: its hash is gone
+        elif payload is not None:  # otherwise it was cancelled or deleted meanwhile: its hash is gone
             refused.append((task_id, PROTECTED if is_protected(encoding) else _NO_JSON))
     return list(zip(*kept, strict=True)) or [()] * (1 + len(_FIELDS)), refused
 
@@ -207,14 +207,14 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
         with access:
             read = [read_members(access, start, CHUNK, reader) for start in range(0, place.size, CHUNK)]
         rows = pa.Table.from_batches(read, arrow_schema(reader))
-        # Spark Connect refuses a table without a row, as of a batch of which no payload fits, unless it has a schema.
+        # Spark Connect refuses a table without rows (no payload of the batch fits), unless it has a schema.
         return shape.dress(spark.createDataFrame(rows, spark_schema(reader)), reader)
     read_task = Shipped(partial(_read_task, place, shape.columns, zone, CHUNK))
     return shape.dress(spark.range(0, place.size, CHUNK).mapInArrow(read_task, spark_schema(reader)), reader)
 
 
 def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:
-    """The rows of a batch but those of these members."""
+    """The rows of a batch without those of `members`."""
     table = df.sparkSession.createDataFrame(pa.table({"_id": pa.array(sorted(members), pa.string())}))
     return df.join(F.broadcast(table), "_id", "left_anti").select(*[F.col(quoted(name)) for name in df.columns])
 
@@ -222,7 +222,7 @@ def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:
 def _read_task(
     place: BatchRef, columns: StructType | None, zone: str, size: int, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One Spark task: each row says where a chunk begins."""
+    """Reads members in a Spark task: each row has the position at which a chunk begins."""
     reader = payload_reader(columns, zone)
     with place.open() as access:
         for batch in rows:

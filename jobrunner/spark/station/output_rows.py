@@ -1,6 +1,5 @@
-"""The DataFrame that a station's function returned, as rows to stage. Errors that the columns alone reveal are raised
-here. Columns that begin with `_` steer the item or are its own; all others are its payload.
-"""
+"""Converts the DataFrame that a station's function returned to rows to stage, and raises the errors that its columns
+alone reveal. Columns that begin with `_` steer the item or belong to it; all others are its payload."""
 
 import inspect
 from dataclasses import dataclass
@@ -25,11 +24,11 @@ _FORMS = JsonForms(
     keys=(spark_types.StringType, spark_types.NumericType, spark_types.BooleanType, spark_types.NullType),
     formless=(spark_types.YearMonthIntervalType,),
 )
-"""Of `to_json`, which makes of a date that is a key the number of its day, and of an interval of months a text that
-the next station does not read."""
+"""Types that `to_json` carries. It turns a date as a map key into the number of its day, and an interval of months into
+a text that the next station cannot read."""
 _JSON = {
     "ignoreNullFields": "false",
-    "timeZone": "UTC",  # an offset has no seconds here, and those of most zones before 1900 have
+    "timeZone": "UTC",  # an offset has no seconds here, but offsets of most zones before 1900 do
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
@@ -38,22 +37,23 @@ _HEADERS_TYPE = spark_types.MapType(spark_types.StringType(), spark_types.String
 
 @dataclass(frozen=True, slots=True)
 class OutputRows:
-    """Rows to stage: `frame` has _id, payload and those of the columns that steer that were there."""
+    """Rows to stage: `frame` has `_id`, `payload` and the steering columns that the function returned."""
 
     frame: DataFrame
     checks_payload: bool
-    """Whether the payload is text of the user's own, which may be no JSON."""
+    """Whether the payload is the user's own text, which may be no JSON."""
 
 
 def steered(returned: Any) -> Any:
-    """Raises a steering value that the function returned: it may return or raise one."""
+    """Raises `returned` if it is a steering value, which a function may return or raise; else returns it."""
     if isinstance(returned, Steer):
         raise returned
     return returned
 
 
 def check_sink(queue: str, returned: Any) -> None:
-    """Raises StationError when the function of a sink returned rows instead of writing them, or has not run yet."""
+    """Raises StationError when the function of a sink returned rows instead of writing them, or is lazy and did not
+    run."""
     if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         raise StationError(
             f"sink {queue!r} returned a {type(returned).__name__}, so nothing of it ran: write def, and no yield"
@@ -65,7 +65,8 @@ def check_sink(queue: str, returned: Any) -> None:
 
 
 def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
-    """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
+    """The rows to stage for the function's result. `shape`: that of its payloads. Raises StationError that names the
+    column."""
     returned, columns = check_output(returned, rules)
     payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
     text, checked = payload_text(payload, shape, rules.station)
@@ -75,7 +76,7 @@ def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
 
 
 def check_output(returned: Any, rules: RowRules) -> tuple[DataFrame, dict[str, spark_types.DataType]]:
-    """(what the function returned with the errors of its rows in one column, the types of its columns). Raises
+    """(the function's result with the errors of its rows in one column, the types of its columns). Raises
     StationError."""
     who = f"station {rules.station!r}"
     if not isinstance(returned, DataFrame):
@@ -110,8 +111,7 @@ def _check_names(who: str, names: list[str], rules: RowRules) -> None:
 
 
 def check_types(who_has: str, columns: dict[str, spark_types.DataType]) -> None:
-    """Raises StationError for a column that steers the item and is of a type that does not; the error begins with
-    `who_has`."""
+    """Raises StationError for a steering column of a wrong type; the error begins with `who_has`."""
     wanted: dict[str, tuple[tuple[type[spark_types.DataType], ...], str]] = {
         ID: ((spark_types.StringType,), "a string, as it was in df"),
         TO: ((spark_types.StringType,), "a string, the name of a queue"),
@@ -130,8 +130,8 @@ def check_types(who_has: str, columns: dict[str, spark_types.DataType]) -> None:
 def payload_text(
     columns: dict[str, spark_types.DataType], shape: PayloadShape, station: str
 ) -> tuple[Column, bool]:
-    """(a column with the JSON of the payload's columns, whether it is text of the user's own). A payload that is null
-    is the null of JSON. Raises StationError for a column whose values would not come out of it as they are."""
+    """(a column with the JSON of the payload's columns, whether it is the user's own text). A null payload is the JSON
+    null. Raises StationError for a column whose values JSON would change."""
     for name, kind in columns.items():
         try:
             _FORMS.check(kind)

@@ -1,7 +1,7 @@
-"""How the DataFrame of a station carries its items: columns of the payload, or its text, and those of the item itself.
+"""The shape of a station's DataFrame: the columns of the payload, or its text, and the item's own columns.
 
-Between where items are read and where a function sees them the payload's columns may have other names, and headers are
-text: `dress` makes the second form of the first.
+In rows as they were read, the payload's columns may have other names, and headers are text; `dress` converts these rows
+to the form that a function sees.
 """
 
 from collections.abc import Iterable
@@ -44,22 +44,23 @@ OWN = ("_id", "_type", "_attempts", "_enqueue_time", "_headers")
 OWN_KINDS = (pa.string(), pa.string(), pa.int32(), UTC, pa.string())
 _OWN_TYPES = (StringType(), StringType(), IntegerType(), TimestampType(), StringType())
 OWN_FIELDS = [StructField(name, kind) for name, kind in zip(OWN, _OWN_TYPES, strict=True)]
-"""`_headers` is text here, and a map where a function sees it."""
+"""The item's own columns in rows as they were read: `_headers` is text, but a map in the frame of a function."""
 _AS_IT_STANDS = {"mode": "FAILFAST", "columnNameOfCorruptRecord": "_corrupt_record"}
-"""Misfits were sorted out before; the mode makes sure that no value turns into null silently. A session may name the
-column of texts that are no JSON, and one of the payload of that name would be null: none begins with `_`."""
+"""Options of `from_json`. Misfits were removed before; the mode ensures that no value becomes null silently. A session
+may set the name of the column for corrupt records, and a payload column of that name would be null; so the name here
+begins with `_`, which payload columns never do."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadShape:
-    """How a station sees payloads: by columns, or as one column of JSON text or of variants."""
+    """The form of payloads in a station: columns, or one column of JSON text or of variants."""
 
     columns: StructType | None = None
     is_variant: bool = False
 
     def dress(self, read: DataFrame, reader: PayloadReader | None = None, prefix: str = "") -> DataFrame:
-        """Rows as a station sees them: of columns of a payload that `reader` made, whose names begin with `prefix`, or
-        of the column `payload`, JSON text."""
+        """Rows in the station's form, from payload columns that `reader` returned, whose names begin with `prefix`, or
+        from the column `payload`, JSON text."""
         headers = F.from_json("_headers", "map<string,string>").alias("_headers")
         own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
         if reader is not None and reader.by_columns:
@@ -78,7 +79,8 @@ def _column(field: StructField, prefix: str) -> Column:
 
 
 def time_zone(spark: SparkSession, schemas: Iterable[StructType | None]) -> str:
-    """The time zone of points in time that name no offset, as `from_json` has it; asked for only if it matters."""
+    """The time zone that `from_json` uses for points in time without an offset; read only if a schema has such a
+    type."""
     if not any(map(has_times, schemas)):
         return "UTC"
     return conf_of(spark, "spark.sql.session.timeZone") or "UTC"
@@ -114,7 +116,8 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
 
 
 def _check_policy(columns: StructType, queue: str) -> None:
-    """The parser of Spark 2 takes microseconds for milliseconds, and shifts dates before 1582."""
+    """Raises InvalidOption for times under the parser of Spark 2, which takes microseconds for milliseconds, and shifts
+    dates before 1582."""
     spark = running_session()
     if spark is None or not parses_as_spark_2(spark) or not _has_days(columns):
         return
@@ -136,26 +139,26 @@ def _has_days(kind: DataType) -> bool:
 
 
 def arrow_schema(reader: PayloadReader) -> pa.Schema:
-    """Of rows between the two places: the columns that `reader` makes, then those of the item."""
+    """The Arrow schema of rows as they were read: the columns that `reader` returns, then the item's own."""
     return pa.schema([*arrow_fields(reader), *zip(OWN, OWN_KINDS, strict=True)])
 
 
 def spark_schema(reader: PayloadReader) -> StructType:
-    """The same for Spark."""
+    """The Spark schema of rows as they were read."""
     return StructType([*spark_fields(reader), *OWN_FIELDS])
 
 
 def arrow_fields(reader: PayloadReader, prefix: str = "") -> list[pa.Field]:
-    """The columns that a reader makes, with names that begin with `prefix`."""
+    """The Arrow fields of the columns that a reader returns, with names that begin with `prefix`."""
     return [pa.field(prefix + one.name, kind) for one, kind in zip(reader.fields, reader.kinds, strict=True)]
 
 
 def spark_fields(reader: PayloadReader, prefix: str = "") -> list[StructField]:
-    """The same for Spark."""
+    """The Spark fields of the columns that a reader returns, with names that begin with `prefix`."""
     return [StructField(prefix + one.name, one.dataType) for one in reader.fields]
 
 
 def as_read(rows: DataFrame, payload: Column) -> DataFrame:
-    """Rows with a payload as text, as they were read: the opposite of `dress`."""
+    """Converts rows back to the form in which they were read, with the payload as text: the inverse of `dress`."""
     own = [F.col(name) for name in OWN if name not in ("_id", "_headers")]
     return rows.select(F.col("_id"), payload.alias(PAYLOAD), *own, F.to_json("_headers").alias("_headers"))

@@ -1,7 +1,8 @@
-"""Batches that the server refused although it answers, and whether items of theirs are to blame.
+"""Judges whether items are to blame when the server answers but refuses a batch.
 
 Invariant: a server that is full, read-only, or may not write to its disk makes no item dead. So a refusal counts only
-if other batches succeeded since the last one of its batch, or if the server took a row of the batch right after it.
+if other batches succeeded since the batch's previous refusal, or if the server accepted a row of the batch right after
+it.
 """
 
 from enum import StrEnum
@@ -22,30 +23,30 @@ class Blame(StrEnum):
     """The consequence of a refusal."""
 
     NONE = "none"
-    """Its batch is handed back."""
+    """The batch is released."""
     SEARCH = "search"
-    """Its batch is split, uncounted: parts that succeed show that the others are to blame."""
+    """The batch is split without counting an attempt: parts that succeed show that the others are to blame."""
     ITEMS = "items"
-    """It counts as a failure of the items."""
+    """The refusal counts as a failure of the items."""
     LAST = "last"
-    """The same for one item, as the few that are left will not show that others work."""
+    """As ITEMS, for a single item: the few items left cannot show that others work."""
 
 
 class Refusals:
-    """Counts those of one station in this process. Not safe in several threads at once."""
+    """Counts the refusals of one station in this process. Not thread-safe."""
 
     def __init__(self) -> None:
         self._successes = self._in_a_row = 0
         self._of_root: dict[str, tuple[int, int, int]] = {}
 
     def succeeded(self) -> None:
-        """A batch was decided."""
+        """Records that a batch was decided."""
         self._successes += 1
         self._in_a_row = 0
 
     def refused(self, root: str, size: int, *, takes_rows: bool, few_are_left: bool) -> Blame:
-        """Counts a refusal of a batch of `size` items with this root. `takes_rows`: the server took a row of it right
-        after the refusal. `few_are_left`: the queue has hardly any other item."""
+        """Counts a refusal of a batch of `size` items with this root. `takes_rows`: the server accepted a row of the
+        batch right after the refusal. `few_are_left`: the queue has hardly any other item."""
         last, between, alone = self._of_root.pop(root, (-1, 0, 0))
         between, alone = between + (self._successes > last), alone + takes_rows
         self._of_root[root] = self._successes, between, alone
@@ -62,7 +63,7 @@ class Refusals:
 
 
 def takes_rows(lease: BatchLease) -> bool:
-    """Whether the server takes a row for this batch. It is removed when the batch is handed back."""
+    """Whether the server accepts a row for this batch. The row is removed when the batch is released."""
     try:
         lease.stage(new_nonce("probe."), _PROBE, after=0)
     except (ServerError, BatchLost):

@@ -1,7 +1,7 @@
-"""Staging, where Spark runs: the rows of one task attempt, checked and packed, under a key of their own.
+"""Staging on executors: checks and packs the rows of one task attempt, and stages them under a key of their own.
 
-Invariant: only the keys of attempts that Spark counts reach the driver, as Spark alone knows which those are; so a task
-that is run again, or twice at once, stages nothing twice. Rows are packed column by column into four words each; a
+Invariant: only keys of task attempts that Spark counts reach the driver, as only Spark knows which count; so a task
+that runs again, or twice at once, stages nothing twice. Rows are packed column by column into four arguments each; a
 column that no row uses costs nothing. An error names the column and the item.
 """
 
@@ -31,7 +31,7 @@ _headers = msgspec.json.Decoder(dict[str, str | None]).decode
 _encode = msgspec.json.Encoder().encode
 Ids = list[bytes | None]
 ERRORS = "errors."
-"""Begins the names of staging keys of rows with errors. They are applied first, so that a parent which fails has no
+"""Prefix of the staging keys of rows with errors. These rows are applied first, so that a failed parent has no
 children."""
 LONGEST_ERROR = 1000
 
@@ -42,14 +42,14 @@ class RowRules:
 
     station: str
     targets: Mapping[str, str]
-    """Name as a row may give it → short name."""
+    """Short name of a target by each name that a row may use."""
     never_full: frozenset[str]
-    """Short names of targets that take an item even when they are full."""
+    """Short names of targets that accept an item even when they are full."""
     fan_out: bool
     emits_new: bool
     payload_limit: int
     checks_payload: bool = False
-    """Whether the payload is text of the user's own, which may be no JSON."""
+    """Whether the payload is the user's own text, which may be no JSON."""
 
 
 def rules_of(station: SparkStation, *, payload_limit: int) -> RowRules:
@@ -67,8 +67,8 @@ def rules_of(station: SparkStation, *, payload_limit: int) -> RowRules:
 
 
 def pack_rows(batch: pa.RecordBatch, rules: RowRules, source: str, before: int) -> tuple[list[bytes | str], Ids]:
-    """(words of the rows, their ids as the function returned them). `source` and the place behind the `before` rows of
-    that source that were packed already name a row as nothing else does in its batch."""
+    """(staging arguments of the rows, their ids as the function returned them). `source` and the position after the
+    `before` rows of that source packed earlier identify a row uniquely in its batch."""
     words: list[Any] = [b""] * (4 * batch.num_rows)
     ids: Ids = _binary(batch, "_id")
     targets = _targets(batch, ids, rules)
@@ -91,7 +91,7 @@ def _binary(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """The values of a column; none when it is not there or holds nothing but nulls."""
+    """The values of a column; empty when it is missing or has only nulls."""
     place = batch.schema.get_field_index(name)
     if place < 0 or batch.column(place).null_count == batch.num_rows:
         return []
@@ -131,7 +131,7 @@ def _payloads(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[bytes]:
 
 
 def _steering(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> dict[int, dict[str, Any]]:
-    """The fourth word of each row that needs one."""
+    """The fields of the fourth argument, for each row that needs it."""
     more: dict[int, dict[str, Any]] = {}
     for column, word, read, should in _STEERING:
         values = _column(batch, column)
@@ -169,7 +169,7 @@ _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
 def _make_new(
     words: list[Any], ids: Ids, more: dict[int, dict[str, Any]], rules: RowRules, source: str, before: int
 ) -> None:
-    """Gives rows that are new items their ids, and says where they come from."""
+    """Gives rows that are new items their ids and their origin."""
     tag = rules.station.partition("/")[0]
     for place, task_id in enumerate(ids):
         if task_id is not None and not rules.fan_out:
@@ -181,7 +181,7 @@ def _make_new(
                 "the id of the item, or declare emits_new=True for new items"
             )
         parent = None if task_id is None else task_id.decode()
-        # A source is no item, so these ids are all digest: with one time in front, two of a million might be equal.
+        # A source is no item, so these ids are all digest: with a time in front, two of a million might be equal.
         words[4 * place] = derived_id(parent or f"new.{source}", f"{source}.{before + place}", tag)
         said = more.setdefault(place, {})
         said["new"] = 1
@@ -200,7 +200,7 @@ def _shown(task_id: bytes | None) -> str:
 
 
 def pack_errors(batch: pa.RecordBatch, rules: RowRules, before: int = 0) -> tuple[list[bytes | str], Ids]:  # noqa: ARG001
-    """(words, ids) of rows with an error: their items die of it, and keep their payload."""
+    """(staging arguments, ids) of rows with an error: their items become dead with it, and keep their payload."""
     ids: Ids = _binary(batch, "_id")
     words: list[bytes | str] = []
     for task_id, error in zip(ids, batch.column(batch.schema.get_field_index(ERROR)).to_pylist(), strict=True):
@@ -220,12 +220,11 @@ class StagedRows:
     nonce: str
     rows: int
     digests: bytes
-    """64 bits for each id that rows name (of a fan-out: of each parent), to find those twice there or missing."""
+    """64 bits for each id that rows name (in a fan-out: for each parent), to find doubled and missing items."""
 
 
 def stage_rows(place: BatchRef, rules: RowRules, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One Spark task: stages its rows, then yields a row for each key with the result (none when there were no rows).
-    """
+    """Stages the rows of a Spark task, then yields a row with the result for each key (none without rows)."""
     context = TaskContext.get()
     with place.open() as access:
         staged = stage_batches(access, rules, batches, context.partitionId() if context else 0)
@@ -251,7 +250,7 @@ def stage_batches(
 
 
 class _StagedKey:
-    """One staging key that is written to."""
+    """A staging key that is being written."""
 
     def __init__(
         self, access: BatchConnections, nonce: str, pack: Callable[..., tuple[list[bytes | str], Ids]]

@@ -1,8 +1,8 @@
-"""The first failure of a Spark task by an error of Python ends its job, instead of the fourth.
+"""Ends a Spark job at the first failure of a task with a Python error, instead of the fourth.
 
-Spark runs a failed task again, up to four times in `local[N,4]` and on clusters. That mends a killed process, and
-repeats an error of a row. The error of a task can be read only in the JVM of this process, so under Spark Connect it is
-tried as often as Spark is set to.
+Spark runs a failed task again, up to four times in `local[N,4]` and on clusters. That recovers from a killed process,
+but repeats an error of a row. The error of a task can be read only in the JVM of this process, so under Spark Connect a
+task is tried as often as Spark is configured to.
 """
 
 import re
@@ -19,12 +19,13 @@ from jobrunner.spark.running import text_of
 _FIRST_S = 0.2
 _LONGEST_S = 1.0
 _GROWTH = 1.3
-"""A failure of a long job may be seen a little later: each look is some calls into the JVM."""
+"""Factor between two pauses: failures of a long job may be noticed a little later, as each poll makes some calls into
+the JVM."""
 _FAILURES_READ = 3
 _OVER = ("SUCCEEDED", "FAILED")
 _CANCELLED_JOB = re.compile(r"\bJob (\d+) cancelled\b")
 _DEEPEST = 20
-"""Causes of an error of Java that are read: one may be its own."""
+"""Most causes of a Java error that are read, as an error may be its own cause."""
 
 
 class TaskWatch:
@@ -32,7 +33,7 @@ class TaskWatch:
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self.errors: dict[int, str] = {}
-        """By the jobs that were cancelled, what a task of each failed with."""
+        """The error of a task, by the number of the job that was cancelled for it."""
         self._judged: set[tuple[int, int]] = set()
         self._tag = tag
         self._over = threading.Event()
@@ -49,15 +50,15 @@ class TaskWatch:
         self._over.set()
 
     def error_of(self, error: BaseException) -> str | None:
-        """What a task failed with, if `error` says that its job was cancelled here. A function may have caught that of
-        an earlier job, and raise another one."""
+        """The error of a task, if `error` reports a job that was cancelled here. A function may have caught the error
+        of an earlier job and raised another one."""
         jobs = (int(one) for text in _texts(error) for one in _CANCELLED_JOB.findall(text))
         return next((self.errors[job] for job in jobs if job in self.errors), None)
 
     def _run(self) -> None:
         wait_s = _FIRST_S
         while not self._over.wait(wait_s):
-            with suppress(Exception):  # a job that ended meanwhile, a JVM that is gone: the caller meets that itself
+            with suppress(Exception):  # an ended job, a dead JVM: the caller gets that error itself
                 self._look()
             wait_s = min(_GROWTH * wait_s, _LONGEST_S)
 
@@ -74,7 +75,8 @@ class TaskWatch:
                     self._judge(scala, job, stage, found.get().currentAttemptId())
 
     def _judge(self, scala: Any, job: int, stage: int, attempt: int) -> None:
-        """A later job may reuse a stage of one that was cancelled: that attempt of the stage says nothing about it."""
+        """Cancels the job if a task of the stage attempt failed. A later job may reuse a stage of a cancelled job; a
+        stage attempt of that job proves nothing about the later one."""
         if (stage, attempt) in self._judged:
             return
         error = self._error_of(scala, stage, attempt)
