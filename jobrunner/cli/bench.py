@@ -1,4 +1,4 @@
-"""`jobrunner bench`: how fast this set-up is, measured on keys of its own that are deleted afterwards."""
+"""`jobrunner bench`: measures the speed of this set-up, on temporary keys of its own."""
 
 import os
 import platform
@@ -39,7 +39,7 @@ Examples:
   jobrunner bench --json | jq .drain_per_s
 """
 _ONE_BY_ONE = 10
-"""Of so many tasks one is enqueued by itself: that is slow."""
+"""One of this many tasks is enqueued singly, because that is slow."""
 _LATENCIES = 50
 _ROUND_TRIPS = 200
 _BYTES_A_TASK = 400
@@ -163,7 +163,7 @@ def _times(times: Percentiles) -> str:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as an error would, so that it tidies up."""
+    """Makes SIGTERM raise in the block, so that the block cleans up."""
 
     def end(number: int, _: object) -> None:
         raise _TerminatedError(128 + number)
@@ -173,7 +173,7 @@ def _ended_by_sigterm() -> Iterator[None]:
             yield
         except _TerminatedError as ended:
             sys.stderr.flush()
-            os._exit(ended.code)  # all is tidy; threads that still run in C have crashed the interpreter's own end
+            os._exit(ended.code)  # clean-up is done; threads still in C have crashed the interpreter's own exit
 
 
 class _TerminatedError(SystemExit):

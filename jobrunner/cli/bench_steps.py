@@ -1,6 +1,6 @@
 """The measurements of `jobrunner bench`, on a temporary prefix, and its verdict: the bottleneck, and suggestions.
 
-Invariant: nothing is written outside of that prefix, and its keys are deleted however the measuring ends.
+Invariant: nothing is written outside of that prefix, and its keys are deleted however the measurement ends.
 """
 
 import secrets
@@ -27,7 +27,7 @@ _LOOK_S = 0.02
 _PATIENT_S = 60.0
 
 Progress = Callable[[int], None] | None
-"""Told how many are done by now."""
+"""Called with the number of tasks done by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +41,19 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """A queue that was run empty. Shares are of one core, times those of a processor for one task, in microseconds."""
+    """The result of draining a queue. Shares are of one core; times are processor time for one task, in
+    microseconds."""
 
     per_s: float
     worker_share: float
     worker_us: float
     server_share: float
-    """With what others asked of it meanwhile."""
+    """Includes work of the server for other clients meanwhile."""
     server_us: float
 
 
 class _Runs:
-    """When the first task ran since this was made."""
+    """Records when the first task ran since its creation."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
@@ -65,8 +66,8 @@ class _Runs:
 
 
 class Bench:
-    """Measures one set-up. Its job notes when it runs; it is known while the block of `prepared` lasts. `payload` is
-    JSON, what a task brings along."""
+    """Measures one set-up. Its job records when it runs; the job is registered while the block of `prepared` lasts.
+    `payload` is the JSON payload of each task."""
 
     def __init__(self, client: Client, concurrency: int, payload: bytes = b"null") -> None:
         self.client = client
@@ -79,12 +80,12 @@ class Bench:
         self._runs.note()
 
     def round_trips(self, count: int) -> Percentiles:
-        """How long a question and its answer take."""
+        """Times of round trips to the server."""
         broker_of(self.client).run(ping())
         return percentiles_of([_timed(lambda: broker_of(self.client).run(ping())) for _ in range(count)])
 
     def one_by_one(self, count: int, progress: Progress) -> float:
-        """Tasks enqueued a second, each in a round trip of its own."""
+        """Tasks enqueued per second, each in a round trip of its own."""
         began = perf_counter()
         for done in range(1, count + 1):
             self.client.enqueue(self._task())
@@ -93,7 +94,7 @@ class Bench:
         return count / (perf_counter() - began)
 
     def in_bulk(self, count: int, progress: Progress) -> float:
-        """Tasks enqueued a second, a thousand in each round trip."""
+        """Tasks enqueued per second, a thousand in each round trip."""
         began = perf_counter()
         for at in range(0, count, 1000):
             self.client.enqueue_many([self._task() for _ in range(min(1000, count - at))])
@@ -102,7 +103,7 @@ class Bench:
         return count / (perf_counter() - began)
 
     def drain(self, count: int, progress: Progress) -> Drained:
-        """Has one worker process run what was enqueued: from the first that runs until none is left on the server."""
+        """Drains the queue with one worker; measured from the first task that runs until none is left on the server."""
         self._runs = _Runs()
         with self.working():
             self._runs.had_one.wait(_PATIENT_S)
@@ -120,10 +121,10 @@ class Bench:
         )  # fmt: skip
 
     def idle_latency(self, count: int, progress: Progress) -> Percentiles:
-        """From just before an enqueue to the first line of the job, with a worker that has nothing to do."""
+        """Times from just before an enqueue to the first line of the job, with an idle worker."""
         took = []
         with self.working():
-            self._enqueue_and_wait()  # the first one also wakes what was never used before
+            self._enqueue_and_wait()  # the first task also pays for first use
             for done in range(1, count + 1):
                 took.append(self._enqueue_and_wait())
                 if progress is not None:
@@ -160,7 +161,7 @@ class Bench:
 
 @contextmanager
 def prepared(bench: Bench) -> Iterator[None]:
-    """The job is known, and what was written is deleted at the end, also of an interrupted run."""
+    """Registers the job; deletes the written keys at the end, also of an interrupted run."""
 
     @job(name=NOOP, queue=QUEUE)
     def noop(payload: Any) -> None:  # noqa: ARG001 - its tasks bring it along
@@ -180,7 +181,7 @@ def throw_away_prefix(stem: str) -> str:
 
 
 def percentiles_of(took_ms: Sequence[float]) -> Percentiles:
-    """Of at least one time."""
+    """The percentiles of at least one time."""
     ordered = sorted(took_ms)
     at = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95)]
     return Percentiles(p50=round(at[0], 3), p95=round(at[1], 3), max=round(ordered[-1], 3))

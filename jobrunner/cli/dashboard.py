@@ -102,7 +102,7 @@ def _serve_with_links(
     port = listener.getsockname()[1]
     left = _module("jobrunner.web.login").left_for_owner(port, url, settings.auth.owner, link)
     with left as page:
-        # On stdout, as an answer: stderr is the log, and logs are kept and read by others.
+        # The link goes to stdout, as stderr is the log, and logs are kept and read by other people.
         if shared.as_json:
             answer_json({"url": url, "login_url": link})
         else:
@@ -124,7 +124,7 @@ def _print_link(shared: CommonOptions, port: int) -> None:
     try:
         with direct.open(request, timeout=_ASKS_S) as answer:
             token = json.load(answer)["token"]
-    # The last three: after a kill -9 of the dashboard its file is left, and another program may have its port.
+    # The last three errors: after a kill -9 of the dashboard its file remains, and another program may have its port.
     except (OSError, ValueError, HTTPException, KeyError, TypeError) as error:
         raise Refusal(f"the dashboard at {found.url} gives no link ({error}); start it again") from error
     link = f"{found.url}login?token={token}"

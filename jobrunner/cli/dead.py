@@ -62,7 +62,7 @@ def dead() -> None:
 
 
 def per_second(text: str) -> float:
-    """Tasks per second; the range is checked where it is used. Raises click.BadParameter."""
+    """A rate in tasks per second; its user checks the range. Raises click.BadParameter."""
     try:
         return float(text)
     except ValueError as error:
@@ -247,12 +247,12 @@ def purge(
 
 
 def _without_damage(listed: Iterable[str]) -> list[str]:
-    """Listed ids without those that are none: members of the set that another program or damage left there."""
+    """Listed ids without members of the set that are no ids, left by another program or by damage."""
     return [one for one in listed if is_id(one)]
 
 
 def _subject(queue: str, ids: tuple[str, ...], group: str | None) -> str:
-    """What a row of the audit log is about."""
+    """The subject of an entry in the audit log."""
     return " ".join((queue, *ids, *((f"group={group}",) if group else ())))
 
 
@@ -275,7 +275,7 @@ def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[TaskPositi
 
 
 def _summed(client: Client, queue: str, counts: Iterable[int], what: str) -> int:
-    """Adds up how many dead tasks of a queue each step deletes, and writes the event and the entry in the audit log."""
+    """Sums the dead tasks of a queue that each step deletes, and writes the event and the audit log entry."""
     done = 0
     with noted(client, "dead.purge", what, lambda: f"deleted {counted(done, 'dead task')}"):
         try:
@@ -299,7 +299,7 @@ def _purge_group(client: Client, group: ErrorGroupView) -> Iterator[int]:
 
 
 def _dead_like(client: Client, queue: str, conditions: TaskConditions) -> list[str]:
-    """Ids of the dead tasks that meet all conditions, the longest dead first."""
+    """Ids of the dead tasks that meet all conditions, oldest death first."""
     if conditions.are_none:
         return dead_ids(client, queue)
     found = matching_tasks(client, conditions.filter(queue, "dead"))

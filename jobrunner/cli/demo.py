@@ -1,4 +1,4 @@
-"""`jobrunner demo`: real work on real processes, some of which are killed, and a verdict."""
+"""`jobrunner demo`: runs real work on real processes, kills some of them, and checks the result."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ _EXTRAS = {"jobs": "demo", "flights": "demo,spark", "lakehouse": "demo,lake"}
 _BUNDLED = Path(__file__).parents[1] / "bundled"
 """The folder of `jobs_example` in a wheel; in a checkout it is beside the package."""
 FEWEST = 40_000
-"""Orders of the lakehouse with which each kind of process still has work left when its turn to be killed comes."""
+"""Fewest orders of the lakehouse demo: each kind of process then still has work left when it is killed."""
 
 
 @click.command(epilog=_EXAMPLES)

@@ -1,8 +1,8 @@
 """The error boundary of the command line: every error becomes one line on stderr and an exit code.
 
-Codes: 0 done, 1 no (the server is away, there is no such task, a check failed), 2 misuse, 130 interrupted. With --json
-that line is a JSON object, with --debug the traceback precedes it. Where stderr is a log in JSON, it is one of its
-lines.
+Codes: 0 done, 1 failed (the server is unreachable, there is no such task, a check failed), 2 misuse, 130 interrupted.
+With --json the line is a JSON object; with --debug the traceback precedes it. Where stderr is a JSON log, the error is
+one of its lines.
 """
 
 import errno
@@ -26,7 +26,7 @@ _log = SafeLogger("jobrunner.cli")
 
 
 def guarded(command: click.Command, words: Sequence[str]) -> int:
-    """Runs a command and returns the exit code. A command returns None, or a code of its own."""
+    """Runs a command and returns the exit code. A command returns None or an exit code."""
     try:
         returned = command.main(list(words), prog_name="jobrunner", standalone_mode=False)
         if not sys.stdout.closed:  # as by a job
@@ -37,7 +37,7 @@ def guarded(command: click.Command, words: Sequence[str]) -> int:
     except BrokenPipeError:
         _read_by_nobody()
         return NO
-    except SystemExit as error:  # a module of jobs that ends the program, with a text that Python would print
+    except SystemExit as error:  # a job module that exits with a text, which Python would print
         if not isinstance(error.code, str) or not _logs_json(words):
             raise
         _log_error(error, error.code, NO, debug="--debug" in words)
@@ -55,14 +55,14 @@ def guarded(command: click.Command, words: Sequence[str]) -> int:
 
 
 def exit_code(error: Exception) -> int:
-    """Which exit code stands for an error."""
+    """The exit code for an error."""
     if isinstance(error, click.ClickException):
         return error.exit_code
     return MISUSE if isinstance(error, UsageError | UnsafeServer) else NO
 
 
 def _logs_json(words: Sequence[str]) -> bool:
-    """Whether stderr is a log in JSON; an error may come before the command has set that up."""
+    """Whether stderr is a JSON log, by the options, as an error may precede the set-up of logging."""
     asked = "--log-format=json" in words or ("--log-format", "json") in pairwise(words)
     return asked or IDENTITY.log_format == "json"
 
@@ -85,7 +85,7 @@ def _tell(error: Exception, *, as_json: bool) -> None:
 
 
 def error_value(error: Exception, text: str) -> dict[str, Any]:
-    """An error as JSON. `hint` is what the message says behind its first semicolon: the remedy."""
+    """An error as JSON. `hint` is the text after the first semicolon of the message: the remedy."""
     is_usage = isinstance(error, click.UsageError)
     message, _, hint = text.partition("; ")
     kind = "UsageError" if is_usage else type(error).__name__
@@ -110,5 +110,5 @@ def _has_no_room(error: Exception) -> bool:
 
 
 def _read_by_nobody() -> None:
-    # As Python's documentation advises; else the interpreter reports an error when it flushes stdout at its exit.
+    # As Python's documentation advises; otherwise the interpreter reports an error when it flushes stdout at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

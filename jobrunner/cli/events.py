@@ -1,6 +1,6 @@
-"""`jobrunner events`: the event log; and what commands that change something write to it.
+"""`jobrunner events`: prints the event log. Also writes the audit log entries of commands that change something.
 
-The audit log: the user of the operating system, the host, and what was done.
+An entry has the user of the operating system, the host, the action and its outcome.
 """
 
 import json
@@ -19,7 +19,7 @@ from jobrunner.formatting import display_width
 from jobrunner.inspector import audit
 
 _AWAY_S = 1.0
-"""The pause before a server that is away is asked again."""
+"""Seconds before the next try at an unreachable server."""
 _EXAMPLES = """\b
 Examples:
   jobrunner events
@@ -48,8 +48,8 @@ def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[
 
 
 def read(client: Client, after: str | None, *, follow: bool) -> Iterator[Event]:
-    """Yields events without hidden values, oldest first; with `follow` for ever, and over times in which the server is
-    away, once it has answered."""
+    """Yields events without hidden values, oldest first; with `follow` without end, also across outages of the server
+    once it has answered."""
     has_answered = is_told = False
     while True:
         try:
@@ -70,11 +70,11 @@ def read(client: Client, after: str | None, *, follow: bool) -> Iterator[Event]:
 
 
 def _line(event: Event, room: int | None) -> str:
-    """An event on one line, or on as many as `room` columns need: what does not fit goes on below, and is not cut."""
+    """Formats an event on one line, or on as many lines as `room` columns need: text is wrapped, not cut."""
     named = [(name, getattr(event, name)) for name in ("queue", "job", "task", "worker", "by")]
     said = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
     shown = "".join(char if char.isprintable() else "?" for char in said)
-    at = event.at.astimezone().isoformat(sep=" ", timespec="seconds")  # with its offset: it is read by --since, too
+    at = event.at.astimezone().isoformat(sep=" ", timespec="seconds")  # with its offset, as --since accepts it
     line = f"{at}  {event.kind:<16}  {shown}".rstrip()
     if room is None or display_width(line) <= room:
         return line
@@ -89,7 +89,7 @@ def _line(event: Event, room: int | None) -> str:
 
 
 def operator_name() -> str:
-    """Who runs this command: user@host."""
+    """The user who runs this command: user@host."""
     who, host = audit.operator()
     return f"{who}@{host}"
 
@@ -102,8 +102,8 @@ def note(client: Client, action: str, what: str, outcome: str) -> None:
 
 @contextmanager
 def noted(client: Client, action: str, what: str, outcome: Callable[[], str]) -> Iterator[None]:
-    """Writes the outcome of a block that changes many tasks into the audit log at its end, also of one that breaks off,
-    as by Ctrl-C: what it had changed by then stays changed. A UsageError is raised before anything is."""
+    """Writes the outcome of a block that changes many tasks into the audit log at its end, also when it is interrupted,
+    as by Ctrl-C: changes made by then stay. Not after a UsageError, which precedes every change."""
     try:
         yield
     except UsageError:

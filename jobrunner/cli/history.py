@@ -198,7 +198,7 @@ def _replay_selected(
             return
         talk(f"replay {name}; after a crash run it again with --replay-id {name}")
         where_to = spark_replay.Replay(name=name, url=endpoint_of(client).shared_url(), prefix=client.settings.prefix)
-        added = "some"  # for one that breaks off: Spark counts at the end
+        added = "some"  # for an interrupted replay: Spark counts at the end
         with noted(client, "task.replay", f"{queue or 'all queues'} where {where}",
                    lambda: f"enqueued {added} again, {name}"):  # fmt: skip
             done = spark_replay.replay(selected, where_to)
@@ -224,8 +224,8 @@ def _tell_count(shared: CommonOptions, found: dict[str, int]) -> None:
 def _replay_each(
     queue: Queue, ids: list[str], replayed: dict[str, str], unfit: dict[str, Exception]
 ) -> list[str]:  # fmt: skip
-    """Returns the ids that are not in the history. `unfit` gets those that cannot be replayed, each with its error: one
-    of them may not keep out those behind it, as all before it would be enqueued once more by a second try."""
+    """Returns the ids that are not in the history. `unfit` receives the ids that cannot be replayed, each with its
+    error. Such an id must not stop the ids after it: a second try would enqueue all ids before it once more."""
     gone = []
     for one in ids:
         try:
@@ -306,7 +306,7 @@ def archive(
 
 @contextmanager
 def _noted_trim(client: Client, path: str, likes: tuple[str, ...]) -> Iterator[Callable[[int], None]]:
-    """Writes the number of deleted tasks into the audit log, also when the trimming breaks off."""
+    """Writes the number of deleted tasks into the audit log, also when trimming is interrupted."""
     gone = 0
 
     def deleted(total: int) -> None:

@@ -29,7 +29,7 @@ _MOST_LINES = 40
 
 
 def instant(text: str) -> datetime:
-    """The aware instant of `2026-11-20T20:00+01:00`, of the same without a zone (UTC), or of `2h`: so long ago.
+    """The aware instant of `2026-11-20T20:00+01:00`, of the same without a zone (UTC), or of `2h`: that long ago.
 
     Raises click.BadParameter.
     """
@@ -114,8 +114,8 @@ def report(
 
 
 def _check_target(option: str, target: Path, folder: Path) -> None:
-    """Raises click.BadParameter for what cannot be written, before Spark works for minutes. `folder`: where the files
-    go, which may not be there yet. Makes nothing."""
+    """Raises click.BadParameter for a target that cannot be written, before Spark works for minutes. `folder`: the
+    folder of the files, which may not exist yet. Creates nothing."""
     problem = ""
     if target != folder and target.exists():
         problem = "it is a folder" if target.is_dir() else "" if os.access(target, os.W_OK) else "permission denied"

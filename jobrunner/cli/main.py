@@ -1,6 +1,6 @@
 """`jobrunner`: the group of all commands, and groups with hints for a missing or unknown command.
 
-A command's module is imported when it is run, and the summaries are declared beside the names, so help imports no
+A command's module is imported when it runs, and the summaries are declared next to the names, so help imports no
 command (the pattern of click's documentation, "Lazily Loading Subcommands").
 """
 
@@ -67,7 +67,7 @@ _CALLED_HERE = {
     }.items()
     for name in names.split()
 }
-"""Commands of RQ, Celery, Dramatiq, arq, Huey and Sidekiq, and those that do so here."""
+"""Commands of RQ, Celery, Dramatiq, arq, Huey and Sidekiq, with their equivalents here."""
 _OPTIONS_HERE = {
     "A": "modules are arguments: jobrunner work MODULE",
     "app": "modules are arguments: jobrunner work MODULE",
@@ -81,14 +81,14 @@ _OPTIONS_HERE = {
     "max_tasks_per_child": "max_tasks", "max_jobs": "max_tasks", "max_memory_per_child": "max_memory",
     "with_scheduler": "the workers themselves fire periodic jobs",
 }  # fmt: skip
-"""Options of their workers, and what they are called here, or what to do instead."""
+"""Worker options of these systems, with their names here, or the advice what to do instead."""
 
 
 class CommandGroup(click.Group):
-    """Commands under one word. Without a command it shows its help; for an unknown one it names the nearest."""
+    """A group of commands. Without a command it shows its help; for an unknown command it names the nearest."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Ends with the help when there is nothing to parse."""
+        """Shows the help and exits when there is nothing to parse."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(_MISUSE)
@@ -113,7 +113,7 @@ class CommandGroup(click.Group):
             formatter.write_dl([(name, _summary(command)) for name, command in found if command is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. An option name of a build before 0.1.0 is refused with the present word."""
+        """Runs the command. An option name of a build before 0.1.0 is refused with its present name."""
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -121,7 +121,7 @@ class CommandGroup(click.Group):
                 raise click.UsageError(f"No such option {error.option_name!r}; {told}", error.ctx) from None
             raise
         except KeyboardInterrupt:
-            if IDENTITY.log_format == "json":  # click would write the line that a terminal needs behind its ^C
+            if IDENTITY.log_format == "json":  # click would write a line break, which only a terminal needs after ^C
                 raise click.Abort from None
             raise
 
@@ -149,7 +149,7 @@ def _present_word(error: click.NoSuchOption) -> str | None:
 
 
 class LazyGroup(CommandGroup):
-    """Commands at `module:attribute`, each with its one line of help."""
+    """A group whose commands are at `module:attribute`, each with its one-line help."""
 
     def __init__(self, *args: Any, commands_at: Mapping[str, tuple[str, str]], **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,4 +1,4 @@
-"""Shared by the commands: common options, option types, the client, confirmation, and the port of metrics."""
+"""Parts that commands share: common options, option types, the client, confirmation, and the port of metrics."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """The options of every command: address of the server, prefix, and form of the answer."""
+    """The options of every command: address of the server, prefix, and output format."""
 
     url: str | None = field(repr=False)
     prefix: str | None
@@ -46,12 +46,13 @@ class CommonOptions:
     debug: bool
 
     def words(self) -> list[str]:
-        """The same options as arguments of a command line, but the URL, which may have a password: `ps` shows them."""
+        """These options as arguments of a command line, without the URL: it may have a password, and `ps` shows
+        arguments."""
         named = [f"--prefix={self.prefix}"] if self.prefix else []
         return named + ["--json"] * self.as_json + ["--debug"] * self.debug
 
     def at_address(self, settings: ClientSettings) -> ClientSettings:
-        """The same settings with the URL and the prefix of the options, where those are named."""
+        """The same settings with the URL and the prefix of the options, where these are given."""
         return replace(settings, url=self.url or settings.url, prefix=self.prefix or settings.prefix)
 
 
@@ -65,17 +66,17 @@ SHARED = [
 
 
 class _SharedOption(click.Option):
-    """An option of every command. The help of a command names all of them in one entry, that of the first."""
+    """An option of every command. The help of a command has a single entry for all of them, at the first."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # noqa: ARG002
-        """The one entry; None for the others."""
+        """The entry at the first option; None at the others."""
         if "--url" not in self.opts:
             return None
         return "--url, --prefix, --json, --debug", "Common options: see jobrunner --help."
 
 
 def _named(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value == "":  # what an unset variable leaves: the command would act on the default server
+    if value == "":  # from an unset variable: the command would act on the default server
         raise click.BadParameter("it is empty: give one, or leave the option out", param=parameter)
     return value
 
@@ -95,13 +96,13 @@ def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --wide: all columns of a list, whole."""
+    """Adds --wide, which prints all columns of a list in full."""
     return click.option("--wide", is_flag=True, help="Prints all columns, and shortens none.")(command)
 
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """A callback of options that select: an empty text, as an unset variable leaves, would select everything; one
-    that is no UTF-8 cannot be sent. Raises click.BadParameter."""
+    """A callback of options that select. Raises click.BadParameter for an empty text, as from an unset variable, which
+    would select everything, and for a text that is no UTF-8, which cannot be sent."""
     if "" in (value if isinstance(value, tuple) else (value,)):
         hint = f"{value!r} is empty and would select everything: give a text, or leave it out"
         raise click.BadParameter(hint, param=parameter)
@@ -131,30 +132,29 @@ def bytes_of(text: str) -> int:
 
 
 def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The modules named, else those of [tool.jobrunner] in pyproject.toml; empty when there are none."""
+    """The given modules, else those of [tool.jobrunner] in pyproject.toml; empty when there are none."""
     return given or file_settings().modules
 
 
 def redaction() -> Redaction:
-    """The hidden names without those of a server: built in, `redact` of [tool.jobrunner], and JOBRUNNER_REDACT. Raises
-    InvalidOption."""
+    """The hidden names of this machine, without the server's list: built in, `redact` of [tool.jobrunner], and
+    JOBRUNNER_REDACT. Raises InvalidOption."""
     return Redaction(hidden_names())
 
 
 def connected(shared: CommonOptions, *, starts: bool = False, like: Client | None = None) -> Client:
     """A client with a short retry timeout, as a person is waiting. It has the settings of `like`, else those that a
-    module which the command loaded gave to `configure`, at the address that the options name.
+    loaded module passed to `configure`, at the address that the options name.
 
-    A private server that does not run is started only for a command that changes something (`starts`). Raises
-    ServerUnavailable for the others: a look from the wrong folder must neither leave a server there nor show an empty
-    one.
+    A stopped private server is started only for a command that changes something (`starts`). Raises ServerUnavailable
+    for other commands: a query from the wrong folder must neither create a server there nor show an empty one.
     """
     in_code = like or configured_client()
     if in_code is None:
         client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
     else:
         settings = shared.at_address(in_code.settings)
-        # Without the buffer: a command reports only what the server has taken.
+        # Without the buffer, as a command reports only tasks that the server has accepted.
         client = Client.like(replace(settings, retry_timeout=_RETRY_TIMEOUT_S, buffer_tasks=0))
     if starts:
         announce_start(client)
@@ -165,10 +165,10 @@ def connected(shared: CommonOptions, *, starts: bool = False, like: Client | Non
 
 
 def announce_start(client: Client) -> None:
-    """Makes this process a user of the private server of a client, if that is its server; reports a start on stderr.
+    """Registers this process as a user of the client's private server, if it has one; reports a start on stderr.
 
-    Also of one that runs: a client connects at its first call, and until then the server would stop with its last
-    other user.
+    Registers also when the server runs already: a client connects at its first call, and until then the server would
+    stop with its last other user.
     """
     server = endpoint_of(client).embedded
     if server is None:
@@ -180,7 +180,7 @@ def announce_start(client: Client) -> None:
 
 
 def say_started(folder: Path) -> None:
-    """Says on stderr that a private server was started."""
+    """Reports on stderr that a private server was started."""
     talk(f"started a private server in {folder}")
 
 
@@ -191,7 +191,7 @@ def _not_running(folder: Path) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks for confirmation. Raises click.UsageError without a terminal, Refusal at a no."""
+    """Asks for confirmation. Raises click.UsageError without a terminal, Refusal when the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -202,14 +202,14 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAddress:
-    """Where metrics are served; a port of None: nowhere."""
+    """The address at which metrics are served; not served when the port is None."""
 
     host: str
     port: int | None
     token: str = field(default="", repr=False)
 
     def check(self) -> None:
-        """Raises InvalidOption when what serves them is not installed."""
+        """Raises InvalidOption when the library that serves metrics is not installed."""
         if self.port is not None and find_spec("prometheus_client") is None:
             raise InvalidOption(f"--metrics-port needs prometheus_client; {install_command('metrics')}")
 
@@ -217,7 +217,7 @@ class MetricsAddress:
     def serving(
         self, client: Client | None, health: Callable[[], tuple[bool, Mapping[str, Any]]]
     ) -> "Iterator[MetricsEndpoint | None]":
-        """Serves within the block."""
+        """Serves metrics within the block."""
         if self.port is None:
             yield None
             return

@@ -1,6 +1,6 @@
 """Output of commands: JSON or plain tables on stdout, messages and progress bars on stderr, and the exit codes.
 
-Where the log on stderr is JSON, messages are lines of that log.
+Where the log on stderr is JSON, messages are lines of it.
 """
 
 import base64
@@ -32,25 +32,25 @@ _log = SafeLogger("jobrunner.cli")
 def answer_json(value: Any) -> None:
     """Writes a value of dataclasses, structs, lists, dicts and datetimes (ISO 8601) as JSON; NaN and
     Infinity as texts."""
-    is_ascii = not is_utf8(sys.stdout.encoding)  # an escape that is not JSON's stands for none
+    is_ascii = not is_utf8(sys.stdout.encoding)  # the stream's own escapes are not JSON
     text = _json(value, indent=2, ensure_ascii=is_ascii)
     click.echo(text if text.isprintable() else _UNPRINTABLE.sub(_json_escape, text))
 
 
 def plain_json(value: Any) -> Any:
-    """The same value in lists, dicts, numbers and texts, for a JSON line."""
+    """The value as lists, dicts, numbers and texts, for a JSON line."""
     return json.loads(_json(value))
 
 
 def _json(value: Any, **options: Any) -> str:
     try:
         return json.dumps(value, default=_plain, allow_nan=False, **options)
-    except ValueError:  # a payload may have NaN or Infinity, of which JSON knows nothing
+    except ValueError:  # a payload may have NaN or Infinity, which JSON does not have
         return json.dumps(json.loads(json.dumps(value, default=_plain), parse_constant=str), **options)
 
 
 def talk(line: str) -> None:
-    """Prints a message to stderr; a line of the log where that is JSON."""
+    """Prints a message to stderr, as a log line where the log is JSON."""
     if IDENTITY.log_format == "json":
         _log.info(line)
     else:
@@ -58,7 +58,7 @@ def talk(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Prints a warning to stderr; a line of the log where that is JSON."""
+    """Prints a warning to stderr, as a log line where the log is JSON."""
     if IDENTITY.log_format == "json":
         _log.warning(line)
     else:
@@ -66,7 +66,7 @@ def warn(line: str) -> None:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Prints text that may come from others; control characters are escaped."""
+    """Prints text from outside; control characters are escaped."""
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
@@ -74,19 +74,19 @@ _LEAST = 8
 """Columns of a terminal that a shortened cell keeps."""
 _LEAST_TAIL = 24
 INDENT = "    "
-"""Before what goes below its row or line on a narrow terminal."""
+"""The indent of text that continues below its row on a narrow terminal."""
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, names: Sequence[str] = (),
     shortened: Sequence[str] = (), tail: bool = False, whole_tail: bool = False, wide: bool = False,
 ) -> str:  # fmt: skip
-    """Rows below their headings; numbers to the right, all else to the left.
+    """Formats rows below their headings; numbers are right-aligned, other cells left-aligned.
 
-    On a terminal, unless `wide`, the table fits: columns named in `shortened` are shortened, and with `tail` the last
-    one goes below its row; with `whole_tail` it does so before it is shortened itself. The first column and those in
-    `names` stay whole, as the next command needs them: where one does not fit, it has a line of its own above its row.
-    Columns that find no place at all go on below. Where stdout is no terminal each row is one line, and nothing is
+    On a terminal, unless `wide`, the table fits the width: columns named in `shortened` are shortened, and with `tail`
+    the last column moves below its row; with `whole_tail` it moves before it is shortened. The first column and columns
+    in `names` stay whole, as the next command needs them: a cell that does not fit gets a line of its own above its
+    row. Columns without any space left move below. Where stdout is no terminal, each row is one line, and nothing is
     shortened.
     """
     grid = [list(columns), *([_cell(value) for value in row] for row in rows)]
@@ -102,19 +102,19 @@ def table(
         fitted, below = _shrunk(widths[:-1], least, room), True
     fitted = _shrunk(_shrunk(fitted, whole, room), {0: len(columns[0])}, room)
     kept = {0, *whole}
-    if _sum(fitted) > room:  # columns go on below, so names may be as wide as they are
+    if _sum(fitted) > room:  # columns move below, so names may have their full width
         fitted = [widths[at] if at in kept and widths[at] <= room // 2 else width for at, width in enumerate(fitted)]
     return "\n".join(line for row in grid for line in _fitted(row, fitted, numeric, room, kept, below=below))
 
 
 def screen_width() -> int | None:
-    """The width of the terminal that stdout is; None when it is a pipe or a file."""
+    """The width of the terminal on stdout; None when stdout is a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def draws_over(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that can draw over what it shows. A dumb one, as an Emacs shell is, cannot, and
-    rich shows nothing there before the end."""
+    """Whether a stream is a terminal that can redraw its content. A dumb terminal, as an Emacs shell, cannot, and rich
+    shows nothing there before the end."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
@@ -128,7 +128,7 @@ def _sum(widths: Sequence[int]) -> int:
 
 
 def _shrunk(widths: Sequence[int], least: Mapping[int, int], room: int) -> list[int]:
-    """The widths with the widest of those in `least` reduced, step by step, until they fit or are at their least."""
+    """The widths after reducing the widest columns of `least` step by step until all fit or have their minimum."""
     found = list(widths)
     while _sum(found) > room and (wider := [at for at, floor in least.items() if found[at] > floor]):
         found[max(wider, key=lambda at: found[at])] -= 1
@@ -154,7 +154,8 @@ def _fitted(
 
 
 def _lines_of(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Which columns share a line: all of them, or on a very narrow terminal as many as fit, and the next below."""
+    """The ranges of columns that share a line: all columns, or on a very narrow terminal as many as fit, the next
+    below."""
     begin, used = 0, widths[0]
     for at, width in enumerate(widths[1:], 1):
         used += 2 + width
@@ -172,21 +173,21 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def when(instant: datetime | None) -> str:
-    """How far away an instant is: `12 s ago`, `in 3 min`; `-` for none."""
+    """The distance of an instant from now: `12 s ago`, `in 3 min`; `-` for None."""
     if instant is None:
         return "-"
     return away((instant - utc_now()).total_seconds())
 
 
 def exactly(instant: datetime | None) -> str:
-    """An instant in the zone of this machine, and how far away it is."""
+    """An instant in the zone of this machine, with its distance from now."""
     if instant is None:
         return "-"
     return f"{instant.astimezone().isoformat(sep=' ', timespec='seconds')} ({when(instant)})"
 
 
 def readable(raw: bytes) -> Any:
-    """A payload or result: the JSON value that it is, else its text, else its bytes in base64."""
+    """A payload or result as its JSON value, else as text, else as base64."""
     try:
         return json.loads(raw)
     except RecursionError:
@@ -237,7 +238,7 @@ DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
 
 
 class Refusal(Exception):
-    """The answer is no: one line for a person, exit 1."""
+    """A command cannot do what was asked: one line on stderr, exit code 1."""
 
 
 T = TypeVar("T")
@@ -246,7 +247,7 @@ _MANY = 1000
 
 @contextmanager
 def watched(items: Sequence[T], label: str) -> Iterator[Iterable[T]]:
-    """The same items; a bar shows how many were taken when they are many and a terminal is there to show it."""
+    """Passes the items on; for many items, a progress bar counts them on a terminal."""
     if len(items) < _MANY or not sys.stderr.isatty():
         yield items
         return
@@ -256,8 +257,8 @@ def watched(items: Sequence[T], label: str) -> Iterator[Iterable[T]]:
 
 @contextmanager
 def rising(total: int, label: str, noun: str) -> Iterator[Callable[[int], None] | None]:
-    """A callback that takes how many of `total` are done and updates a progress bar with the rate; None without a
-    terminal."""
+    """A callback that takes the number of finished steps out of `total` and updates a progress bar with the rate; None
+    without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -108,7 +108,7 @@ def _task(client: Client, name: str) -> Task:
         if job is None or job.periodic is None:
             raise Refusal(f"{error}; no module named declares it either") from error
         definition = define(job)
-        return definition.task(_id_for(definition), encryption=None)  # defined here, so there is no signature to check
+        return definition.task(_id_for(definition), encryption=None)  # defined here, so no signature to check
 
 
 def _id_for(definition: PeriodicDefinition) -> str:

@@ -1,4 +1,4 @@
-"""`jobrunner pipeline push`: one item from the command line, or one from each line of stdin."""
+"""`jobrunner pipeline push`: pushes one item from the command line, or one for each line of stdin."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 
 _AT_ONCE = 1000
-"""Lines between two looks of a person who watches `push -`."""
+"""Lines between two updates of the progress of `push -`."""
 _EXAMPLES = """\b
 Examples:
   jobrunner pipeline push orders/raw '{"id": 7}' -m myapp.orders
@@ -87,7 +87,7 @@ def _target(client: Client, declared: Pipeline | None, full: str, *, create: boo
 def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
     pushed = at = last = 0
     sent = deque[int]()
-    """The lines of the items that the server has not answered for; blank lines are no items."""
+    """Line numbers of items without a reply of the server yet; blank lines are no items."""
 
     def note(count: int) -> None:
         nonlocal pushed, last
@@ -110,11 +110,11 @@ def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) ->
         with _bar() as advance:
             queue.push_all(items(_lines(advance)), progress=note)
     except JobrunnerError as error:
-        # A wrong item is found before the next line is read, a refusal by the server later.
+        # A wrong item is detected before the next line is read, a refusal by the server later.
         where = f" line {at}" if isinstance(error, UsageError) else ""
         talk(f"of the lines before{where}, {done()}")
         raise
-    except BaseException:  # Ctrl-C, SIGTERM, a read that fails: the reply for the last ones may have been on its way
+    except BaseException:  # Ctrl-C, SIGTERM, a failed read: the reply for the last items may have been on its way
         talk(f"interrupted: {done()}, and maybe the next ones")
         raise
     if shared.as_json:
@@ -145,7 +145,7 @@ def _refuse(word: str) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[list[bytes]], None]]:
-    """Tells a person who looks how far it is, line by line: a bar when stdin is a file, else a number."""
+    """Shows the progress on a terminal: a bar when stdin is a file, else the number of lines."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

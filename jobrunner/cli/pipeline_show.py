@@ -1,4 +1,4 @@
-"""`jobrunner pipeline show`: the counts of every station, with rates and the time left; once, or again and again."""
+"""`jobrunner pipeline show`: the counts of every station, with rates and the time left; once or repeatedly."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ Examples:
 """
 
 _FIXED = 68
-"""Columns of the narrow table without the name."""
+"""Width of the narrow table without the column of names."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -63,7 +63,8 @@ def show(
 
 
 def station_table(seen: PipelineView, *, wide: bool = False) -> str:
-    """One line a station, in the order of the way, and one for the whole; `wide`: whatever the terminal's width."""
+    """The table with a line for each station, in the order of the pipeline, and a line of totals. `wide`: ignores the
+    terminal's width."""
     columns = ("STATION", "TO", "WAITING", "SCHEDULED", "PENDING", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
     rows: list[tuple[object, ...]] = [
         (
@@ -79,7 +80,7 @@ def station_table(seen: PipelineView, *, wide: bool = False) -> str:
 
 
 def narrow_table(seen: PipelineView, width: int) -> str:
-    """The same in as few columns as a terminal has: without the targets, numbers short, what ended on a line below."""
+    """The table for a narrow terminal: without targets, with short numbers, and ended items on a line below."""
     columns = ("STATION", "WAIT", "SCHED", "PEND", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
     rows = [
         (
@@ -95,7 +96,7 @@ def narrow_table(seen: PipelineView, width: int) -> str:
 
 
 def fitting_table(seen: PipelineView, width: int) -> str:
-    """The table that fits: the full one when there is room."""
+    """The full table where it fits, else the narrow one."""
     stopped = _stopped(seen)
     lines = station_table(seen, wide=True).splitlines()[: -len(stopped) or None]
     if max(map(len, lines)) > width:
@@ -104,7 +105,7 @@ def fitting_table(seen: PipelineView, width: int) -> str:
 
 
 def _ways(station: StationView) -> tuple[str, ...]:
-    """Its targets, marked as in the diagram when a chain leads to them."""
+    """The targets of a station, marked as in the diagram when a chain leads to them."""
     return tuple(f"⇒ {to}" for to in station.targets) if station.is_chained else station.targets
 
 
@@ -145,7 +146,8 @@ def _watch(progress: Progress, shared: CommonOptions, every_s: float, *, until_e
 
 @contextmanager
 def _screen(shared: CommonOptions) -> Iterator[Callable[[PipelineView], None]]:
-    """The function that draws a snapshot: a JSON line for programs, in place on a terminal, else below the last one."""
+    """The function that prints a snapshot: as a JSON line for programs, in place on a terminal, else below the previous
+    one."""
     if shared.as_json:
         yield lambda seen: echo(json.dumps(plain_json(seen)))
         return

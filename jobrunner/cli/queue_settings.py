@@ -1,4 +1,4 @@
-"""`jobrunner queues limit`, `settings` and `reset`: settings of a queue, given and shown in words."""
+"""`jobrunner queues limit`, `settings` and `reset`: settings of a queue, parsed from and formatted as text."""
 
 import re
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def configured(settings: QueueSettings) -> list[str]:
 
 
 def setting_text(value: Any) -> str:
-    """A setting as a person reads it: durations with their unit, a rate as it is given; 0 limits nothing."""
+    """A setting as text: durations with their unit, a rate in the form of the option; 0 means no limit."""
     if isinstance(value, RateLimit):
         return short_rate(value)
     if isinstance(value, Backoff):
@@ -197,7 +197,7 @@ def reset(shared: CommonOptions, queue: str, names: tuple[str, ...]) -> None:
 
 
 def _undeclared(queue: Queue, origins: Mapping[str, SettingOrigin]) -> str:
-    """Names what was set by hand and cannot be set back, as there is no declared value; empty when nothing was."""
+    """Names the settings that were changed by hand and have no declared value to return to; empty without any."""
     current, plain = queue.settings(), QueueSettings()
     names = [name for name, one in origins.items()
              if one.changed_by and not one.is_declared and getattr(current, name) != getattr(plain, name)]  # fmt: skip

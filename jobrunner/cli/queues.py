@@ -1,4 +1,4 @@
-"""`jobrunner queues`: list, pause, resume, purge, delete; what is about settings has a module of its own."""
+"""`jobrunner queues`: list, pause, resume, purge, delete. Settings have a module of their own."""
 
 import click
 
@@ -121,8 +121,8 @@ def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
 
 
 def purged(client: Client, queue: Queue, state: str, count: int, action: str) -> int:
-    """Deletes all tasks of one state, some `count`, with a progress bar and an entry in the audit log under `action`;
-    returns how many are gone."""
+    """Deletes all tasks of one state, about `count`, with a progress bar and an audit log entry under `action`; returns
+    the number of deleted tasks."""
     gone = 0
     with (
         noted(client, action, queue.name, lambda: f"deleted {counted(gone, state + ' task')}"),
@@ -136,13 +136,14 @@ def purged(client: Client, queue: Queue, state: str, count: int, action: str) ->
                 progress(done)
 
         gone = queue.purge(state, progress=tell)
-        if state == "dead":  # a slice whose reply was lost is sent again, and counts what that finds
+        if state == "dead":  # a slice whose reply was lost is sent again, and counts only the tasks found then
             gone = max(gone, count - queue.counts()[state])
     return gone
 
 
 def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> None:
-    """Deletes all tasks of one state after asking, and answers how many. Raises Refusal when there are none."""
+    """Deletes all tasks of one state after confirmation, and prints their number. Raises Refusal when there are
+    none."""
     with connected(shared, starts=True) as client:
         check_queue(client, queue)
         asked = client.queue(queue)

@@ -1,4 +1,4 @@
-"""`jobrunner redact`: the names of parameters that pages and commands hide, as they are kept on the server."""
+"""`jobrunner redact`: the names of hidden parameters that the server keeps for pages and commands."""
 
 import click
 

@@ -1,7 +1,8 @@
-"""Reports to systemd, for a unit with `Type=notify`: that the service is ready, and with `WatchdogSec=` that it lives.
+"""Reports to systemd for a unit with `Type=notify`: that the service is ready, and with `WatchdogSec=` that it is
+alive.
 
-Each report is a datagram to the socket that NOTIFY_SOCKET names, as sd_notify(3) describes. STOPPING=1 is not sent: a
-worker that SIGHUP restarts stops, too, and systemd would kill it for not ending.
+Each report is a datagram to the socket that NOTIFY_SOCKET names, as sd_notify(3) describes. STOPPING=1 is not sent,
+because a worker restarting on SIGHUP stops, too, and systemd would kill it for not ending.
 """
 
 import os
@@ -20,7 +21,7 @@ class ServiceReports:
     def __init__(self, is_ready: Callable[[], bool], is_alive: Callable[[], bool]) -> None:
         self._is_ready, self._is_alive = is_ready, is_alive
         self._address = os.environ["NOTIFY_SOCKET"]
-        if self._address.startswith("@"):  # an abstract one
+        if self._address.startswith("@"):  # an abstract socket
             self._address = f"\0{self._address[1:]}"
         is_watched = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         period_us = os.environ.get("WATCHDOG_USEC", "")
@@ -41,6 +42,6 @@ class ServiceReports:
             rest.wait(self._every_s)
 
     def _send(self, state: str) -> None:
-        # Opened for each report, as a job may close what a process has open; without systemd nobody hears it.
+        # Opened for each report, as a job may close descriptors of the process; without systemd the report is lost.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
             there.sendto(state.encode(), self._address)

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT: the first asks to stop, the second stops at once, the third kills the process.
+"""Handles SIGTERM and SIGINT: the first asks to stop, the second stops at once, the third kills the process.
 
-SIGHUP asks for new processes that read the code anew; when it says that the terminal is gone, it asks to stop. A worker
-without a supervisor then ends gracefully, and its command line begins anew in the same process (`Restart`).
+SIGHUP asks for a restart with new code; when it reports that the terminal is gone, it asks to stop. A worker without a
+supervisor restarts by ending gracefully and executing its command line in the same process (`Restart`).
 """
 
 import atexit
@@ -22,29 +22,30 @@ from jobrunner.settings import working_folder
 from jobrunner.worker.process_guard import answer_signals, ignore_signals, watch_descriptor
 
 SERVES = "serves"
-"""What a worker reports before the URL and the prefix of its client."""
+"""The report of a worker that precedes the URL and the prefix of its client."""
 USES, STARTED = "uses", "started"
-"""What a worker reports before the folder of its embedded server."""
+"""The reports of a worker that precede the folder of its embedded server."""
 _UNANSWERED = 2
 _SIGNALLED = 128
-"""Exit codes of shells: this, and the number of the signal."""
+"""Exit codes of shells: this number plus that of the signal."""
 _log = SafeLogger("jobrunner.worker")
 _farewells: list[float] = []
 _survived: list[int] = []
-"""Signals that were to end this process, for `on_signals` to answer. Python drops what a callback of a weak reference
-raises, and a module that tries an import may catch everything."""
+"""Signals that should have ended this process, for `on_signals` to handle. Their SystemExit may get lost: Python drops
+errors in callbacks of weak references, and a module that tries an import may catch everything."""
 
 
 def leave_at_signals() -> None:
-    """Ends this process by SystemExit at SIGTERM and SIGHUP, as Ctrl-C does by KeyboardInterrupt: what it uses is given
-    back, the embedded server for example. The second signal ends it at once. Signals that are ignored (nohup) stay so.
+    """Ends this process by SystemExit at SIGTERM and SIGHUP, as Ctrl-C does by KeyboardInterrupt, so that it releases
+    its resources, such as the embedded server. The second signal ends it at once. Signals that are ignored (nohup) stay
+    ignored.
 
-    For commands without an answer of their own. To be called by the main thread."""
+    For commands without their own signal handling. Call it in the main thread."""
     owner = os.getpid()
 
     def leave(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        if os.getpid() != owner:  # a fork: what it holds belongs to its parent
+        if os.getpid() != owner:  # a fork: its resources belong to the parent
             os.kill(os.getpid(), number)
             return
         _survived.append(number)
@@ -57,7 +58,7 @@ def leave_at_signals() -> None:
 
 @contextmanager
 def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
-    """Answers these signals by these handlers until the block ends. For the main thread."""
+    """Installs these signal handlers until the block ends. Call it in the main thread."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -68,8 +69,8 @@ def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """Ignores each Ctrl-C behind the first one until the block ends: it would cut off what the first one has begun, to
-    end processes and delete their files. For the main thread."""
+    """Ignores each Ctrl-C after the first until the block ends: it would interrupt the clean-up that the first one
+    began, which ends processes and deletes their files. Call it in the main thread."""
 
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -81,7 +82,7 @@ def interrupted_once() -> Iterator[None]:
 
 
 def exit_within(seconds: float) -> None:
-    """The end of this process, behind its command, is to take no longer, whatever threads are left."""
+    """Limits the time that this process takes to end after its command, even with threads left."""
     _farewells.append(seconds)
 
 
@@ -95,9 +96,9 @@ def exit_with(code: int) -> NoReturn:
 
 
 def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
-    """Calls `stop` at each signal that asks to stop and `renew` at each that asks for new processes, in a thread of its
-    own; also for a signal that came before and should have ended the process (`leave_at_signals`). To be called by the
-    main thread. With SIGHUP ignored, as nohup has it, that stays ignored."""
+    """Calls `stop` at each signal that asks to stop and `renew` at each that asks for a restart, in a thread of its
+    own; also for an earlier signal that should have ended the process (`leave_at_signals`). Call it in the main thread.
+    An ignored SIGHUP (nohup) stays ignored."""
     known = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         known.append(signal.SIGHUP)
@@ -142,7 +143,7 @@ def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object
 
 
 def report_to_service_manager(is_ready: Callable[[], bool], is_alive: Callable[[], bool]) -> None:
-    """Reports to systemd that this process is ready, and while it is alive, if it waits for that."""
+    """Reports to systemd that this process is ready and alive, if NOTIFY_SOCKET asks for it."""
     if os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@")):
         from jobrunner.cli.service_manager import ServiceReports  # other processes need none of it
 
@@ -150,8 +151,8 @@ def report_to_service_manager(is_ready: Callable[[], bool], is_alive: Callable[[
 
 
 def folder_of_start() -> Path:
-    """The working folder, under the name that a shell gave it. Behind a symbolic link, as to the current release, a
-    restart then finds the release of that time. To be called as the process starts. Raises UsageError."""
+    """The working folder by its name in the shell. If the name is a symbolic link to the current release, a restart
+    finds the release of that time. Call it when the process starts. Raises UsageError."""
     here, named = working_folder(), Path(os.environ.get("PWD", ""))
     if here is None:
         raise UsageError(
@@ -165,10 +166,10 @@ def folder_of_start() -> Path:
 
 
 class Restart:
-    """Whether this process is to begin anew, which keeps its id: systemd and containers do not see it end.
+    """Restarts this process on request under the same process id, so systemd and containers do not see it end.
 
-    Create it before modules are loaded, so that their exit handlers run before the restart. Clients are closed then,
-    which sends what they have buffered. A process that does not begin anew ignores signals from then on.
+    Create it before modules are loaded, so that their exit handlers run before the restart. The restart closes clients,
+    which sends their buffered tasks. A process that ends without a restart ignores signals from then on.
     """
 
     def __init__(self) -> None:
@@ -177,7 +178,7 @@ class Restart:
         atexit.register(self._exit)
 
     def ask(self, ask_to_stop: Callable[[], object]) -> None:
-        """Asks for it, once; changes nothing when the worker was asked to stop before."""
+        """Requests a restart, once; does nothing when the worker was asked to stop before."""
         if self._is_wanted or self._is_stopping:
             return
         self._is_wanted = True
@@ -185,14 +186,15 @@ class Restart:
         ask_to_stop()
 
     def stop(self, ask_to_stop: Callable[[], object]) -> None:
-        """Asks to stop for good: gracefully the first time, also when it ends already in order to begin anew."""
+        """Requests a stop without restart: gracefully the first time, also when the process is already ending for a
+        restart."""
         was_wanted, self._is_wanted = self._is_wanted, False
         self._is_stopping = True
         if not was_wanted:
             ask_to_stop()
 
     def leave(self) -> None:
-        """Ends the process at once, well, or begins anew."""
+        """Ends the process at once with exit code 0, or restarts it."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # closed by a job, or a full disk
                 stream.flush()
@@ -206,15 +208,16 @@ class Restart:
 
     def _begin_anew(self) -> None:
         if self._is_wanted:
-            if not _has_terminal():  # one that comes before the new code listens waits for it, see `on_signals`
+            if not _has_terminal():  # a SIGHUP waits until the new code listens, see `on_signals`
                 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
-            with suppress(OSError):  # it is gone, and so is the code: the new process says so
+            with suppress(OSError):  # the folder is gone, and so is the code: the new process reports it
                 os.chdir(self._folder)
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command line
 
 
 class Lifeline:
-    """The socket between a worker and its supervisor, by its descriptor. Its end asks the worker to stop."""
+    """The socket between a worker and its supervisor, by its descriptor. When it closes, the worker is asked to
+    stop."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -222,13 +225,13 @@ class Lifeline:
         watch_descriptor(descriptor, "the way to its supervisor")
 
     def report(self, word: str) -> None:
-        """Writes a word to the supervisor, if there still is one."""
+        """Writes a report to the supervisor, if there still is one."""
         with suppress(OSError):
             os.write(self._descriptor, f"{word}\n".encode())
 
     def report_client(self, client: Client) -> None:
-        """Reports server and prefix of the client, which a module of the worker may have configured. Becomes a user of
-        its embedded server, if that is its server, and reports the folder: the supervisor uses it, too."""
+        """Reports server and prefix of the client, which a module of the worker may have configured. If the client uses
+        an embedded server, registers as its user and reports the folder, so that the supervisor registers, too."""
         self.report(f"{SERVES} {quote(client.settings.url)} {quote(client.settings.prefix)}")
         if (server := endpoint_of(client).embedded) is None:
             return
@@ -237,7 +240,7 @@ class Lifeline:
         self.report(f"{USES if found.running else STARTED} {quote(os.fspath(found.folder))}")
 
     def ask_at_end(self, ask_to_stop: Callable[[], object]) -> None:
-        """Calls `ask_to_stop` when the supervisor is no more."""
+        """Calls `ask_to_stop` when the supervisor has ended."""
 
         def wait() -> None:
             with suppress(OSError):

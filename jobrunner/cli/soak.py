@@ -127,8 +127,8 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
 
 
 def _make_folder(option: str, path: Path, folder: Path) -> None:
-    """Makes a folder. Raises UsageError where `path`, it or a file in it, cannot be written: at the end a run of hours
-    would be for nothing."""
+    """Creates a folder. Raises UsageError when `path`, the folder or a file in it, cannot be written, which would waste
+    a run of hours."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(path if path.exists() else folder, os.W_OK):
@@ -138,7 +138,7 @@ def _make_folder(option: str, path: Path, folder: Path) -> None:
 
 
 def _check_server(url: str) -> None:
-    """Raises ServerError when it is away, UnsafeServer when it may delete tasks."""
+    """Raises ServerError when the server is unreachable, UnsafeServer when it may evict tasks."""
     with Client(url, retry_timeout=0.5) as client:
         told = broker_of(client).run(facts())
     if told.evicts:
@@ -167,7 +167,7 @@ def _played(wish: SoakOptions, folder: Path, options: dict[str, Any]) -> int:
             options["report_file"].write_text(json.dumps(found, indent=1, default=str) + "\n")
         if options["plot"] is not None:
             options["plot"].write_text(plotted(soak.samples, soak.faults))
-    finally:  # a full disk hides no verdict
+    finally:  # a full disk must not hide the verdict
         _answer(found, verdict_lines(checks, soak.striker.counts, soak.tally.totals.extra), as_json=options["as_json"])
     return NO if any(check.holds is False for check in checks) else DONE
 
@@ -204,7 +204,7 @@ def _written(soak: Soak, checks: list[SoakCheck]) -> dict[str, Any]:
 
 @contextmanager
 def _looked_at() -> Iterator[SoakReporter]:
-    """A picture when a person looks and rich is there, else lines."""
+    """The reporter: a live view on a terminal with rich installed, else lines."""
     if not draws_over(sys.stderr) or find_spec("rich") is None:
         yield LineReporter(talk)
         return
@@ -216,7 +216,7 @@ def _looked_at() -> Iterator[SoakReporter]:
 
 @contextmanager
 def _stopped_by_signals(soak: Soak, say: Callable[[str], None]) -> Iterator[None]:
-    """The first SIGINT or SIGTERM ends the work, the second one all."""
+    """Makes the first SIGINT or SIGTERM end the work, and the second one the process."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if soak.stop.is_set():

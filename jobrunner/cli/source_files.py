@@ -12,15 +12,15 @@ _MOST_LOOKS = 20
 
 
 class SourceFiles:
-    """The .py files below a folder, and which of them changed. Leaves out hidden folders and virtual environments."""
+    """Finds changed .py files below a folder. Leaves out hidden folders and virtual environments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._written = dict(self._look())
 
     def await_changes(self) -> list[str]:
-        """Waits for a change, and until no more follow: one save is often several writes, of a temporary file, of
-        several files, of a formatter afterwards. Returns the paths, sorted."""
+        """Waits for a change and until no more follow, as one save often makes several writes: a temporary file,
+        several files, a formatter afterwards. Returns the changed paths, sorted."""
         paths: set[str] = set()
         while not paths:
             sleep(_LOOK_EVERY_S)
@@ -58,4 +58,4 @@ def _written_ns(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116
     except OSError:
-        return 0  # removed while we looked, or a dangling link
+        return 0  # removed meanwhile, or a dangling link

@@ -1,4 +1,4 @@
-"""`jobrunner spark`: maintenance of what sinks on Spark have written."""
+"""`jobrunner spark`: maintenance of files and tables that sinks on Spark wrote."""
 
 from datetime import timedelta
 from functools import partial

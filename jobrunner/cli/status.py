@@ -1,4 +1,4 @@
-"""`jobrunner status`: everything at one glance."""
+"""`jobrunner status`: an overview of the server, queues, workers and periodic jobs."""
 
 from collections.abc import Mapping
 
@@ -50,8 +50,8 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
 def queue_table(
     queues: list[QueueView], *, wide: bool = False, changed: Mapping[str, Mapping[str, SettingOrigin]] | None = None
 ) -> str:
-    """One row per queue; empty without queues. A terminal gets totals only with `wide`; the column HISTORY is there
-    when a queue keeps one. `changed`: the declared settings that were changed by hand, by queue."""
+    """One row per queue; empty without queues. A terminal shows totals only with `wide`; the column HISTORY appears
+    when a queue keeps history. `changed`: the declared settings that were changed by hand, by queue."""
     is_wide = prints_all_columns(wide=wide)
     keeps = any(queue.done for queue in queues)
     history, total = ("HISTORY",) if keeps else (), ("SUCCEEDED",) if is_wide else ()

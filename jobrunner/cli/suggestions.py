@@ -1,4 +1,4 @@
-"""`jobrunner completion`, and what it suggests: names of queues, jobs, periodic jobs, pipelines.
+"""`jobrunner completion` and its suggestions: names of queues, jobs, periodic jobs, pipelines.
 
 Invariants: an answer within 0.3 s or none; no output on errors; no server is started, nothing is written,
 and no module of the user is run: jobs are found by reading sources.
@@ -29,11 +29,11 @@ _WITHIN_S = 0.25
 _LONGEST_SOURCE = 1_000_000
 _NAMED = 10
 _MOST = 5_000
-"""Queues that are offered; of more of them some: a list of all would hold the server up."""
+"""Most queues that are read for suggestions: a list of more would block the server."""
 
 
 def queue_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Queues that the server knows."""
+    """Suggests queues that the server knows."""
     return _offered(lambda: _asked(ctx, "SRANDMEMBER", "queues", _MOST), incomplete)
 
 
@@ -43,12 +43,12 @@ def check_queue(
     """Raises Refusal for a queue that neither exists nor is declared, with the nearest name; None names no queue.
 
     A queue is declared when a worker serves it, when a job, a pipeline or `queue(...)` of the configured modules has
-    it, or the project's file; `declared` are those that the command itself knows. `create` is the value of the option
-    --create, for commands that have it. Raises InvalidName.
+    it, or the project's file; `declared` are those that the command itself knows. `create` is the value of --create, in
+    commands with that option. Raises InvalidName.
     """
     if name is None or create:
         return
-    from jobrunner.inspector.snapshot import is_known  # `jobrunner work` only offers names
+    from jobrunner.inspector.snapshot import is_known  # `jobrunner work` uses the suggestions only
 
     split_queue(name)
     if is_known(client, name):
@@ -63,7 +63,7 @@ def check_queue(
 
 
 def _queues_of_project() -> Iterator[str]:
-    """Queues that the configured modules declare, as `declared_queues` names them, and those of the project's file."""
+    """Queues that the configured modules declare, as in `declared_queues`, and those of the project's file."""
     settings = file_settings()
     yield from settings.queues
     for module in module_trees(settings.modules):
@@ -71,7 +71,7 @@ def _queues_of_project() -> Iterator[str]:
 
 
 def nearest_of(name: str, known: list[str], *, none: str) -> str:
-    """The end of a refusal of an unknown name: the nearest known one, else the known ones, else `none`."""
+    """The end of the error for an unknown name: the nearest known name, else all known names, else `none`."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
@@ -85,22 +85,22 @@ def with_create(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def worker_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Workers that sent a heartbeat lately."""
+    """Suggests workers with a recent heartbeat."""
     return _offered(lambda: _asked(ctx, "ZRANGE", "workers", 0, _MOST), incomplete)
 
 
 def periodic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Periodic jobs that workers published."""
+    """Suggests periodic jobs that workers published."""
     return _offered(lambda: _asked(ctx, "HKEYS", "periodics"), incomplete)
 
 
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Jobs that the modules named, or configured, declare."""
+    """Suggests jobs that the given or configured modules declare."""
     return _offered(lambda: (name for module in _modules(ctx) for name in declared_jobs(module)), incomplete)
 
 
 def pipeline_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Pipelines that the modules declare, and those that the server has queues of."""
+    """Suggests pipelines that the modules declare, and pipelines with queues on the server."""
 
     def find() -> Iterator[str]:
         for module in _modules(ctx):
@@ -111,7 +111,7 @@ def pipeline_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def pipeline_queues(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Queues of pipelines that the server knows."""
+    """Suggests queues of pipelines on the server."""
     return _offered(lambda: [name for name in _asked(ctx, "SRANDMEMBER", "queues", _MOST) if "/" in name], incomplete)
 
 
@@ -125,7 +125,7 @@ def declared_jobs(module: ast.Module) -> Iterator[str]:
 
 
 def declared_queues(module: ast.Module) -> Iterator[str]:
-    """Queues of the jobs in a module, those of `queue(...)`, and the names of pipelines with a slash behind."""
+    """Queues of the jobs in a module, those of `queue(...)`, and names of pipelines with a trailing slash."""
     for node in ast.walk(module):
         for mark in getattr(node, "decorator_list", ()):
             if _called(mark) == "job":
@@ -146,11 +146,11 @@ def _offered(find: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
     found: list[str] = []
 
     def look() -> None:
-        with suppress(Exception):  # a person is typing: whatever it is, it is no moment to tell
+        with suppress(Exception):  # no error may disturb a person who is typing
             for name in find():
                 found.append(name)
 
-    # A name server or a disk may take its time; the process ends without this thread.
+    # A name server or a disk may be slow; the process ends without waiting for this thread.
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(_WITHIN_S)
@@ -183,16 +183,16 @@ def _modules(ctx: click.Context) -> Iterator[ast.Module]:
 
 
 def module_trees(modules: Iterable[str]) -> Iterator[ast.Module]:
-    """Modules, read and not run; those that are not found, too long or not to be read as Python are left out."""
+    """Parses modules without running them; leaves out modules that are not found, too long, or no valid Python."""
     project = project_file()
     for module in modules:
         for folder in (Path(), *([] if project is None else [project.parent]), *map(Path, sys.path)):
             place = folder.joinpath(*module.split("."))
             path = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
             if path is not None:
-                with suppress(OSError, SyntaxError, ValueError):  # a worker cannot load it either, and says so
+                with suppress(OSError, SyntaxError, ValueError):  # a worker cannot load it either, and reports that
                     if path.stat().st_size <= _LONGEST_SOURCE:
-                        yield ast.parse(path.read_bytes())  # which knows the encoding that a source declares
+                        yield ast.parse(path.read_bytes())  # which honours the encoding that a source declares
                 break
 
 
@@ -225,8 +225,8 @@ Examples:
   eval "$(jobrunner completion bash)"
 """
 
-# Not the one of click, which takes the words of readline: that splits them at colons, which names of queues may have,
-# and puts an answer behind the last of them.
+# Not click's script, which uses the words of readline: readline splits them at colons, which queue names may have, and
+# inserts an answer after the last colon.
 _BASH = """\
 %(complete_func)s() {
     local line=${COMP_LINE:0:COMP_POINT} kept= type value
@@ -253,7 +253,7 @@ _OF_OPTION: dict[str, dict[str, str]] = {
     "fish": {"echo $metadata[2];":
              "set -l option (string match -r -- '^--[^=]+=' (commandline -t)); echo \"$option$metadata[2]\";"},
 }  # fmt: skip
-"""What the scripts of click lack: an answer for `--queue=ma` is the value alone, and replaces the value alone."""
+"""Additions to click's scripts: for `--queue=ma` the answer is only the value, and must replace only the value."""
 
 
 @click.command(epilog=_EXAMPLES)

@@ -1,4 +1,4 @@
-"""Lists of tasks in commands: filters as options, the search with its progress, rows and JSON values."""
+"""Lists tasks in commands: filter options, the search with its progress, rows and JSON values."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ _BUDGET_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConditions:
-    """The conditions of a command on tasks: parts of texts, in any case, and a span of time."""
+    """The filter conditions of a command: case-insensitive substrings, and a span of time."""
 
     job: str | None
     error: str | None
@@ -52,7 +52,7 @@ class TaskConditions:
 
     @property
     def are_none(self) -> bool:
-        """Whether every task meets them."""
+        """Whether there are no conditions, so that every task matches."""
         return self == TaskConditions(job=None, error=None, param=None, since=None, until=None)
 
     def filter(self, queue: str | None, state: str | None) -> Filter:
@@ -63,7 +63,7 @@ class TaskConditions:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        """As the end of a sentence: ` of job 'Mail' with 'refused' in their errors`."""
+        """The conditions as the end of a sentence: ` of job 'Mail' with 'refused' in their errors`."""
         parts = [
             ("" if self.job is None else f" of job {self.job!r}"),
             ("" if self.error is None else f" with {self.error!r} in their errors"),
@@ -75,7 +75,7 @@ class TaskConditions:
 
 
 def with_conditions(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of `TaskConditions`, which the command gets as `conditions`."""
+    """Adds the options of `TaskConditions`, passed to the command as `conditions`."""
 
     @click.option("--job", metavar="TEXT", callback=not_empty, shell_complete=job_names,
                   help="Only jobs whose name contains this text.")  # fmt: skip
@@ -118,7 +118,7 @@ class FoundTasks:
 
 
 def find_tasks(client: Client, wanted: Filter, limit: int, hides: Redaction) -> FoundTasks:
-    """The first `limit` tasks that match, read to the end of all states; a terminal sees how far the search is."""
+    """The first `limit` tasks that match, found by a search of all states; a terminal shows the progress."""
     problems: dict[str, str] = {}
     with searching(client, wanted) as tell:
         if wanted.state in LATEST_FIRST:
@@ -160,7 +160,7 @@ def _in_line(
 
 
 def matching_tasks(client: Client, wanted: Filter) -> list[TaskPosition]:
-    """All tasks that match; a terminal sees how far the search is."""
+    """All tasks that match; a terminal shows the progress of the search."""
     found, searched = list[TaskPosition](), 0
     with searching(client, wanted) as tell:
         for some in matching(client, wanted, client.redaction()):
@@ -172,7 +172,7 @@ def matching_tasks(client: Client, wanted: Filter) -> list[TaskPosition]:
 
 @contextmanager
 def searching(client: Client, wanted: Filter) -> Iterator[Callable[[int], None]]:
-    """A callback that takes how many tasks were searched; a bar shows it when there is something to search for."""
+    """A callback that takes the number of searched tasks, which a bar shows if there is a condition to search for."""
     if not wanted.is_narrow:
         yield lambda _: None
         return
@@ -191,7 +191,7 @@ def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
 def show_list(
     shared: CommonOptions, hides: Redaction, found: FoundTasks, nothing: str, *, wide: bool = False
 ) -> None:
-    """Answers with tasks, a row each, or says that there are none."""
+    """Prints the tasks, a row each, or that there are none."""
     records = found.records
     for name, problem in found.problems.items():
         talk(f"queue {name} cannot be read: {problem}")
@@ -211,7 +211,7 @@ def show_list(
 
 
 def nothing_found(queue: str | None, state: str | None, conditions: TaskConditions) -> str:
-    """What to say when no task matches."""
+    """The text for a search without matches."""
     what = f"{state + ' ' if state else ''}tasks{conditions}"
     return f"queue {queue} has no {what}" if queue else f"there are no {what}"
 

@@ -1,4 +1,4 @@
-"""One task as `jobrunner tasks show` prints it: as text, or as JSON."""
+"""Formats one task for `jobrunner tasks show`, as text or as JSON."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -42,7 +42,8 @@ Examples:
   jobrunner tasks show 01a1fe85769b0000c6650a2fcc89-mail
 """
 _CANCELLED = ("waiting", "scheduled")
-"""What `cancel` without an id and a state cancels: nothing that runs, and no dead task, as that would delete it."""
+"""The states that `cancel` selects without an id and a state: not running tasks, nor dead tasks, which it would
+delete."""
 _AT_ONCE = 500
 _INSTEAD = {
     TaskState.DEAD: "; to try a dead one again: jobrunner tasks requeue ID",
@@ -178,7 +179,8 @@ def _cancel_all(
 
 
 def _cancel_each(client: Client, chosen: list[TaskPosition], changed: Counter[str], *, dead: bool) -> None:
-    """Cancels tasks that were found dead, or alive, and still are; counts those of each queue in `changed`."""
+    """Cancels the chosen tasks unless they died, or were requeued, since they were found; counts cancelled tasks by
+    queue in `changed`."""
     seen = 0
     try:
         with rising(len(chosen), "cancelling", "tasks") as progress:
@@ -222,7 +224,7 @@ def requeue(shared: CommonOptions, ids: tuple[str, ...], queue: str | None) -> N
 
 
 def _requeue_each(client: Client, handles: list[TaskHandle[Any]], done: list[str], gone: list[str]) -> None:
-    """Requeues dead tasks; adds the ids of those that it did to `done`, and of those that are no more to `gone`."""
+    """Requeues dead tasks; adds the ids of requeued tasks to `done`, and of missing tasks to `gone`."""
     changed = Counter[str]()
     try:
         for handle in handles:

@@ -83,7 +83,7 @@ def _command(shared: CommonOptions, named: str, command: WorkerCommand, *, done:
 
 
 def _id_of(client: Client, named: str) -> str:
-    """The id of the one worker that `named` is the id, or a part of the id, of. Raises Refusal."""
+    """The id of the worker whose id is `named` or, unlike any other's, contains it. Raises Refusal."""
     ids = [worker.id for worker in client.workers()]
     found = [one for one in ids if one == named] or [one for one in ids if named and named in one]
     if len(found) == 1:

@@ -1,4 +1,4 @@
-"""Groups of errors: the section of the first page, and the page of the dead tasks of a queue. Pure."""
+"""Draws error groups: the section of the first page, and the page of a queue's dead tasks. Pure functions."""
 
 from datetime import datetime
 
@@ -10,14 +10,14 @@ from jobrunner.formatting import counted, number, short_duration
 from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView
 
 _RECENT = 2
-"""Half hours, the present one among them."""
+"""Half hours that count as recent, including the present one."""
 _WIDE = 120
 _COLUMNS, _WIDE_COLUMNS = (14, 10, 7), (28, 20, 14)
-"""Of the job, the queue and the release."""
+"""Column widths of the job, the queue and the release, for narrow and wide terminals."""
 
 
 def failing_section(found: ErrorGroups | None, now: datetime, width: int) -> list[Text]:
-    """The groups of all queues, first those with most failed attempts in this half hour and the one before."""
+    """The groups of all queues; groups with most failed attempts in this half hour and the one before come first."""
     if found is None:
         return []
     groups = sorted(found.groups, key=lambda one: (-sum(one.trend[-_RECENT:]), -one.dead, -one.last.timestamp()))
@@ -32,7 +32,8 @@ def failing_section(found: ErrorGroups | None, now: datetime, width: int) -> lis
 
 
 def group_lines(screen: Screen, queue_dead: int, width: int, height: int) -> list[Text]:
-    """All dead tasks of the queue, then each of its groups; the line under the cursor is among them."""
+    """A line for all dead tasks of the queue, then one for each group; the visible part includes the line under the
+    cursor."""
     assert screen.look is not None
     groups = shown_groups(screen)
     at = next((at for at, one in enumerate(groups, start=1) if one.id == screen.group_at), 0)

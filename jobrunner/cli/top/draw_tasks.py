@@ -1,4 +1,4 @@
-"""The pages of one queue's tasks and of one task. Pure."""
+"""Draws the pages of one queue's tasks and of one task. Pure functions."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}
 
 
 def tasks_lines(screen: Screen, width: int, height: int) -> list[Text]:
-    """The tasks of the queue in one state, about the one under the cursor."""
+    """The tasks of the queue in one state, around the task under the cursor."""
     head = [_tabs(screen, width), titled(_columns(screen.state, width), width, bare=True)]
     if lists_groups(screen) and (queue := entered_queue(screen)) is not None:
         return [head[0], *group_lines(screen, queue.dead, width, max(height - 1, 2))]
@@ -153,7 +153,7 @@ def _pretty(value: Any) -> str:
 
 
 def _block(text: str, width: int, style: str = "") -> Iterator[Text]:
-    """Lines as they are; longer ones go on in the next."""
+    """The lines of a text; long lines are wrapped."""
     room = max(width - 2, 10)
     for one in text.splitlines():
         clean = plain(one.expandtabs(4))

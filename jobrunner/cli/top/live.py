@@ -17,11 +17,11 @@ from jobrunner.clock import monotonic
 _REST = "\x1b[K"
 """Erases the rest of a line."""
 _TURN_S = 0.25
-"""A terminal that changed its size is redrawn within this time."""
+"""Seconds within which a resized terminal is redrawn."""
 
 
 class LiveView:
-    """The main loop: answers of the server, keys, a refresh when it is due, a frame when something changed."""
+    """The main loop: handles answers of the server and keys, refreshes on time, and draws a frame after each change."""
 
     def __init__(self, terminal: Terminal, server: ServerPoller, *, every_s: float) -> None:
         self._terminal = terminal
@@ -32,7 +32,7 @@ class LiveView:
         self._size = (0, 0)
 
     def run(self) -> None:
-        """Runs until q is pressed or the terminal is gone."""
+        """Runs until `q` is pressed or the terminal is gone."""
         changed = True
         while True:
             if monotonic() >= self._next_look_s and not self._server.reading:
@@ -79,7 +79,7 @@ class LiveView:
 
 
 def run_live(server: ServerPoller, *, every_s: float) -> None:
-    """Shows the live view in this terminal. Afterwards the poller, which it starts, may still run the last request."""
+    """Shows the live view in this terminal. Starts the poller, which may still run the last request afterwards."""
     server.start()
     with taken_over() as terminal:
         LiveView(terminal, server, every_s=every_s).run()
@@ -92,6 +92,6 @@ def ansi_lines(lines: Sequence[Text], width: int, height: int) -> list[str]:
     for one in lines:
         with console.capture() as captured:
             console.print(one, end="", soft_wrap=True)
-        # Behind a line that is full the cursor stands on its last column, which would be erased.
+        # After a full line the cursor is on its last column, which would be erased.
         shown.append(captured.get() + (_REST if cell_len(one.plain) < width else ""))
     return shown

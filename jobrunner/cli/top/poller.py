@@ -1,6 +1,6 @@
-"""Reads and writes of the live view, in threads of their own, so that a slow server never blocks the keyboard.
+"""Runs reads and actions of the live view in threads, so that a slow server never blocks the keyboard.
 
-Two threads: one looks, one acts, so that requeueing 50 000 tasks does not stop the picture.
+One thread reads, another one acts, so that requeueing 50 000 tasks does not freeze the view.
 """
 
 import logging
@@ -31,10 +31,10 @@ from jobrunner.inspector.task_rows import first_rows
 Change = Callable[[Screen], Screen]
 """A change of the screen by an answer of the server, applied to the present screen."""
 TASKS_SHOWN = 500
-"""Of each state, first in line first; of the dead the last ones."""
+"""Most tasks read of each state: the next to run first; of dead tasks the latest."""
 
 _GROUPS_KEPT_S = 5.0
-"""A queue has up to some hundred groups, which are many bytes for each refresh."""
+"""Seconds before error groups are read again: a queue may have some hundred groups, too many bytes for each refresh."""
 
 
 def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
@@ -43,8 +43,8 @@ def groups_of(client: Client, seen: LiveSnapshot) -> ErrorGroups:
 
 
 def ends_of(client: Client) -> frozenset[str]:
-    """The queues of pipelines that need no worker; none while the node of a cluster that knows them is away. One round
-    trip. Raises ServerError."""
+    """The queues of pipelines that need no worker; empty while the cluster node with this list is unreachable. One
+    round trip. Raises ServerError."""
     (graphs,) = run_each_or_errors(broker_of(client), [published(keys_of(client))])
     if isinstance(graphs, ServerUnavailable):
         return frozenset()
@@ -64,41 +64,41 @@ class ServerPoller:
         self._groups_until_s = 0.0
         self._reads = SimpleQueue[Callable[[], Change] | None]()
         self._acts = SimpleQueue[Callable[[], Change] | None]()
-        # A failed act is a message, which stays until the next key: the next look clears the trouble of looks.
+        # A failed action becomes a message, which stays until the next key: the next read clears errors of reads only.
         acts, reads = (self._acts, lambda error: _told(f"failed: {error}")), (self._reads, _trouble)
         self._acting = threading.Thread(target=self._serve, args=acts, name="top-acts", daemon=True)
         self._threads = [threading.Thread(target=self._serve, args=reads, name="top-looks", daemon=True), self._acting]
         self.answers = SimpleQueue[Change]()
         self.bell, self._rope = os.pipe()
-        """Readable when there is an answer."""
+        """A pipe that is readable when there is an answer."""
         self.reading = False
         self._at_hand: tuple[str, str] | None = None
-        """The action that is being done and its target, until the audit log has them."""
+        """The current action and its target, until the audit log has them."""
         self._noting = threading.Lock()
 
     def start(self) -> None:
         """Starts the threads."""
-        # Without a handler, a warning that the audit log took no entry would go to stderr, over the picture.
+        # Without a handler, a warning about a failed audit log entry would go to stderr, over the view.
         logging.getLogger("jobrunner.audit").addHandler(logging.NullHandler())
         os.set_blocking(self._rope, False)
         for thread in self._threads:
             thread.start()
 
     def read(self, screen: Screen) -> None:
-        """Looks at everything, and at what the page shows."""
+        """Reads the overview and the content of the page."""
         self.reading = True
         self._reads.put(lambda: self._look(screen))
 
     def act(self, wish: ServerRequest) -> None:
-        """Does what was wished for, behind what is being done."""
+        """Queues an action; it runs after the current one."""
         self._acts.put(lambda: self._act(wish))
 
     def break_off(self) -> None:
-        """Writes an action whose answer has not come into the audit log: nothing waits for it any more."""
+        """Writes an action without an answer yet into the audit log, as nothing waits for the answer any more."""
         self._note("broke off: it may be done, or a part of it")
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """Waits for what is being done; False when it goes on after that time."""
+        """Waits for the current action; returns False when it still runs after `timeout_s`."""
         self._reads.put(None)
         self._acts.put(None)
         self._acting.join(timeout_s)
@@ -110,12 +110,12 @@ class ServerPoller:
                 change = one()
             except JobrunnerError as error:
                 change = failed(str(error))
-            except Exception as error:  # damage: a thread that ended would leave the last picture for ever
+            except Exception as error:  # damaged data: without this thread the view would freeze
                 change = failed(f"{type(error).__name__}: {error}")
             self.answers.put(change)
             try:
                 os.write(self._rope, b".")
-            except BlockingIOError:  # it rings already
+            except BlockingIOError:  # the pipe is full, so the reader wakes anyway
                 continue
 
     def _look(self, screen: Screen) -> Change:
@@ -126,7 +126,7 @@ class ServerPoller:
             rates = {queue.name: live_rates.rates(queue.name) for queue in seen.queues}
             total = live_rates.total()
             if screen.page == "tasks" and screen.tasks is None:
-                self._groups_until_s = 0.0  # the list of a state opens with the groups as they are now
+                self._groups_until_s = 0.0  # a list of dead tasks opens with fresh groups
             groups = self._known_groups(seen)
             page = self._page(replace(screen, groups=groups))
         finally:
@@ -189,7 +189,7 @@ class ServerPoller:
                 self._at_hand = None
 
     def _carried_out(self, wish: ServerRequest) -> str:
-        """Does it; returns the outcome."""
+        """Runs the action; returns the outcome."""
         queue = self._client.queue(wish.queue)
         if wish.act == "pause":
             queue.pause()
@@ -211,13 +211,13 @@ class ServerPoller:
             return "requeued" if done else f"task {wish.id} is not dead any more"
         check_place(wish.id, wish.queue)
         place = TaskRef(keys_of(self._client), encryption_of(self._client), wish.id, wish.queue)
-        # A task that died while the question was open is left: to cancel it would delete it with its errors.
+        # A task that died while the question was open is kept: cancelling it would delete it with its errors.
         cancelled = run_operation(broker_of(self._client), cancel(place, leave="dead"))
         return "cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already, or dead"
 
 
 def _audited(wish: ServerRequest) -> tuple[str, str]:
-    """The action and its target, as the audit log has them."""
+    """The action and its target in the form of the audit log."""
     if wish.act in ("pause", "resume"):
         return f"queue.{wish.act}", wish.queue
     if wish.act == "requeue all":

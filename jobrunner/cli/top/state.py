@@ -32,7 +32,7 @@ class ServerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Something to be answered with y or n, and what a yes does."""
+    """A yes/no question, with the request that a yes sends."""
 
     text: str
     wish: ServerRequest
@@ -40,7 +40,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """All that a frame is drawn from. Rows are remembered by name, so that a cursor stays on its row when rows move."""
+    """The state from which a frame is drawn. Rows are identified by name, so that the cursor stays on its row when rows
+    move."""
 
     look: LiveSnapshot | None = None
     rates: Mapping[str, Rates] = field(default_factory=dict)
@@ -51,16 +52,16 @@ class Screen:
     """Queues of pipelines that need no worker."""
     page: Page = "queues"
     queue: str | None = None
-    """The queue under the cursor, or the one that was entered."""
+    """The queue under the cursor, or the entered queue."""
     sort: str = "name"
     queue_filter: str = ""
     state: str = "pending"
     tasks: tuple[TaskRow, ...] | None = None
-    """None while they are being read."""
+    """Tasks of the page; None while they are being read."""
     note: str = ""
-    """How many dead tasks were examined for those of the group; empty when all were."""
+    """The number of dead tasks examined to find those of the group; empty when all were examined."""
     group: str | None = None
-    """The group whose dead tasks are listed, "" for all of the queue; None while the groups themselves are listed."""
+    """The group whose dead tasks are listed, "" for all dead tasks of the queue; None while groups are listed."""
     group_at: str = ""
     """The group under the cursor; "" is the line of all dead tasks."""
     task: str | None = None
@@ -73,9 +74,9 @@ class Screen:
     question: Question | None = None
     message: str = ""
     redaction: Redaction = field(default_factory=Redaction)
-    """Redaction of the task."""
+    """Redaction for the displayed task."""
     trouble: str = ""
-    """Why the server could not be asked the last time."""
+    """The error of the last read; empty when it succeeded."""
 
     @property
     def filter(self) -> str:
@@ -108,7 +109,7 @@ def groups_of_queue(screen: Screen) -> list[ErrorGroupView]:
 
 
 def lists_groups(screen: Screen) -> bool:
-    """Whether the page of tasks lists groups of dead tasks instead: that is how it opens where there are any."""
+    """Whether the page of tasks lists groups of dead tasks instead; it opens so where there are groups."""
     return screen.state == "dead" and screen.group is None and bool(groups_of_queue(screen))
 
 
@@ -118,7 +119,7 @@ def shown_groups(screen: Screen) -> list[ErrorGroupView]:
 
 
 def press(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
-    """The screen after a key, and what it asks of the server."""
+    """The screen after a key, and the request to the server, if any."""
     screen = replace(screen, message="")
     if screen.question is not None:
         return replace(screen, question=None), screen.question.wish if key in ("y", "Y") else None
@@ -134,7 +135,7 @@ def press(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
 
 
 def settled(screen: Screen) -> Screen:
-    """The same with the cursor on a row that is there."""
+    """The screen with the cursor on an existing row."""
     names = [queue.name for queue in shown_queues(screen)]
     if screen.page == "queues" and screen.queue not in names:
         screen = replace(screen, queue=names[0] if names else None)
@@ -206,7 +207,7 @@ def _on_tasks(screen: Screen, key: str) -> tuple[Screen, ServerRequest | None]:
 
 
 def _back(screen: Screen) -> tuple[Screen, ServerRequest | None]:
-    """From a filter to all rows, from a list of dead tasks to their groups, from there to the queues."""
+    """Goes back: from a filter to all rows, from a list of dead tasks to their groups, from there to the queues."""
     if screen.task_filter:
         return replace(screen, task_filter=""), None
     if screen.group is not None and lists_groups(replace(screen, group=None)):
@@ -254,7 +255,7 @@ def _ask_about_task(screen: Screen, key: str, state: str) -> tuple[Screen, Serve
 
 
 def entered_queue(screen: Screen) -> QueueView | None:
-    """The queue that was entered, as it is now."""
+    """The present view of the entered queue."""
     queues = screen.look.queues if screen.look else ()
     return next((queue for queue in queues if queue.name == screen.queue), None)
 

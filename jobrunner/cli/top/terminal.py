@@ -1,4 +1,4 @@
-"""The terminal as a screen to draw on: keys without Enter, a page of its own, and everything as before at the end.
+"""The terminal as a screen to draw on: keys without Enter, the alternate screen, and everything restored at the end.
 
 Invariant: however the block is left (an exception, Ctrl-C, SIGTERM, Ctrl-Z and back), the terminal has the
 settings, the cursor and the page it had.
@@ -26,11 +26,11 @@ from jobrunner.cli.signals import handling
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _REST_S = 0.05
-"""Time for the rest of an escape sequence; without it the key is Escape itself."""
+"""Seconds to wait for the rest of an escape sequence; without it the key is Escape itself."""
 
 
 class Terminal:
-    """Reads keys and draws frames; given out by `taken_over`."""
+    """Reads keys and draws frames; `taken_over` yields it."""
 
     def __init__(self, keyboard: int, screen: int) -> None:
         self.keyboard = keyboard
@@ -51,20 +51,20 @@ class Terminal:
         yield from names_of(text)
 
     def draw(self, lines: list[str]) -> None:
-        """Shows as many lines as there are on the screen; writes nothing when they are what is shown."""
+        """Draws as many lines as fit the screen; writes nothing when they are already displayed."""
         frame = "\r\n".join(lines)
         if frame == self._drawn:
             return
         self._drawn = frame
-        # One write between the marks of a synchronised update: no half of a frame is ever seen.
+        # One write between the marks of a synchronised update, so that no partial frame is displayed.
         self.write(f"\x1b[?2026h\x1b[H{frame}\x1b[?2026l")
 
     def forget(self) -> None:
-        """Has the next frame drawn whatever it is."""
+        """Makes `draw` write the next frame even if it is unchanged."""
         self._drawn = ""
 
     def write(self, text: str) -> None:
-        """Writes all of it."""
+        """Writes all of the text."""
         rest = text.encode()
         while rest:
             rest = rest[os.write(self._screen, rest) :]
@@ -78,7 +78,7 @@ class Terminal:
 
 @contextmanager
 def taken_over(keyboard: int | None = None, screen: int | None = None) -> Iterator[Terminal]:
-    """A terminal that sends each key at once and shows a page of its own. To be entered in the main thread."""
+    """A terminal that sends each key at once and shows its alternate screen. Enter it in the main thread."""
     terminal = Terminal(
         sys.stdin.fileno() if keyboard is None else keyboard, sys.stdout.fileno() if screen is None else screen
     )
@@ -145,7 +145,7 @@ def is_cut(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in a style; with a width it is cut or filled to it."""
+    """Text in a style; cut or padded to its width, if it has one."""
 
     text: str
     style: str = ""
@@ -153,7 +153,7 @@ class Cell:
 
 
 def line(cells: Iterable[Cell], width: int, *, selected: bool = False) -> Text:
-    """Cells side by side, in at most `width` columns; a selected line is as wide as the screen and stands out."""
+    """Cells side by side, in at most `width` columns; a selected line is highlighted over the whole width."""
     text = Text(no_wrap=True, end="")
     for cell in cells:
         words = plain(cell.text)
@@ -166,13 +166,13 @@ def line(cells: Iterable[Cell], width: int, *, selected: bool = False) -> Text:
 
 
 def titled(title: str, width: int, *, bare: bool = False) -> Text:
-    """The title of a section, as wide as the screen; a `bare` one stands at the very left."""
+    """The title of a section, as wide as the screen; a `bare` title begins in the first column."""
     return Text(set_cell_size(title if bare else f"  {title}", width), style="bold grey70 on grey15", end="")
 
 
 def padded(left: Text, right: Text, width: int, *, whole: bool = False) -> Text:
-    """One at the left edge, one at the right. Without room for both the left one is cut, or the right one goes when
-    the left has to be `whole`."""
+    """Texts at the left and the right edge. If both do not fit, the left text is cut, or with `whole` the right one is
+    omitted."""
     left = left.copy()
     if not whole:
         left.truncate(max(width - cell_len(right.plain) - 2, width // 3), overflow="ellipsis")
@@ -188,12 +188,12 @@ def joined(left: Text, right: Text, at: int) -> Text:
 
 
 def fitted(words: str, width: int) -> str:
-    """The words in exactly `width` columns, with an ellipsis when they were longer."""
+    """Text in exactly `width` columns, with an ellipsis when it was cut."""
     if cell_len(words) <= width:
         return set_cell_size(words, width)
     return set_cell_size(words, width - 1) + "…" if width > 0 else ""
 
 
 def plain(text: str) -> str:
-    """The text without what would move the cursor or change the terminal."""
+    """The text without characters that would move the cursor or change the terminal."""
     return "".join(one if one.isprintable() else " " if one.isspace() else "·" for one in text)
