@@ -37,7 +37,7 @@ class ChartScale:
     ticks: tuple[float, ...] = ()
     is_log: bool = False
     zero_share: float = 0.0
-    """The part of a logarithmic axis that runs linearly from zero to `low`; 0: the axis begins at `low`."""
+    """The share of a logarithmic axis that is linear, from zero to `low`; 0 when the axis begins at `low`."""
 
     def at(self, value: float) -> float:
         """The coordinate of a value, clamped to the axis."""
@@ -84,7 +84,7 @@ def fitting(values: Sequence[float], start: float, end: float) -> ChartScale:
 
 
 def times(first: datetime, last: datetime, start: float, end: float, steps: int = 9) -> ChartScale:
-    """A scale of Unix seconds with at most so many steps between its ticks, which are at round times."""
+    """A scale of Unix seconds with ticks at round times and at most `steps` intervals between them."""
     low, high = first.timestamp(), last.timestamp()
     step = round_step(high - low, steps)
     ticks = tuple(float(at) for at in range(math.ceil(low / step) * step, int(high) + 1, step))
@@ -97,14 +97,15 @@ def round_step(length_s: float, most: int) -> int:
 
 
 def nice_top(most: float) -> float:
-    """The end of an axis that holds `most`, whose half is short too: 1, 2, 3, 4, 6 or 8 times a power of ten, or 1."""
+    """The end of an axis for values up to `most`: 1, 2, 3, 4, 6 or 8 times a power of ten, so that its half is short,
+    too; at least 1."""
     if most <= 1 or not math.isfinite(most):
         return 1.0
     return _round_up(most, (1, 2, 3, 4, 6, 8, 10))
 
 
 def runs(xs: Sequence[float], values: Values, y: ChartScale) -> list[list[Point]]:
-    """The points of values between their gaps, each None being a gap."""
+    """The points of the values, split at gaps; a None is a gap."""
     found: list[list[Point]] = [[]]
     for x, value in zip(xs, values, strict=True):
         if value is None:
@@ -125,7 +126,7 @@ def area(points: Sequence[Point], floor: float) -> str:
 
 
 def _widened(run: list[Point]) -> list[Point]:
-    # A run of one point has no length and would be invisible: it is drawn as a dash.
+    # A run of one point has no length, so it is drawn as a dash to be visible.
     return run if len(run) > 1 else [(run[0][0] - 2, run[0][1]), (run[0][0] + 2, run[0][1])]
 
 
@@ -140,7 +141,8 @@ def _round_up(value: float, factors: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartSeries:
-    """One line, or one colour of bars. `look` is a class of the style sheet; None among the values is a gap."""
+    """The values of one line, or of one colour of bars. `look` is a class of the style sheet; None among the values is
+    a gap."""
 
     name: str
     look: str
@@ -188,7 +190,7 @@ def band(look: str, upper: Sequence[Point], lower: Sequence[Point]) -> str:
 
 
 def picture(parts: Sequence[str], *, width: float, height: float, label: str, style: str) -> str:
-    """A file of its own, with its style sheet."""
+    """A stand-alone SVG file with its style sheet."""
     size = f'viewBox="0 0 {_length(width)} {_length(height)}" width="{_length(width)}" height="{_length(height)}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(label)}">'

@@ -13,7 +13,7 @@ from jobrunner.charts import ChartScale, ChartSeries, curve, dot, fitting, quart
 from jobrunner.formatting import rounded
 
 WIDTH, HEIGHT = 500, 220
-"""Two charts beside each other fill a page on a desk; on a phone, texts keep two thirds of their size."""
+"""Two charts side by side fill a page on a desktop; on a phone, texts keep two thirds of their size."""
 _ROW = 26
 _BOTTOM = 46
 _TIME_STEPS = 5
@@ -55,7 +55,7 @@ class PlotArea:
         return "".join(lines) + self.x_labels(x, say) + (self.x_title(title) if title else "")
 
     def x_labels(self, x: ChartScale, say: Callable[[float], str] = plain) -> str:
-        """The labels below alone."""
+        """The labels of the lower axis without grid lines."""
         return "".join(text("tick", x.at(tick), self.floor + 16, say(tick)) for tick in x.ticks)
 
     def x_title(self, title: str) -> str:

@@ -24,7 +24,7 @@ _MOST_TICKS = 7
 
 
 Marks = Sequence[tuple[datetime, str]]
-"""Instants to mark in a chart, with what happened then."""
+"""Instants to mark in a chart, each with the event at that time."""
 
 
 def bars(
@@ -77,7 +77,7 @@ def sparkline(values: Values, *, label: str) -> Markup:
 
 
 def shares(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
-    """One bar cut into (name, look, size): how a whole is made up. An empty whole is an empty bar."""
+    """One bar divided by (name, look, size), the parts of a whole. A whole of size zero is an empty bar."""
     whole = sum(size for _, _, size in parts)
     drawn, left = [], 0.0
     for name, look, size in parts:
@@ -140,7 +140,7 @@ def ticks(starts: Sequence[datetime]) -> list[tuple[int, str]]:
 
 
 def _placed(starts: Sequence[datetime], marks: Marks) -> dict[int, tuple[datetime, str]]:
-    """The marks by the step that they fall into: of several in one step the last instant, and all texts."""
+    """The marks by step; several marks in one step become one, with the last instant and all texts."""
     if len(starts) < 2:
         return {}
     step_s = (starts[1] - starts[0]).total_seconds()
@@ -155,7 +155,7 @@ def _placed(starts: Sequence[datetime], marks: Marks) -> dict[int, tuple[datetim
 def _spots(
     starts: Sequence[datetime], drawn: Sequence[ChartSeries], unit: str, placed: Mapping[int, tuple[datetime, str]]
 ) -> str:
-    """An invisible rectangle for each step that shows the step's values under the pointer."""
+    """An invisible rectangle for each step, which shows the step's values under the pointer."""
     width = _WIDTH / max(len(starts), 1)
     found = []
     for at, start in enumerate(starts):
@@ -185,7 +185,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _mark(value: float, unit: str) -> str:
-    """The label of a tick; empty where it would count half a task."""
+    """The label of a tick; empty for a fraction of a task."""
     return "" if not unit and value != int(value) else _amount(value, unit)
 
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: read from the server, so they are of all processes together and outlive each of them."""
+"""Metrics for Prometheus, read from the server: they cover all processes together, and outlive each process."""
 
 from jobrunner.formatting import require_extra
 
