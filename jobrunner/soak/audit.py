@@ -1,5 +1,5 @@
-"""What a soak reads of the server: its audit (contents of the sets, totals against a recount, keys that are left over),
-and samples while it runs (work, waits, faults, memory and descriptors of processes, keys)."""
+"""Reads the server for a soak: the final audit (contents of the sets, totals against a recount, left-over keys), and
+samples while it runs (work, waits, faults, memory and descriptors of processes, keys)."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def all_keys(client: Client) -> Iterator[bytes]:
 
 
 def delete_all(client: Client) -> int:
-    """Deletes every key below the prefix of the client; returns how many."""
+    """Deletes every key below the prefix of the client; returns the number of keys."""
     gone = 0
     for some in in_pieces(all_keys(client), _DELETED_AT_ONCE):
         gone += sum(broker_of(client).run_many([command("UNLINK", key, read=int) for key in some]))
@@ -47,8 +47,8 @@ def delete_all(client: Client) -> int:
 def problems(client: Client, queue: str) -> list[str]:
     """Inconsistencies of a queue at rest; empty when there are none.
 
-    No id is in two sets, every member has a hash, only pending tasks have leases, and the totals agree: enqueued and
-    moved in = out of the queue and still there.
+    No id is in two sets, every member has a hash, only pending tasks have leases, and the totals balance: enqueued +
+    moved in = left the queue + still in it.
     """
     keys = keys_of(client).queue(queue)
     sets = {state: _members(client, getattr(keys, state)) for state in STATES}
@@ -69,7 +69,8 @@ def problems(client: Client, queue: str) -> list[str]:
 
 
 def strays(client: Client, queues: Iterable[str], *, kept: Iterable[str]) -> list[str]:
-    """Keys that should be gone when only dead tasks are left: of no known kind, or tasks that are not `kept`.
+    """Keys that should be gone when only dead tasks are left: keys of an unknown kind, and tasks that are not in
+    `kept`.
 
     Keys that expire are not listed.
     """
@@ -146,7 +147,7 @@ _WINDOW_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakSample:
-    """The measurements of one moment. Times in seconds, sizes in bytes; None where measuring failed."""
+    """The measurements at one instant. Times in seconds, sizes in bytes; None where a measurement failed."""
 
     at_s: float
     acked: int = 0
@@ -175,11 +176,11 @@ class QueueSample:
     in_flight: int
     dead: int
     limited: int
-    """In hand of the limited queue."""
+    """Pending tasks of the limited queue."""
     singles: int
-    """Unique tasks that were there."""
+    """Unique tasks that exist."""
     left: int
-    """Waiting, scheduled or in hand."""
+    """Tasks that are waiting, scheduled or pending."""
 
 
 def server_side(client: Client) -> QueueSample:
@@ -196,8 +197,7 @@ def server_side(client: Client) -> QueueSample:
 
 
 def key_count(client: Client) -> int:
-    """How many keys are below the prefix, without the statistics of minutes and hours, which are kept for a fixed time.
-    """
+    """The number of keys below the prefix, without minute and hour statistics, which are kept for a fixed time."""
     figures = keys_of(client).stats_total.removesuffix(b"total")
     return sum(not key.startswith(figures) for key in all_keys(client))
 
@@ -218,7 +218,7 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def descriptors(pid: int) -> int | None:
-    """How many descriptors a process has open; None where that cannot be read."""
+    """The number of open descriptors of a process; None where it cannot be read."""
     try:
         return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -231,7 +231,7 @@ def share(ordered: list[float], part: float) -> float | None:
 
 
 def waits_since(waits: list[tuple[float, float]], since: float) -> list[float]:
-    """The waits of tasks that began since then, ordered, in milliseconds."""
+    """The waits of tasks that began since `since`, ordered, in ms."""
     return sorted(wait * 1000 for at, wait in waits if at >= since)
 
 

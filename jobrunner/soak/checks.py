@@ -1,4 +1,4 @@
-"""The checks of a soak: the value, the bound, and whether it holds."""
+"""The checks of a soak, each with a value, a bound, and whether it holds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,18 +35,18 @@ class SoakCheck:
 
 
 def equals(name: str, value: Any, wanted: Any) -> SoakCheck:
-    """The value must be exactly `wanted`."""
+    """Checks that the value is exactly `wanted`."""
     return SoakCheck(name=name, value=value, bound=f"= {wanted}", holds=bool(value == wanted))
 
 
 def none_of(name: str, found: Sequence[str]) -> SoakCheck:
-    """Nothing of the kind may be found; the value names some of what was found."""
+    """Checks that `found` is empty; the value names some of the items."""
     more = f", and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
     return SoakCheck(name=name, value=", ".join(found[:_SHOWN]) + more or "none", bound="none", holds=not found)
 
 
 def at_most(name: str, value: float, most: float) -> SoakCheck:
-    """The value must not exceed `most`."""
+    """Checks that the value does not exceed `most`."""
     return SoakCheck(name=name, value=value, bound=f"≤ {most:g}", holds=value <= most)
 
 
@@ -93,7 +93,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 _FIRST_TICKS_S = 15.0
-"""By then a leader is elected, and each periodic job was due."""
+"""Seconds by which a leader is elected and each periodic job was due."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Peaks:
     singles: int = 0
 
     def note(self, side: QueueSample) -> None:
-        """Takes a poll of the queues into account."""
+        """Updates the peaks with a poll of the queues."""
         self.limited = max(self.limited, side.limited)
         self.singles = max(self.singles, side.singles)
 
@@ -183,14 +183,14 @@ def of_growth(samples: Sequence[SoakSample], elder: str, *, is_own_server: bool)
         flat("its descriptors", times, [one.descriptors.get(elder) for one in samples], DESCRIPTORS),
         flat("keys", times, [one.keys for one in samples], KEYS),
     ]
-    if is_own_server:  # another server has other users, too
+    if is_own_server:  # a given server may have other users
         checks.append(flat("memory of the server", times, [one.server_memory for one in samples], MEMORY))
     return checks
 
 
 def answered(what: str, check: Callable[[], list[SoakCheck]]) -> list[SoakCheck]:
-    """The checks of a function that reads the server; one that failed, where that gives no answer: after a run of hours
-    the other checks and the samples are of use without it."""
+    """Runs checks that read the server; a single failed check when the server does not answer, as after a run of hours
+    the other checks and the samples are useful without it."""
     try:
         return check()
     except JobrunnerError as error:
@@ -198,7 +198,7 @@ def answered(what: str, check: Callable[[], list[SoakCheck]]) -> list[SoakCheck]
 
 
 def of_history(client: Client, folder: Path) -> list[SoakCheck]:
-    """Checks of the recorded history, which this seals: the work is over."""
+    """Seals and checks the recorded history, after the work is over."""
     try:
         finish(folder, broker_of(client), keys_of(client))
         history, found = check(folder)

@@ -1,7 +1,7 @@
-"""The processes of a soak that are clients and no workers: ``python -m jobrunner.soak.clients ROLE``.
+"""The client processes of a soak, other than workers: ``python -m jobrunner.soak.clients ROLE``.
 
-The `producer` enqueues, on SIGUSR1 a burst. Invariant: a task is *offered* in the ledger before it is sent, and
-*acknowledged* there only when the call that sent it has returned. A call that raised is repeated with the same ids,
+The `producer` enqueues tasks, and a burst on SIGUSR1. Invariant: a task is *offered* in the ledger before it is sent,
+and *acknowledged* there only when the call that sent it has returned. A call that raised is repeated with the same ids,
 which creates no duplicates.
 
 The `manual_consumer` works without jobs: it reserves items, moves them from one queue to the next, and commits them.
@@ -53,7 +53,7 @@ class Producer:
         self._more += self._told.rate * _BURST_S
 
     def run(self) -> None:
-        """Enqueues every `_TURN_S`; tasks that an outage prevented are not made up for."""
+        """Enqueues every `_TURN_S`; tasks missed in an outage are not added later."""
         last = monotonic()
         due = 0.0
         while not self._stop.wait(_TURN_S):
@@ -107,13 +107,13 @@ class Producer:
         delay_s = round(self._draw.uniform(0.2, 5), 3) if kind == "delayed" else None
         options = EnqueueOptions(in_=delay_s, id=new_id(definition.options.queue))
         task = build_task(definition, job(**parameters), options)
-        # One half has a lease length of its own, the other half that of its queue.
+        # Half of the tasks have their own lease length, the other half that of the queue.
         own_ms = round(self._told.keepalive * 1000) if self._draw.random() < 0.5 else None
         return replace(task, keepalive_ms=own_ms)
 
 
 def carry(client: Client, keepalive_s: float, stop: threading.Event, ledger: str) -> None:
-    """Works until it is asked to stop. Where a report fails, the end of the lease gives the item back."""
+    """Works until it is asked to stop. When a report fails, the lease expires and the item returns to the queue."""
     while not stop.is_set():
         try:
             carried = _pass_on(client, keepalive_s) + _finish(client, keepalive_s, ledger)

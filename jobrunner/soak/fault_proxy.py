@@ -1,5 +1,4 @@
-"""A TCP proxy to a server that can cut connections, fall silent, be slow, or lose replies; URLs that lead through it.
-"""
+"""A TCP proxy to a server that can cut connections, fall silent, be slow, or lose replies; and URLs through it."""
 
 import socket
 import threading
@@ -17,11 +16,11 @@ _REPLY = "cut_reply"
 class FaultProxy:
     """A TCP proxy to a server, with faults.
 
-    `cut_request` and `cut_reply` say after how many more bytes of that direction the connection breaks (once); None
-    lets all pass. The bytes before the cut arrive: after a cut reply the command was applied. `latency_s` delays every
-    piece in both directions. `replies_to_lose` pieces of replies never arrive; their connections break instead. What
-    arrives in a silence is kept and passed on when it ends, as a network does that drops packets for a while and has
-    them sent again.
+    `cut_request` and `cut_reply`: the connection breaks, once, after this many more bytes of that direction; None lets
+    all bytes pass. The bytes before the cut arrive: after a cut reply the command was applied. `latency_s` delays every
+    piece in both directions. `replies_to_lose` pieces of replies never arrive; their connections break instead. Data
+    that arrives during a silence is passed on when it ends, as in a network that drops packets for a while and
+    retransmits them.
     """
 
     def __init__(self, target: Target) -> None:
@@ -41,7 +40,7 @@ class FaultProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Breaks all connections and accepts no more. What it holds back in a silence never arrives."""
+        """Breaks all connections and accepts no more. Data held back by a silence never arrives."""
         self._closed = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -103,14 +102,14 @@ class FaultProxy:
                     setattr(self, name, left - len(data))
                 sink.sendall(data)
             else:
-                if name != _REPLY:  # who has said everything may still want to hear the answer
+                if name != _REPLY:  # a client that closed its sending side may still read the reply
                     sink.shutdown(socket.SHUT_WR)
                     return
         _hang_up(source)
         _hang_up(sink)
 
     def _passes(self, data: bytes, source: socket.socket, sink: socket.socket, name: str) -> bytes:  # noqa: ARG002
-        """The part of a piece to pass on; OSError breaks the connection. `name` is that of the direction's cut."""
+        """The part of `data` to pass on; an OSError breaks the connection. `name` is that of the direction's cut."""
         return data
 
 

@@ -26,16 +26,16 @@ KINDS = {
     "restarts": "kill -9 of the server, which starts again from its append-only file",
     "scripts": "SCRIPT FLUSH",
 }
-"""Every kind of fault, and what it does."""
+"""Every kind of fault with its description."""
 OF_PROXY = frozenset(("cuts", "silences", "replies"))
 OF_SERVER = frozenset(("restarts", "scripts"))
-"""Kinds that strike every user of the server."""
+"""Kinds that affect every user of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A planned fault: seconds after the beginning, its kind, and two numbers in [0, 1) that choose the victim and the
-    size."""
+    """A planned fault: its time in seconds after the beginning, its kind, and two numbers in [0, 1) that choose the
+    victim and the size."""
 
     at_s: float
     kind: str
@@ -57,7 +57,7 @@ def faults_of(seed: int, kinds: Sequence[str], *, every_s: float, length_s: floa
 
 
 def kinds_of(words: str | None, *, is_own_server: bool, has_proxy: bool) -> list[str]:
-    """The requested kinds (`kills,cuts`) in the order of KINDS; None: all that do no harm to others.
+    """The requested kinds (`kills,cuts`) in the order of KINDS; None: all kinds that affect no other users.
 
     Raises InvalidOption for an unknown kind, and for one that this server does not allow.
     """
@@ -76,9 +76,9 @@ def kinds_of(words: str | None, *, is_own_server: bool, has_proxy: bool) -> list
 
 
 _RENEWED_AT = 1 / 3
-"""A lease is renewed when this share of it has passed, so it may have as little as the rest when a fault begins."""
+"""Share of a lease after which it is renewed, so only the rest may be left when a fault begins."""
 _BACK_S = 2.0
-"""Seconds until all are connected again."""
+"""Seconds until all processes are connected again after a fault."""
 _LONGEST_AWAY_S = 1.0
 _MOST_REPLIES = 8
 
@@ -116,7 +116,7 @@ class FaultInjector:
         """Injects a fault and records it; does nothing when there is no process to inject it into."""
         try:
             told = getattr(self, f"_{fault.kind}")(fault)
-        except JobrunnerError as error:  # the server did not come back
+        except JobrunnerError as error:  # the server did not restart
             self._processes.lost.append(f"{fault.kind}: {error}")
             told = "failed"
         if told:

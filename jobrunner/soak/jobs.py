@@ -1,4 +1,4 @@
-"""The jobs of a soak, which record in the ledger what they do. Workers load this module."""
+"""The jobs of a soak, which record their starts and ends in the ledger. Workers load this module."""
 
 import os
 from datetime import timedelta
@@ -54,12 +54,12 @@ class Short(Noted):
 
 @job(name="SoakLimited", queue=LIMITED, **_ENDLESS)
 class Limited(Noted):
-    """Only some run at a time."""
+    """Runs under the limit of its queue."""
 
 
 @job(name="SoakSingle", queue=SINGLE, unique=Unique(by=[], ttl=3600), **_ENDLESS)
 class Single(Noted):
-    """At most one exists at a time."""
+    """A unique job: at most one task exists at a time."""
 
 
 @job(name="SoakDoomed", queue=DOOMED, max_attempts=2, result_ttl=KEEP_S, backoff=_SOON)
@@ -73,7 +73,7 @@ def _tick(periodic: PeriodicJob) -> None:
 
 @job(name="SoakTicking", queue=TICKS, every=timedelta(seconds=1), catch_up=1000, overlap="allow", **_ENDLESS)
 class Ticking(PeriodicJob):
-    """Every second."""
+    """Fires every second."""
 
     def run(self) -> None:
         """Records the tick."""
@@ -82,7 +82,7 @@ class Ticking(PeriodicJob):
 
 @job(name="SoakTocking", queue=TICKS, every=timedelta(seconds=5), catch_up=1000, overlap="allow", **_ENDLESS)
 class Tocking(PeriodicJob):
-    """Every five seconds."""
+    """Fires every five seconds."""
 
     def run(self) -> None:
         """Records the tick."""

@@ -1,7 +1,7 @@
-"""The ledger of a soak, written where neither a killed worker nor a killed server can lose it, and what it adds up to.
+"""The ledger of a soak, a file that neither a killed worker nor a killed server can lose, and its summary.
 
-One file, opened with O_APPEND by every process. An entry is one write of one short line, or of several: the kernel
-mixes none with others', so their order in the file is the order in which they were written.
+Every process opens the file with O_APPEND. One write has one or several short lines, which the kernel does not mix with
+those of other processes, so the order in the file is the order of the writes.
 """
 
 import os
@@ -81,7 +81,7 @@ _DOOMED = "SoakDoomed"
 
 @dataclass(slots=True)
 class KnownTask:
-    """One task, as the ledger has it."""
+    """The state of one task according to the ledger."""
 
     kind: str = ""
     due_at: float = 0.0
@@ -92,28 +92,28 @@ class KnownTask:
     attempt: int = 0
     """Of its last start."""
     has_failed: bool = False
-    """Whether that attempt did, on purpose."""
+    """Whether that attempt failed on purpose."""
     excused: int = 0
-    """Extra starts that a fault explains; each may have an end of its own."""
+    """Extra starts that a fault explains; each may also have an end."""
     ends: int = 0
     ended_at: float = 0.0
     acked_at: float = 0.0
-    """0 when it was not."""
+    """Time of the acknowledgement; 0 without one."""
 
     def is_forgotten(self, now: float) -> bool:
-        """Whether the call that enqueues the task was open so long after the task's end that the server had forgotten
-        it: a task sent again then, under the same id, is a new one."""
+        """Whether the enqueue call was open so long after the task's end that the server had forgotten the task: sent
+        again under the same id, it is a new task."""
         return self.ends > 0 and (self.acked_at or now) - self.ended_at >= KEEP_S
 
 
 class Excuses:
-    """The times at which faults may have cost processes their leases."""
+    """The times at which faults may have made leases of processes expire."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float, frozenset[int] | None]] = []
 
     def add(self, pids: Collection[int] | None, since: float, until: float) -> None:
-        """Excuses these processes, or all, from `since` to `until`, which may lie ahead."""
+        """Excuses these processes, or all, from `since` to `until`, which may be in the future."""
         insort(self._spans, (since, until, None if pids is None else frozenset(pids)), key=lambda span: span[0])
 
     def excuse(self, pids: Collection[int], since: float, until: float) -> bool:
@@ -151,11 +151,11 @@ class LedgerSummary:
     def __init__(self, excuses: Excuses) -> None:
         self.totals = Totals()
         self.open: dict[str, KnownTask] = {}
-        """Acknowledged and not finished, by id, the oldest first or nearly so; without those that are to die."""
+        """Acknowledged, unfinished tasks by id, roughly oldest first; without tasks that should die."""
         self.ticks: dict[str, set[str]] = {}
-        """Ids of the ticks that ran, by the name of their job."""
+        """Ids of the ticks that ran, by job name."""
         self.waits: deque[tuple[float, float]] = deque(maxlen=20_000)
-        """When a task began for the first time, and how long after it was due."""
+        """The first start of each task, and its delay after the due time."""
         self._excuses = excuses
         self._known: dict[str, KnownTask] = {}
         self._settled: deque[tuple[float, str]] = deque()
@@ -197,7 +197,7 @@ class LedgerSummary:
     def _ack(self, entry: LedgerEntry) -> None:
         known = self._known.get(entry.task)
         if known is None or known.acked_at:
-            return  # a unique task that was there already
+            return  # a unique task that existed already
         known.acked_at = entry.at
         self.totals.acked += 1
         if known.kind == _DOOMED:

@@ -20,7 +20,7 @@ _LABEL, _VALUE = 22, 12
 
 
 class SoakView:
-    """Shows a soak in a terminal; made by `opened`."""
+    """Shows a soak in a terminal; created by `opened`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

@@ -1,4 +1,4 @@
-"""The processes of a soak: starting, replacing and ending them, the settings that they share, and its own server."""
+"""Starts, replaces and ends the processes of a soak; their shared settings, and the soak's own server."""
 
 import os
 import signal
@@ -25,11 +25,11 @@ class ChildSettings:
     """The settings of the producer and the manual consumer."""
 
     rate: float
-    """Tasks a second."""
+    """Tasks per second."""
     keepalive: float
     """Seconds of a lease."""
     task_s: float
-    """Seconds that a task takes, on average."""
+    """Mean run time of a task in seconds."""
 
     def text(self) -> str:
         """The settings as JSON, for the variable."""
@@ -42,7 +42,7 @@ def settings_here() -> ChildSettings:
 
 
 def asked_to_stop() -> threading.Event:
-    """An event that is set at SIGTERM, and when standard input ends: the process that started this one is gone."""
+    """An event that is set at SIGTERM, and when standard input ends because the parent process is gone."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -58,7 +58,7 @@ def asked_to_stop() -> threading.Event:
 
 _LOOK_S = 0.02
 _STARTS_S = 20.0
-"""A worker that finds no server has ended by then, on a busy machine, too."""
+"""Seconds within which a worker that finds no server ends, also on a busy machine."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class SoakProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process runs."""
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
@@ -91,7 +91,7 @@ class SoakProcess:
 
 
 class SoakProcesses:
-    """Starts processes and keeps track of them. `urls`: the direct one and, if there is one, that of the proxy."""
+    """Starts and tracks processes. `urls`: the direct URL and, with a proxy, that of the proxy."""
 
     def __init__(
         self, urls: Sequence[str], environment: Mapping[str, str], folder: Path, *, concurrency: int, grace_s: float
@@ -139,7 +139,7 @@ class SoakProcesses:
         command = [sys.executable, "-m", "jobrunner", *self._words, f"--lifeline={ours}"]
         if role != "worker":
             command = [sys.executable, "-m", "jobrunner.soak.clients", role]
-        # Ignored from the first instruction on: a SIGUSR1 before the producer has its handler would end it.
+        # Ignored from the start, as a SIGUSR1 before the producer installs its handler would end it.
         before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         with self._log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own program
@@ -152,16 +152,16 @@ class SoakProcesses:
         return member
 
     def replace(self, member: SoakProcess) -> SoakProcess:
-        """Removes a process that ended, and starts another of its kind."""
+        """Removes a process that ended, and starts another of its role."""
         self._forget(member)
         return self.start(member.role, proxied=member.proxied)
 
     def note_outage(self, whose: str, until: float) -> None:
-        """Records that the server is unreachable until then, for "all" or for those that are "proxied"."""
+        """Records that the server is unreachable until `until`, for "all" processes or the "proxied" ones."""
         self._out_of_reach_until[whose] = max(self._out_of_reach_until[whose], until)
 
     def look(self) -> None:
-        """Removes processes that ended as asked, and records and replaces those that ended otherwise."""
+        """Removes processes that ended on request, and records and replaces processes that ended otherwise."""
         for member in [one for one in self.members if not one.alive]:
             if member.leaves_since is not None:
                 self.left.append(monotonic() - member.leaves_since)
@@ -176,12 +176,12 @@ class SoakProcesses:
             self.members.pop()
 
     def _found_no_server(self, member: SoakProcess) -> bool:
-        """Whether it ended because it could not reach its server when it started."""
+        """Whether the process ended because it could not reach its server at the start."""
         until = max(self._out_of_reach_until[whose] for whose in ("all", *["proxied"] * member.proxied))
         return member.process.returncode == 1 and member.began <= until and monotonic() < member.began + _STARTS_S
 
     def end(self, members: Sequence[SoakProcess], *, patience_s: float) -> None:
-        """Ends these by SIGTERM, or by SIGKILL when that takes longer than `patience_s`."""
+        """Ends the members by SIGTERM, or by SIGKILL when that takes longer than `patience_s`."""
         for member in members:
             member.send(signal.SIGCONT)
             member.leaves_since = member.leaves_since or monotonic()

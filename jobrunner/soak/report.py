@@ -1,7 +1,7 @@
-"""Reports of a soak: lines of text while it runs, the verdict at its end, and its samples as one SVG.
+"""Reports a soak: lines of text while it runs, the verdict at its end, and its samples as an SVG.
 
-A line is printed every ten seconds. The picture has a panel for each measure, one below the other, and the faults
-above them all.
+A line is printed every ten seconds. The picture has a panel for each measure, one below the other, with the faults
+above.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class SoakReporter(Protocol):
 
 
 class LineReporter:
-    """Prints a line every ten seconds, and one when the phase changes."""
+    """Prints a line every ten seconds, and at each change of phase."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
@@ -118,7 +118,7 @@ class Panel:
 
 
 def plotted(samples: Sequence[SoakSample], faults: Sequence[InjectedFault]) -> str:
-    """The whole picture; without samples, one of empty panels."""
+    """The picture as SVG; without samples, its panels are empty."""
     end_s = max((one.at_s for one in samples), default=1.0) or 1.0
     step_s = round_step(end_s, 10)
     x = ChartScale(0.0, end_s, _LEFT, _RIGHT, tuple(float(at) for at in range(0, int(end_s) + 1, step_s)))

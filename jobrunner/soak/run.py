@@ -1,6 +1,6 @@
-"""A soak from its beginning to its verdict.
+"""Runs a soak from its start to its verdict.
 
-Invariants: in any case the processes end, and the keys and files of the soak are deleted unless they are to be kept;
+Invariants: the processes end in every case, and the keys and files of the soak are deleted unless they are to be kept;
 nothing is written outside the prefix, and on the user's server nothing outside the prefix is touched.
 """
 
@@ -59,7 +59,7 @@ _DEAD_KEPT = 200
 _QUIET_S = 2.0
 _SAMPLES = 360
 _HOLDS_S = 30
-"""Seconds of tasks that may wait; then the queue is full, and the producer has to wait."""
+"""The `max_size` of the queue in seconds of tasks; beyond it the producer blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class SoakOptions:
     workers: int = 4
     concurrency: int = 8
     task_s: float = 0.02
-    """How long a task takes, on average."""
+    """Mean run time of a task."""
     kinds: Sequence[str] = ()
     every_s: float = 10.0
     seed: int = 0
@@ -80,7 +80,7 @@ class SoakOptions:
     prefix: str
     keep: bool = False
     patience_s: float = 60.0
-    """How long the drain waits when nothing moves."""
+    """Time that the drain waits without progress."""
     history: Path | None = None
     """A new folder for a history of all calls, which is checked at the end."""
 
@@ -91,13 +91,13 @@ class SoakOptions:
 
 
 class Soak:
-    """One run in a folder of its own. Its life:
+    """One soak in a folder of its own. Its lifecycle:
 
     1. starts a server, unless it was given one, and a proxy for faults that need it;
     2. starts the processes, which work until `length_s` have passed or `stop` is set;
     3. injects faults as planned, reads the ledger, polls the server, takes samples, and calls `show` after each poll;
     4. ends all faults, lets the work drain, ends the processes, and runs the checks;
-    5. on `close` ends all processes and deletes its keys, of which `left_over` says whether it could.
+    5. on `close` ends all processes and deletes its keys; `left_over` reports a failure.
     """
 
     def __init__(self, wish: SoakOptions, folder: Path) -> None:
@@ -109,7 +109,7 @@ class Soak:
         self.stop = threading.Event()
         self._show: Callable[[Soak], None] = lambda _: None
         self.left_over = False
-        """Whether keys stay on the user's server, as it was away when they were to be deleted."""
+        """Whether keys stay on the user's server, which was unreachable when they should have been deleted."""
         self._folder = folder
         self._server: OwnServer | None = None
         with ExitStack() as ends:
@@ -127,7 +127,8 @@ class Soak:
             self.peaks = Peaks()
             cable = self._laid()
             if cable is not None:
-                # Before the keys are deleted: what a killed process sent into a silence would create some again.
+                # Before the keys are deleted, as commands that a killed process sent into a silence would recreate
+                # some.
                 ends.callback(cable.close)
             urls = [url] if cable is None else [url, url_through(cable, self._url_to_pass(url))]
             self.processes = SoakProcesses(
@@ -210,7 +211,7 @@ class Soak:
         self.client.queue(DOOMED).configure(dead_max=_DEAD_KEPT)
 
     def _await_workers(self) -> None:
-        """Returns when all workers are registered, or that takes too long: then the checks show it."""
+        """Waits until all workers are registered, or too long has passed, which the checks then report."""
         until = monotonic() + _START_S
         while monotonic() < until and len(self.client.workers()) < self.wish.workers:
             self._show(self)
@@ -227,7 +228,7 @@ class Soak:
             sleep(_LOOK_S)
 
     def _drain(self) -> None:
-        """Returns when no task is left, or none moved for long; the checks find the tasks that are left then."""
+        """Waits until no task is left, or no task moved for long; the checks then find the remaining tasks."""
         self.phase = "drains"
         self.striker.end_all()
         for name in TICK_S:

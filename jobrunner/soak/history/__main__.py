@@ -1,4 +1,4 @@
-"""Checks a history: ``python -m jobrunner.soak.history FOLDER``. Exit code: 0 it is right, 1 not, 2 not judged."""
+"""Checks a history: ``python -m jobrunner.soak.history FOLDER``. Exit code: 0 correct, 1 violated, 2 not judged."""
 
 import sys
 from bisect import bisect_left
@@ -19,7 +19,7 @@ Taken = tuple[tuple[float, int], str, Op, Op]  # when a task left its queue (ser
 
 
 def violations(history: RecordedHistory) -> Iterator[Violation]:
-    """All that is found: of tasks one by one, of leases and attempts, of the order in queues, of limits."""
+    """All violations: of single tasks, of leases and attempts, of the order in queues, of limits."""
     every = [(task, op) for task, ops in history.tasks.items() for op in ops]
     reserves = [(task, op) for task, op in every if op.do == "reserve"]
     clock = [(-NEVER, -NEVER), *sorted((op.ended, op.now_ms) for _, op in reserves)]
@@ -52,7 +52,7 @@ def violations(history: RecordedHistory) -> Iterator[Violation]:
 
 
 def _of_runs(history: RecordedHistory, leases: dict[Lease, Op], ends: dict[Lease, float]) -> Iterator[Violation]:
-    """An attempt runs once, under a lease that was handed out, and beside another one only when that lease ran out."""
+    """An attempt runs once, under a lease that was handed out, and beside another only when that lease expired."""
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in sorted(history.runs.values(), key=lambda run: run["t"]):
         task, lease, taken = run["task"], run["lease"], leases.get((run["task"], run["lease"]))
@@ -68,7 +68,7 @@ def _of_runs(history: RecordedHistory, leases: dict[Lease, Op], ends: dict[Lease
 
 
 def _of_order(history: RecordedHistory) -> Iterator[Violation]:
-    """What was in the queue before, or has the higher priority, goes first: of tasks due at once, the first time."""
+    """Tasks that came earlier or have a higher priority go first: of tasks due at once, the first time."""
     queues: dict[str, list[Taken]] = defaultdict(list)
     for task, ops in history.tasks.items():
         entered, first, *_ = [*sorted(with_lost_reserves(history, task), key=lambda op: op.began), *ops]
@@ -82,7 +82,7 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
         for priority in sorted({one[2].priority for one in judged}):
             own = [one for one in judged if one[2].priority == priority]
             above = [one for one in judged if one[2].priority > priority]
-            # Others were there when it was sent, or are above it and were there when it was handed out.
+            # Other tasks were in the queue when it was sent, or rank above it and were there when it was handed out.
             for others, began in ((own, [one[2].began for one in own]), (above, [one[3].began for one in own])):
                 last = list(accumulate((one[:2] for one in others), max))
                 for (turn, task, *_), at in zip(own, began, strict=True):
@@ -92,7 +92,7 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
 
 
 def _of_limits(history: RecordedHistory, leases: dict[Lease, Op], held: dict[Lease, Span]) -> Iterator[Violation]:
-    """Certainly held at once, and handed out in a span of the server's time: a full bucket and what flowed in."""
+    """Tasks certainly held at once, and handed out in a span of server time: a full bucket plus its refill."""
     unpaid = {(task, op.lease) for task, ops in history.tasks.items() for op in ops if op.do == "release" and op.unpaid}
     for queue, settings in history.settings.items():
         since = max(history.set_at.get((queue, name), 0.0) for name in _LIMITS)
@@ -115,7 +115,7 @@ def check(folder: Path) -> tuple[RecordedHistory, list[Violation]]:
 
 
 def main(words: list[str]) -> int:
-    """Prints the verdict on the folder that is named."""
+    """Prints the verdict on the given folder."""
     if len(words) != 1 or words[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2

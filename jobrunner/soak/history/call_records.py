@@ -1,7 +1,7 @@
-"""What a history keeps of a call of a script, and of its reply: the words that decide about tasks, without payloads.
+"""Records of script calls and their replies in a history: the arguments that determine task states, without payloads.
 
 A call becomes ``{"do": script, "queue": …, "tasks": [[id, …], …]}``, its reply ``{"ok": [outcome of each task, …]}``;
-the positions of the words are those of the scripts' signatures (jobrunner/broker/lua).
+the positions of the arguments are those of the scripts' signatures (jobrunner/broker/lua).
 """
 
 import re
@@ -18,18 +18,18 @@ UNRELATED = frozenset((
     "slice_take", "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read",
     "task_search", "worker_announce",
 ))  # fmt: skip
-"""Scripts that move no task by themselves: what maintenance does, a queue may do at any time, and items of batches are
-in no history that is judged."""
+"""Scripts that are not recorded: they move no task themselves. The checker allows effects of maintenance at any time,
+and refuses histories with batches."""
 _QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
 _DEFAULT_PRIORITY = 1
 _NAME_AT = {"enqueue": 1, "enqueue_unique": 4}
-"""Where the name of a call is, which is the same when it is sent again."""
+"""The position of the call's name, which is the same when the call is sent again."""
 _Tasks = Iterator[list[Any]]
 
 
 def of_call(call: Call[Any]) -> dict[str, Any] | None:
-    """The record of a call; None for one that changes no task. A script that no parser knows is recorded by its name
-    alone, and the checker refuses that history."""
+    """The record of a call; None for one that changes no task. A script without a parser is recorded by its name only,
+    and the checker refuses that history."""
     if call.script is None or call.script.name in UNRELATED:
         return None
     name, words = call.script.name, call.words
@@ -171,8 +171,8 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "requeue": lambda words: _ids(4 + int(_text(words[3])))(words),
 }
 """The tasks of a call by its script: id, then the number of its lease or its priority, then when it is due: '' at once,
-'+N' in N ms, 'N' at that Unix ms, true at a time that is not known; then, for one that is released, whether its token
-is returned, as it had not begun."""
+'+N' in N ms, 'N' at that Unix ms, true at a time that is not known; then, for a released task, whether its token is
+returned, as it had not begun."""
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:
@@ -183,7 +183,7 @@ def _enqueued(reply: Any, count: int) -> list[str]:
 
 
 def _reserved(lease: int, reply: Sequence[Any]) -> _Tasks:
-    """Id, lease number, number of the attempt, end of the lease and max_attempts of each task."""
+    """Id, lease number, attempt number, end of the lease and max_attempts of each task."""
     now, usual_end = float(reply[0]), float(reply[2])
     for at in range(6, len(reply), 5):
         more, end, attempt, most = reply[at + 4], usual_end, 1, int(reply[4])

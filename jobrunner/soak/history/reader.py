@@ -1,4 +1,4 @@
-"""Reads a history (see recorder.py); refuses one that cannot be judged: with a gap, or with calls without a rule."""
+"""Reads a history (see recorder.py); refuses a history with a gap, or with calls without a rule."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class NotJudged(Exception):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Op:
-    """What one call did to one task, between two instants. `said` is its outcome, None when that is unknown."""
+    """The effect of one call on one task, between two instants. `said` is its outcome, None when unknown."""
 
     do: str
     queue: str
@@ -31,20 +31,20 @@ class Op:
     lease: int | None = None
     attempt: int = 0
     most: int = 0  # attempts, 0: no limit
-    unseen: int = 0  # attempts, at most, that began and ended in reserves of its queue without a reply
+    unseen: int = 0  # most attempts that began and ended in reserves of its queue without a reply
     end_ms: float = 0.0  # of the lease, by the server's clock, as is now_ms
     now_ms: float = NEVER
     to: str = ""
     priority: int = 1
     due: str | bool = ""  # '' at once, '+N' in N ms, 'N' at that Unix ms, True at a time that is not known
-    due_ms: float = 0.0  # at the earliest
-    since_ms: float = 0.0  # what the server's clock had shown when it began
+    due_ms: float = 0.0  # the earliest
+    since_ms: float = 0.0  # the server's clock when it began
     unpaid: bool = True  # of a release: the task had not begun, so its token was returned
 
 
 @dataclass(slots=True)
 class RecordedHistory:
-    """All operations by task, and what is not about one task."""
+    """All operations by task, and records that concern no single task."""
 
     tasks: dict[str, list[Op]] = field(default_factory=dict)
     runs: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # attempts by file and number
@@ -114,7 +114,7 @@ def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
 
 
 def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Takes in an exchange. Calls that were not answered may be applied at any time after they began."""
+    """Adds an exchange. Calls without a reply may be applied at any time after they began."""
     calls = () if "fail" in answer else begun["calls"]
     for call, reply in zip(calls, answer.get("replies", [{}] * len(calls)), strict=True):
         do, said = call["do"], reply.get("ok")
@@ -137,7 +137,7 @@ def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any
 def _take_task(history: RecordedHistory, task: str, op: Op, call: dict[str, Any]) -> None:
     is_added = op.said in (None, *ADDED) and "sent" in call
     old = history.sent.setdefault((task, call["sent"]), op) if is_added else op
-    if op.said in _UNCHANGED or (op.do, op.said) == ("extend", None):  # which proves no later end
+    if op.said in _UNCHANGED or (op.do, op.said) == ("extend", None):  # no proof of a later end
         history.vague |= {(task, op.lease)} if op.said is None else set()
         history.refused += [(task, op)] if op.said in _NOT_HELD and op.do != "cancel" else []
     elif old is not op and abs(op.began - old.began) < _NOTED_S:  # sent again: it takes effect once

@@ -1,8 +1,8 @@
 """The recorder of a history: wraps the exchanges of this process with the server, and writes a file of JSON lines.
 
-`install` is called in a process from outside, where the environment names a folder; without it nothing is wrapped and
-nothing costs anything. Invariants: the call is in the file before it is sent; a line is one write, so a process that is
-killed leaves a whole prefix; a number in each line shows that none is missing.
+`install` is called from outside in processes whose environment names a folder; without it nothing is wrapped and there
+is no cost. Invariants: the call is in the file before it is sent; a line is one write, so a killed process leaves whole
+lines; the number of each line reveals missing lines.
 
 A line has its number `n`, the time `t` (the monotonic clock, which all processes of a machine share), and one of
 
@@ -48,7 +48,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _QUEUE = re.compile(rb'"(?:queue|to)":("(?:[^"\\]|\\.)*")')
 _ENDS_S = 20.0
 _START_OF_STAT = 18
-"""Behind the state, in /proc/PID/stat: the start of the process, in ticks since the boot."""
+"""Index of a field after the state in /proc/PID/stat: the start of the process, in ticks since boot."""
 _SITE = '''"""Runs the sitecustomize that this one hides, then records the calls of this process of a soak."""
 import os, runpy, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -63,7 +63,7 @@ recorder.install_if_asked()
 
 
 class CallRecorder:
-    """The file of this process, opened with its first line; a fork begins a file of its own."""
+    """The record file of this process, opened with its first line; a fork begins its own file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class CallRecorder:
         self._next = self._ops = 0
 
     def began(self, calls: Sequence[Call[Any]]) -> tuple[int, list[dict[str, Any] | None]] | None:
-        """Records that calls are sent now; None when none of them is of interest."""
+        """Records that calls are sent now; returns None when none of them is of interest."""
         records = [of_call(call) for call in calls]
         if not any(records):
             return None
@@ -88,7 +88,7 @@ class CallRecorder:
         self._write(op=op, replies=found)
 
     def broke(self, op: int, error: BaseException) -> None:
-        """Records that no reply came. Only a server that still loads its data is known to have applied nothing."""
+        """Records that no reply came. Only a server that is still loading its data certainly applied nothing."""
         text = f"{type(error).__name__}: {error}"[:200]
         self._write(op=op, **{"fail" if type(error).__name__ == "BusyLoadingError" else "unknown": text})
 
@@ -106,13 +106,13 @@ class CallRecorder:
         self._write(**record)
 
     def close(self) -> None:
-        """Closes the file; a further line would begin another."""
+        """Closes the file; a later line would open another one."""
         if self._pid == os.getpid():
             os.close(self._file)
         self._pid = -1
 
     def renew(self) -> None:
-        """Called in a fork: the lock may be held by a thread that is not there."""
+        """Resets the recorder in a fork, where the lock may be held by a thread that does not exist."""
         self._lock, self._pid = threading.RLock(), -1
 
     def _write(self, **record: Any) -> None:
@@ -170,7 +170,7 @@ class _AttemptObserver:
 
 
 def install(folder: Path) -> Callable[[], None]:
-    """Records what this process and its forks do from now on; returns a function that ends that."""
+    """Records the calls of this process and its forks from now on; returns a function that ends the recording."""
     recorder = CallRecorder(folder)
     observer = _AttemptObserver(recorder)
     exchange, exchange_async = Broker._exchange, AsyncBroker._exchange  # noqa: SLF001
@@ -208,14 +208,14 @@ def install(folder: Path) -> Callable[[], None]:
 
 
 def install_if_asked() -> None:
-    """Does so, once, where the environment names a folder."""
+    """Calls `install`, once, if the environment names a folder."""
     if (folder := os.environ.get(FOLDER)) and not any(isinstance(one, _AttemptObserver) for one in OBSERVERS):
         install(Path(folder))
 
 
 def environment_for(folder: Path, site: Path) -> dict[str, str]:
-    """The environment of new interpreters that are to record, with a sitecustomize in the folder `site`: so that lease
-    keepers record as well, which load no module of jobs."""
+    """The environment for new interpreters that should record, with a sitecustomize in the folder `site`, so that lease
+    keepers record as well, which load no job module."""
     for made in (folder, site):
         made.mkdir(parents=True, exist_ok=True)
     (site / "sitecustomize.py").write_text(_SITE)
@@ -225,8 +225,8 @@ def environment_for(folder: Path, site: Path) -> dict[str, str]:
 
 
 def finish(folder: Path, broker: Broker, keys: Keys) -> None:
-    """Ends a history: waits for the end of the processes that recorded, reads the sets of all queues in one
-    transaction, and seals the files. The queues must be at rest. Raises UsageError when a process goes on."""
+    """Ends a history: waits until the recording processes have ended, reads the sets of all queues in one transaction,
+    and seals the files. The queues must be at rest. Raises UsageError when a process does not end."""
     _await_ends(folder)
     names = sorted({*broker.run(command("SMEMBERS", keys.queues, read=texts)), *_queues_in(folder)})
     recorder, since = CallRecorder(folder), monotonic()
@@ -261,7 +261,7 @@ def _await_ends(folder: Path) -> None:
 
 
 def _queues_in(folder: Path) -> Iterator[str]:
-    """The queues of all calls: one that only moves enter is not registered."""
+    """The queues of all calls, as a queue that only moves enter is not registered."""
     for path in folder.glob("*.jsonl"):
         with path.open("rb") as file:
             for name in {name for line in file for name in _QUEUE.findall(line)}:
@@ -269,8 +269,8 @@ def _queues_in(folder: Path) -> Iterator[str]:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether the process that opened a file lives. One that began later has got its pid: in hours with faults the
-    system gives some anew."""
+    """Whether the process that opened a file is alive. A process that started later has reused the pid, which happens
+    in hours with faults."""
     pid, _, opened_s = path.stem.partition("-")
     if int(pid) == os.getpid():
         return False
@@ -278,7 +278,7 @@ def _is_written(path: Path) -> bool:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
-    slept_s = since_boot() - monotonic()  # the system counts it in the start of a process
+    slept_s = since_boot() - monotonic()  # the start time of a process includes it
     began_s = int(rest[_START_OF_STAT]) / os.sysconf("SC_CLK_TCK") - slept_s
     return state not in "ZX" and began_s <= float(opened_s)
 

@@ -2,9 +2,9 @@
 
 Tasks are judged one by one, as linearizability is local (Herlihy and Wing, 1990). The search follows the operations in
 time and keeps every possible state (Lowe, "Testing for linearizability", 2017): an operation takes effect once between
-its call and its reply; one without a reply at any time after its call, or never. A lease that ran out gives its task
-back at any time. A state: absent, waiting (also scheduled), held, ended or dead; queue; attempts that were begun; when
-it is due, or its lease ends (ms); number of its lease.
+its call and its reply; one without a reply at any time after its call, or never. An expired lease returns its task at
+any time. A state: absent, waiting (also scheduled), held, ended or dead; queue; attempts begun; due time, or end of the
+lease (ms); lease number.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ REPORTS = {"commit": "ended", "release": "waiting", "move": "waiting", "fail": "
 
 
 def violation(ops: list[Op]) -> tuple[str, str] | None:
-    """The kind and the description of what no order explains; None when one does."""
+    """The kind and the description of a violation that no order explains; None without one."""
     events = sorted([(op.began, 0, n) for n, op in enumerate(ops)] + [(op.ended, 1, n) for n, op in enumerate(ops)])
     possible: set[tuple[State, frozenset[int]]] = {(("absent", "", 0, 0.0, None), frozenset())}
     pending: list[int] = []
@@ -29,7 +29,7 @@ def violation(ops: list[Op]) -> tuple[str, str] | None:
         if not is_reply:
             pending.append(n)
             continue
-        # All states in which this operation took effect, after any of the others that may have.
+        # All states in which this operation took effect, after any other operations that may have.
         seen, left = set(possible), list(possible)
         while left and len(seen) < _MOST_ORDERS:
             state, applied = left.pop()
@@ -53,9 +53,9 @@ def _after(op: Op, state: State) -> Iterable[State]:
     is_free = kind in ("waiting", "held") and until <= op.now_ms + (kind == "waiting")  # due times have whole ms
     match op.do:
         case do if do in ENTERING:
-            if op.said not in (None, *ADDED):  # it was there, so it stays
+            if op.said not in (None, *ADDED):  # it existed, so it stays
                 return [state]
-            is_gone = kind in ("absent", "ended", "dead")  # those are forgotten after a while
+            is_gone = kind in ("absent", "ended", "dead")  # such tasks are forgotten after a while
             return [("waiting", op.queue, 0, op.due_ms, None)] if is_gone else []
         case "reserve":
             attempt = op.attempt or attempts + 1
@@ -64,10 +64,10 @@ def _after(op: Op, state: State) -> Iterable[State]:
             return []
         case "cancel":
             return [("ended", *state[1:])] if is_free or kind == "dead" else []
-        case "snapshot" if len(op.said) == 1:  # the last lease that ran out ends in `dead`
+        case "snapshot" if len(op.said) == 1:  # the last expired lease ends in `dead`
             kinds = {"pending": ["held"], "dead": ["held", "dead"]}.get(op.said[0][1], ["held", "waiting"])
             return [state] if queue == op.said[0][0] and kind in kinds else []
-        case "snapshot":  # the dead are kept for a while
+        case "snapshot":  # dead tasks are kept for a while
             return [state] if not op.said and kind in ("absent", "ended", "dead") else []
     if kind != "held" or (queue, lease) != (op.queue, op.lease):
         return []
@@ -95,8 +95,8 @@ def _explained(op: Op, states: set[State]) -> tuple[str, str]:
 
 def with_lost_reserves(history: RecordedHistory, task: str) -> list[Op]:
     """The operations of a task, and reserves without a reply that may have taken it: those whose lease numbers a report
-    names, as a keeper finds them, or the first one of the queue in which it is pending or dead at the end, which may be
-    applied later as well. By its `end_ms` such a lease may end at any time, not before one it follows."""
+    names, as a keeper finds them, or the first reserve of the queue in which the task is pending or dead at the end,
+    which may be applied later as well. By `end_ms` it may expire at any time, not before a lease that it follows."""
     ops = history.tasks[task]
     named = {op.lease for op in ops if op.lease is not None} - {op.lease for op in ops if op.do == "reserve"}
     left = {place for op in ops if op.do == "snapshot" for place, state in op.said if state in ("pending", "dead")}
