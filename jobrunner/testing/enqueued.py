@@ -1,4 +1,4 @@
-"""Records what is enqueued instead of sending it, and asserts on it."""
+"""Records enqueued tasks instead of sending them, and has assertions on them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from jobrunner.testing.memory_task import MemoryTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueuedTask:
-    """A task as it would have been sent. `job` is the name of its job; `params` are as the job would read them."""
+    """A task as it would have been sent. `job` is the name of its job; `params` are its decoded parameters."""
 
     id: str
     job: str
@@ -33,8 +33,8 @@ class EnqueuedTask:
     at: datetime | None
     headers: Mapping[str, str]
     starts: str = ""
-    """Of a flow: "after" for a step that begins when those before it succeeded, "on_complete", "on_success" or
-    "on_dead" for a callback; empty for a task that begins at once."""
+    """When a task of a flow begins: "after" for a step after successful steps, "on_complete", "on_success" or "on_dead"
+    for a callback; empty for a task that begins at once."""
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.params.items())
@@ -43,7 +43,7 @@ class EnqueuedTask:
 
 
 class Enqueued:
-    """The recorder. A sequence of EnqueuedTask in the order of enqueueing; nothing is sent while it records.
+    """Records tasks: a sequence of EnqueuedTask in the order of enqueueing. No task is sent while it records.
 
     `job` in its methods is a job class, a function declared with @job, or a job's name.
     """
@@ -71,14 +71,15 @@ class Enqueued:
         return "enqueued: " + ("; ".join(str(task) for task in self._tasks) or "nothing")
 
     def of(self, job: Any, /, **params: Any) -> list[EnqueuedTask]:
-        """The tasks of one job, those only that have these parameters. Raises UnknownOption for a name that is none of
-        its parameters: no task could have it."""
+        """The tasks of one job that have these parameters. Raises UnknownOption for a name that is not a parameter of
+        the job."""
         name = _name_of(job)
         check_names(params, lookup(name).parameters.struct.__struct_fields__, f"parameter of job {name!r}")
         return [task for task in self._tasks if task.job == name and params.items() <= task.params.items()]
 
     def one(self, job: Any, /, **params: Any) -> EnqueuedTask:
-        """The only task of a job with these parameters. Raises AssertionError when there is none, or another."""
+        """The only task of a job with these parameters. Raises AssertionError when there is no such task, or more than
+        one."""
         found = self.of(job, **params)
         if len(found) != 1:
             raise AssertionError(f"{len(found)} tasks of {_shown(job, params)}, 1 was expected; {self!r}")
@@ -95,7 +96,7 @@ class Enqueued:
             raise AssertionError(f"{wanted} was expected; {self!r}")
 
     def clear(self) -> None:
-        """Forgets what was recorded so far."""
+        """Removes all recorded tasks."""
         self._tasks.clear()
 
 
@@ -105,7 +106,7 @@ class _Recorder(MemoryClient):
         self._tasks = tasks
         self._later: list[EnqueuedTask] = []
         self._ahead: set[str] = set()
-        """Ids of the steps that were recorded with their flow, before they begin."""
+        """Ids of steps that were recorded with their flow, so not again when they begin."""
 
     def take(self, task: Task) -> MemoryTask:
         entry = super().take(task)
@@ -127,7 +128,7 @@ class _Recorder(MemoryClient):
         return flow
 
     def flow_taken(self) -> None:
-        begun = {task.id for task in self._tasks}  # behind an empty group
+        begun = {task.id for task in self._tasks}  # after an empty group
         ahead = [task for task in self._later if task.id not in begun]
         self._tasks += ahead
         self._ahead.update(task.id for task in ahead)

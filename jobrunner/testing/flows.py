@@ -1,4 +1,4 @@
-"""Flows without a server: joins in this process, by the rules of lua/join_arrive.lua, and the handles on such flows."""
+"""Flows without a server: joins in this process, by the rules of lua/join_arrive.lua, and handles on these flows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,21 +18,22 @@ from jobrunner.task import Task
 from jobrunner.testing.memory_task import MemoryTask
 
 Noted = tuple[str, bytes]
-"""How a member ended: outcome and result."""
+"""Outcome and result of an ended member."""
 Begun: TypeAlias = tuple[Task, bytes, bytes]
-"""A task that begins, with the results and outcomes that it is given."""
+"""A task that begins, with the results and outcomes passed to it."""
 
 
 @dataclass(slots=True)
 class _Joining:
-    """A join and what arrived at it."""
+    """A join and the reports that arrived at it."""
 
     join: Join
     noted: dict[int, Noted] = field(default_factory=dict)
     is_over: bool = False
 
     def note(self, member: int, outcome: str, result: bytes) -> bool:
-        """Whether that changed anything: a death is replaced when the task is put back, any other end stays."""
+        """Records the end of a member; returns whether that changed anything. A later end replaces a death, as of a
+        requeued task; any other end stays."""
         before = self.noted.get(member)
         if self.is_over or (before is not None and (before[0] != "dead" or outcome == "dead")):
             return False
@@ -48,7 +49,7 @@ class _Joining:
         return "dead" if self.count("dead") else "cancelled"
 
     def given(self) -> tuple[bytes, bytes]:
-        """The results that it passes on, and the outcomes: JSON arrays."""
+        """The results that the join passes on, and the outcomes, as JSON arrays."""
         ended = [self.noted.get(member, ("pending", b"")) for member in range(self.join.total)]
         brought = b"[" + b",".join(result or b"null" for _, result in ended) + b"]"
         if self.join.results == AS_BROUGHT:
@@ -65,13 +66,13 @@ class MemoryJoins:
         self._joinings: dict[str, _Joining] = {}
 
     def prepare(self, joins: Iterable[Join]) -> None:
-        """Takes the joins of a flow in."""
+        """Adds the joins of a flow."""
         for join in joins:
             self._joinings[join.id] = _Joining(join)
 
     def end(self, onward: bytes | None, outcome: str, result: bytes) -> list[Begun]:
-        """A task with that `then` ended. Returns the tasks that begin now, each with the results and outcomes that it
-        is given."""
+        """Records the end of a task whose `then` is `onward`. Returns the tasks that begin now, each with the results
+        and outcomes passed to it."""
         begun: list[Begun] = []
         ended = [(onward, outcome, result)] if onward else []
         while ended:
@@ -83,7 +84,7 @@ class MemoryJoins:
         return begun
 
     def abandon(self, join_id: str) -> list[Begun]:
-        """The task of a join will not begin; those behind it learn that it is cancelled."""
+        """Records that the task of a join will not begin; later joins get its outcome as cancelled."""
         joining = self._joinings[join_id]
         if joining.is_over or joining.join.task is None:
             return []
@@ -91,7 +92,7 @@ class MemoryJoins:
         return self.end(joining.join.task.then, "cancelled", b"")
 
     def noted(self, join_id: str) -> dict[int, Noted]:
-        """What arrived at a join, by member."""
+        """The ends that arrived at a join, by member."""
         return self._joinings[join_id].noted
 
     def is_over(self, join_id: str) -> bool:
@@ -125,13 +126,13 @@ class FlowOwner(Protocol):
     joins: MemoryJoins
 
     def entry_of(self, task: Task) -> MemoryTask | None:
-        """The record of this task; None when it has not begun."""
+        """The entry of this task; None when it has not begun."""
 
     def begin(self, begun: Iterable[Begun]) -> None:
-        """Takes in the steps of a flow that begin now."""
+        """Adds the steps of a flow that begin now."""
 
     def cancel(self, entry: MemoryTask) -> bool:
-        """Cancels a task, and takes in the steps of its flow that begin by that."""
+        """Cancels a task, and adds the steps of its flow that begin as a result."""
 
 
 class MemoryFlow:
@@ -147,7 +148,7 @@ class MemoryFlow:
         return [task for task in self.flow.heads if self._owner.entry_of(task) is not None]
 
     def progress(self) -> FlowProgress:
-        """How its steps ended so far."""
+        """The outcomes of its steps so far."""
         ended = [outcome for outcome, _ in self._owner.joins.noted(self.flow.id).values()]
         return FlowProgress(
             len(self.flow.steps), ended.count("succeeded"), ended.count("dead"), ended.count("cancelled")
@@ -190,7 +191,7 @@ def _read(shape: Any, noted: dict[int, Noted]) -> Any:
 
 
 class MemoryFlowHandle(FlowHandle):
-    """A handle on a flow that was sent here."""
+    """A handle on a flow in memory."""
 
     def __init__(self, client: Client, memory: MemoryFlow) -> None:
         super().__init__(client, memory.flow)
@@ -208,7 +209,7 @@ class MemoryFlowHandle(FlowHandle):
 
 
 class AsyncMemoryFlowHandle(AsyncFlowHandle):
-    """The same for asyncio."""
+    """An asyncio handle on a flow in memory."""
 
     def __init__(self, twin: AsyncClient, memory: MemoryFlow) -> None:
         super().__init__(twin, memory.flow)
@@ -226,6 +227,6 @@ class AsyncMemoryFlowHandle(AsyncFlowHandle):
 
 
 def signals_of(flow: Flow, joins: MemoryJoins) -> list[Begun]:
-    """The tasks that begin behind empty groups."""
+    """The tasks that begin after empty groups."""
     ends: Sequence[Ended] = flow.signals
     return [one for end in ends for one in joins.end(end.onward, end.outcome, end.result)]

@@ -11,14 +11,14 @@ from jobrunner.client.settings_hash import read_settings
 from jobrunner.queue_settings import QueueSettings
 
 _NEVER_MS = 2.0**46
-"""See lua/lib/waiting_set.lua: a partition that holds as many leases as it may."""
+"""Lift times from this value on mean never: a partition at its limit of leases, see lua/lib/waiting_set.lua."""
 _BANDS = (b"-1", b"0", b"1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A queue whose waiting tasks cannot be handed out now. `lifts_ms`: when the first of them can, Unix ms; None: not
-    by the passing of time."""
+    """A queue whose waiting tasks cannot be handed out now. `lifts_ms`: when the first of them can be, in Unix ms; None
+    when passing time does not lift the hold."""
 
     queue: str
     waiting: int
@@ -31,7 +31,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The queues of a worker at one instant. `moves`: whether some task runs, or can be handed out now."""
+    """The queues of a worker at one instant. `moves`: whether a task runs, or can be handed out now."""
 
     moves: bool
     holds: tuple[Hold, ...]
@@ -51,7 +51,7 @@ def find_holds(client: Client, names: Iterable[str]) -> Held:
             moves = True
         else:
             holds.append(hold)
-    if holds and not moves:  # a worker may have taken tasks in between, and the token that was missed with them
+    if holds and not moves:  # a worker may have taken tasks, and their tokens, in between
         again = broker_of(client).run_many([queues.counts(one) for one in keys])
         moves = [(one.waiting, one.pending) for one in again] != [(one.waiting, one.pending) for one in counted]
     return Held(moves=moves, holds=tuple(holds))
@@ -76,7 +76,7 @@ def _hold_of(client: Client, queue: QueueKeys, waiting: int) -> Hold | None:
     if not probed.has_tasks and settings.rate is not None:
         refilled_ms, lifts_ms = probed.now_ms + settings.rate.seconds * 1000, probed.next_event_ms
         if lifts_ms is not None and lifts_ms > refilled_ms:
-            lifts_ms = None  # it is another event: a shard without a slice of the rate has no refill
+            lifts_ms = None  # lifted by another event: a shard without a share of the rate has no refill
         return Hold(queue=queue.name, waiting=waiting, why=f"rate={settings.rate}", lifts_ms=lifts_ms)
     by_partition = _limits_of_partitions(settings)
     if not by_partition:

@@ -1,6 +1,6 @@
-"""inline(): jobs run at once, in the thread that enqueues them, without server and worker.
+"""inline(): runs jobs at once, in the thread that enqueues them, without server and worker.
 
-They run through the worker's own Runner: parameters are written and read, hooks, steering and `self.task` work.
+Jobs run through the worker's own Runner: parameters are encoded and decoded; hooks, steering and `self.task` work.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from jobrunner.worker.run.runner import Runner
 
 _LEASE = "1"
 _LONGEST_REASON = 200
-"""Of a line in `failures`, as on a server."""
+"""Most characters of a line in `failures`, as on a server."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,9 +43,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class inline:  # noqa: N801  # used like a function
     """While it is entered, or while the function that it decorates runs, `enqueue` runs the job at once.
 
-    One attempt is made, also of a task that is enqueued for later. What the job raises, or `Fail`, goes on to whoever
-    enqueued; with `propagate=False` it does not, and the handle tells: `scheduled` when a worker would try again, else
-    `dead`. Retry, Snooze and Cancel are no errors.
+    One attempt is made, also of a task that is enqueued for later. Errors of the job, and `Fail`, are raised from
+    `enqueue`. With `propagate=False` they are not, and the handle has the state: `scheduled` when a worker would retry,
+    else `dead`. Retry, Snooze and Cancel are no errors.
     """
 
     def __init__(self, *, propagate: bool = True) -> None:
@@ -63,8 +63,8 @@ class inline:  # noqa: N801  # used like a function
         self._entered.pop().close()
 
     def __call__(self, function: F) -> F:
-        """Decorates a function or a coroutine function. Raises UsageError for a class or a generator, on which it would
-        be over before their code runs: jobs went to the server that is configured."""
+        """Decorates a function or a coroutine function. Raises UsageError for a class or a generator: the decorator
+        would end before their code runs, and jobs would go to the configured server."""
         is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if is_generator or inspect.isclass(function):
             what = f"{'generator' if is_generator else 'class'} {function.__qualname__}"
@@ -84,9 +84,9 @@ class inline:  # noqa: N801  # used like a function
 
 
 _End: TypeAlias = Callable[[], None]
-"""Ends a task that ran, when the steps behind it have run, too: raises what the job raised."""
+"""Ends a task that ran, after the following steps ran, too: raises the error of the job."""
 _Begins: TypeAlias = tuple[Iterator[Begun], _End]
-"""The steps of a flow that begin behind a task, and the end of the task."""
+"""The steps of a flow that begin after a task, and the end of the task."""
 
 
 def _nothing() -> None: ...
@@ -121,9 +121,9 @@ class _InlineClient(MemoryClient):
             begins.append((await self._run_async(task))[1:])
 
     def _next(self, begins: list[_Begins]) -> Task | None:
-        """The next step of a flow to run, those behind the last one first; ends the tasks that have none behind them.
+        """The next step of a flow to run: steps after the last one come first. Ends tasks without further steps.
 
-        Not by recursion: a chain may have more steps than Python allows calls within each other.
+        Not by recursion, as a chain may have more steps than Python's recursion limit.
         """
         while begins:
             begun, end = begins[-1]
@@ -162,7 +162,7 @@ class _InlineClient(MemoryClient):
         return _NotingRunner(self, entry, self._middleware), attempt
 
     def _usual(self, queue: str) -> QueueSettings:
-        """The settings of a queue for tasks whose job says nothing: as this test configured it, else as declared."""
+        """The queue settings for values that a job does not set: as this test configured them, else as declared."""
         known = declared(queue)
         stored = {} if known is None else {name: str(value).encode() for name, value in known.stored.items() if value}
         return read_settings(stored | self.kept_of(queue).fields)
@@ -190,7 +190,7 @@ class _InlineClient(MemoryClient):
 
 
 class _NotingRunner(Runner):
-    """The worker's runner, which also keeps what the job raised, and acknowledges without a server."""
+    """The worker's runner, which also keeps the error of the job, and acknowledges without a server."""
 
     error: BaseException | None = None
 
@@ -228,7 +228,7 @@ class _NotingRunner(Runner):
     async def _await(self, returned: Any) -> Any:
         try:
             returned = await returned
-        except asyncio.CancelledError:  # a timeout, or the end of who enqueued
+        except asyncio.CancelledError:  # a timeout, or the enqueueing task was cancelled
             raise
         except BaseException as error:
             self.error = error
@@ -239,7 +239,7 @@ class _NotingRunner(Runner):
 
 
 def _ends_test(error: BaseException | None) -> bool:
-    """Whether this is the end of the test run or of this test (Ctrl-C, `pytest.fail`), and so no matter of the job."""
+    """Whether the error ends the test run or this test (Ctrl-C, `pytest.fail`), so it is not the job's."""
     of_job = Exception | SystemExit | GeneratorExit | asyncio.CancelledError
     return error is not None and not isinstance(error, of_job)
 
@@ -255,7 +255,7 @@ def _attempt(task: Task, usual: QueueSettings) -> Attempt:
 
 
 def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
-    if isinstance(outcome, Acknowledged):  # it ended before it ran
+    if isinstance(outcome, Acknowledged):  # the task ended before it ran
         return
     entry.when = utc_now()
     attempt = _attempt(entry.task, usual)
@@ -269,7 +269,7 @@ def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
         entry.error, entry.retry_count = outcome.error, 1
         first_line = _CONTROL.sub(" ", outcome.error.partition("\n")[0][:_LONGEST_REASON])
         entry.fields["failures"] = f"{unix_ms()}\t1\tfailed\t\t{first_line}".encode()
-        if isinstance(outcome, Unknown):  # no other worker is there that might know the job
+        if isinstance(outcome, Unknown):  # no other worker exists that might know the job
             outcome = Failed(outcome.error)
         lives = outcome.retry and not is_spent(1, attempt.max_attempts)
         entry.state = TaskState.SCHEDULED if lives else TaskState.DEAD
@@ -288,7 +288,7 @@ def _is_async(task: Task) -> bool:
 
 
 async def _run_in_task(runner: Runner, attempt: Attempt) -> Outcome:
-    """Runs a coroutine job in a task of its own, as a worker does, so that its context is its own, too."""
+    """Runs a coroutine job in its own asyncio task, as a worker does, so that it has its own context."""
     caller = asyncio.current_task()
 
     def on_cancel(error: BaseException) -> BaseException:
@@ -300,7 +300,8 @@ async def _run_in_task(runner: Runner, attempt: Attempt) -> Outcome:
 
 
 def _run_to_end(runner: Runner, attempt: Attempt) -> Outcome:
-    """Runs a coroutine job for a caller that cannot await: in a loop of its own, in another thread if one runs here."""
+    """Runs a coroutine job for a caller that cannot await: in its own event loop, in another thread if a loop runs
+    here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,5 +1,5 @@
 """Queues without a server: their settings are checked and kept, and their pause and limits apply to tasks that begin.
-All else of a queue is refused."""
+Other operations of a queue are refused."""
 
 import math
 from collections import Counter
@@ -20,13 +20,13 @@ from jobrunner.settings import Duration
 
 @dataclass(slots=True)
 class KeptSettings:
-    """What was configured for one queue, and how far its limits are used. A partition is None for the whole queue."""
+    """The configuration of one queue, and the use of its limits. The partition None stands for the whole queue."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
     paused_until_ms: float = 0.0
     _running: Counter[str | None] = field(default_factory=Counter)
     _buckets: dict[str | None, tuple[float, float]] = field(default_factory=dict)
-    """Tokens left, and when that was, in Unix ms."""
+    """Tokens left, and the time of that count in Unix ms, by partition."""
 
     @property
     def is_paused(self) -> bool:
@@ -38,8 +38,8 @@ class KeptSettings:
         return read_settings(self.fields)
 
     def begin(self, partition: str | None) -> bool:
-        """Counts a task of this partition that begins; False, and nothing is counted, while a pause or a limit holds
-        it."""
+        """Counts a task of this partition that begins. Returns False, and counts nothing, while a pause or a limit
+        holds the task."""
         if self.is_paused:
             return False
         found = self.read()
@@ -56,7 +56,7 @@ class KeptSettings:
         return True
 
     def end(self, partition: str | None) -> None:
-        """The task has ended."""
+        """Counts that a task of this partition has ended."""
         self._running.subtract({None, partition})
 
     def _tokens(self, place: str | None, rate: RateLimit) -> float:

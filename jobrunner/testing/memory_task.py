@@ -23,7 +23,7 @@ from jobrunner.task_record import TaskRecord
 
 @dataclass(slots=True, kw_only=True)
 class MemoryTask:
-    """A task that was enqueued, and what became of it."""
+    """An enqueued task and its state."""
 
     task: Task
     state: TaskState = TaskState.WAITING
@@ -33,11 +33,11 @@ class MemoryTask:
     error: str = ""
     result: bytes | None = None
     fields: dict[str, bytes] = field(default_factory=dict)
-    """Of its record: `progress`, and `failures` as a server keeps them."""
+    """Fields of its record: `progress`, and `failures` in the form of a server."""
     is_kept: bool = True
     enqueue_time: datetime = field(default_factory=utc_now)
     start_by_ms: float | None = None
-    """When it expires unless it has begun, Unix ms; None: never."""
+    """The time at which the task expires unless it has begun, in Unix ms; None: never."""
 
     @property
     def waits(self) -> bool:
@@ -45,12 +45,12 @@ class MemoryTask:
         return self.state in (TaskState.WAITING, TaskState.SCHEDULED)
 
     def wait(self, due_ms: float | None = None) -> None:
-        """Puts the task where it waits to be handed out: until `due_ms`, Unix ms, or from now on."""
+        """Makes the task scheduled until `due_ms`, Unix ms, or waiting."""
         self.state = TaskState.WAITING if due_ms is None else TaskState.SCHEDULED
         self.when = None if due_ms is None else from_ms(due_ms)
 
     def record(self) -> TaskRecord:
-        """The task as it stands. Raises TaskGone."""
+        """The present record of the task. Raises TaskGone."""
         task = self.task
         if not self.is_kept:
             raise gone(task.id)
@@ -62,7 +62,7 @@ class MemoryTask:
         )  # fmt: skip
 
     def value(self) -> Any:
-        """The result of the job. Raises as TaskHandle.result does; an unfinished task here never finishes."""
+        """The result of the job. Raises as TaskHandle.result does; an unfinished task never finishes here."""
         record = self.record()
         if not record.state.is_final:
             raise TaskTimeout(f"task {record.id} ({record.type}) is {record.state}, and no worker runs it in this test")
@@ -76,7 +76,7 @@ class MemoryTask:
         return True
 
     def requeue(self) -> bool:
-        """Puts a dead task back to wait, with its counts at zero. Returns False when it is not dead."""
+        """Makes a dead task waiting, with its counts at zero. Returns False when it is not dead."""
         if self.state is not TaskState.DEAD:
             return False
         self.attempts, self.retry_count, self.start_by_ms = 0, 0, None
@@ -84,7 +84,7 @@ class MemoryTask:
         return True
 
     def run_now(self) -> bool:
-        """Has a scheduled task wait. Returns False when it is not scheduled."""
+        """Makes a scheduled task waiting. Returns False when it is not scheduled."""
         if self.record().state is not TaskState.SCHEDULED:
             return False
         self.wait()
@@ -96,7 +96,7 @@ Cancel: TypeAlias = Callable[[MemoryTask], bool]
 
 
 class MemoryHandle(TaskHandle[Any]):
-    """A handle on an entry."""
+    """A handle on a task in memory."""
 
     def __init__(self, client: Client, entry: MemoryTask, cancel: Cancel, *, is_new: bool | None = None) -> None:
         super().__init__(
@@ -135,7 +135,7 @@ class MemoryHandle(TaskHandle[Any]):
 
 
 class AsyncMemoryHandle(AsyncTaskHandle[Any]):
-    """The same for asyncio."""
+    """An asyncio handle on a task in memory."""
 
     def __init__(self, twin: AsyncClient, entry: MemoryTask, cancel: Cancel, *, is_new: bool | None = None) -> None:
         super().__init__(broker_of(twin), TaskRef(keys_of(twin), None, entry.task.id, entry.task.queue), is_new=is_new)
@@ -166,9 +166,9 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
 
 
 class MemoryBroker(Broker):
-    """Keeps the metadata of jobs, takes notes of progress; refuses all that needs a server.
+    """Keeps the metadata and the progress of jobs; refuses operations that need a server.
 
-    `where` names what there is instead of one.
+    `where` names the replacement of the server, for errors.
     """
 
     def __init__(self, endpoint: Endpoint, keys: Keys, where: str) -> None:
@@ -206,7 +206,7 @@ class MemoryBroker(Broker):
         self._refuse("a connection")
 
     def close(self) -> None:
-        """Nothing to end: it may be used on."""
+        """Does nothing: the broker stays usable."""
 
     def _command(self, verb: Any, key: Any = b"", *words: Any) -> Any:
         if verb == "HMGET" and words[:1] == ("id",):

@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def jobrunner_url(pytestconfig: pytest.Config) -> Iterator[str]:
-    """URL of the server that the tests of this session share. Define it yourself to use one of your own."""
+    """URL of the server that the tests of this session share. Override the fixture to use your own server."""
     chosen = pytestconfig.getoption("jobrunner_server") or pytestconfig.getini("jobrunner_server") or "embedded"
     with open_server(chosen) as url:
         yield url
@@ -36,7 +36,7 @@ def _jobrunner_prefixes(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 def prefixes(of_xdist: Mapping[str, str]) -> Iterator[str]:
-    """Prefixes of no other session: on a server of the user's own, other sessions may run, or have been killed."""
+    """Prefixes that no other session uses: on a user's own server, other sessions may run, or have been killed."""
     session = of_xdist.get("testrunuid") or uuid4().hex
     return (f"{session[:8]}-{of_xdist.get('workerid', 'main')}-{number}" for number in itertools.count(1))
 
@@ -51,10 +51,10 @@ def travel() -> Travel:
 def jobrunner_client(
     jobrunner_url: str, _jobrunner_prefixes: Iterator[str], travel: Travel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Client]:
-    """The client that jobs are enqueued through in this test, under a prefix of its own.
+    """The client through which this test enqueues jobs, with a prefix of its own.
 
-    Clients and processes that are made without a URL find the same place, by the environment. Its middleware and its
-    limits of payloads and results are those of the client which the application configured.
+    Clients and processes created without a URL use the same server and prefix, by the environment. Its middleware and
+    its limits of payloads and results are those of the client that the application configured.
     """
     options = _options_of(configured_client())
     prefix = next(_jobrunner_prefixes)
@@ -92,5 +92,5 @@ def enqueued() -> Iterator[Enqueued]:
 
 @pytest.fixture
 def inline() -> type[run_inline]:
-    """`with inline():` jobs run at once where they are enqueued. The same as jobrunner.testing.inline."""
+    """`with inline():` runs jobs at once where they are enqueued. The same as jobrunner.testing.inline."""
     return run_inline

@@ -1,8 +1,8 @@
-"""The server that the tests of one session share, and how what one test left on it is removed.
+"""The server that the tests of one session share, and the removal of keys that a test left.
 
 Where no server may be started, a stand-in takes its place: fakeredis behind a socket, so that every process finds it.
-It runs the very scripts of the broker, in fakeredis' own Lua (the extra `fakeredis[lua]`). What it keeps is gone with
-this process.
+It runs the broker's own scripts, in fakeredis' Lua (the extra `fakeredis[lua]`). Its data is gone when this process
+ends.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from jobrunner.errors import InvalidOption, UsageError
 
 
 class FakeServer:
-    """A fakeredis server on a free port of the loopback interface; `url` names it. It lives until `close`."""
+    """A fakeredis server on a free port of the loopback interface, at `url`. It runs until `close`."""
 
     def __init__(self) -> None:
         self._server = _new_server()
@@ -35,7 +35,7 @@ class FakeServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Takes no more connections and ends those there are."""
+        """Accepts no more connections and closes the open ones."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(1.0)
@@ -57,8 +57,8 @@ def _new_server() -> Any:
 
 
 def _steady(handler: Any) -> Any:
-    """The handler of fakeredis, but one that goes on after an error reply and waits for a slow reader. Scripts have
-    `redis.sha1hex`, which fakeredis gives to functions of libraries only."""
+    """The handler of fakeredis, changed to go on after an error reply and to wait for a slow reader. Scripts get
+    `redis.sha1hex`, which fakeredis provides to library functions only."""
 
     class SteadyServer(handler):  # type: ignore[misc]
         def setup(self) -> None:
@@ -68,7 +68,7 @@ def _steady(handler: Any) -> Any:
             def reply(**options: Any) -> Any:
                 try:
                     return read(**options)
-                except Exception as error:  # an error reply: its handler would hang up after it
+                except Exception as error:  # an error reply: fakeredis would close the connection after it
                     return error
 
             self.current_client.read_response = reply
@@ -94,7 +94,7 @@ class _Patient:
         self._connection = connection
 
     def write(self, reply: bytes) -> None:
-        """Returns when all of it is sent."""
+        """Sends all of a reply before it returns."""
         left = memoryview(reply)
         while left:
             try:
@@ -103,7 +103,7 @@ class _Patient:
                 select.select([], [self._connection], [])
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing, as there is no buffer."""
 
 
 _SLICE = 1000
@@ -146,7 +146,7 @@ def remove_keys(broker: Broker, prefix: str) -> None:
 @contextmanager
 def _embedded() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-"))
-    server = EmbeddedServer(folder, temporary=True)  # also a run that is killed leaves neither server nor folder
+    server = EmbeddedServer(folder, temporary=True)  # even a killed run leaves neither server nor folder
     try:
         yield unix_url(server.acquire())
     finally:

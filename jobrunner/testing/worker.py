@@ -1,4 +1,4 @@
-"""A worker for tests, which runs what is there and returns, and its clock, which tests move forward."""
+"""A worker for tests, which runs the present tasks and returns, and its clock, which tests move forward."""
 
 import math
 import threading
@@ -29,15 +29,16 @@ from jobrunner.worker.worker import Worker, WorkerSummary
 _ROUNDED_MS = 1.0
 """Due times are whole milliseconds, rounded up, so this much more makes a task of in_=60 due after forward(60)."""
 _LATEST_MS = datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000
-"""No datetime can be later than a year behind that."""
+"""Latest instant of the clock: a datetime can be at most a year later."""
 _YEAR_MS = 365.25 * 86_400_000
 
 
 class Travel:
-    """The clock of a client (`now_ms=`): the server's own until it is moved, then ahead of this machine's by as much.
+    """The clock of a client (`now_ms=`): the server's own until it is moved, then this machine's plus the distance
+    moved.
 
-    It goes on from where it was moved to and never goes back, as the time of a queue never does. `before` are called
-    before each move: an event at a time in between must not be missed.
+    It continues from the instant that it was moved to and never goes back, as the time of a queue never does. `before`
+    has functions that are called before each move, so that events at times in between are not missed.
     """
 
     def __init__(self) -> None:
@@ -79,10 +80,11 @@ class Travel:
 
 _LOOK_S = 0.005
 _LOOKS_AT_SHARDS = 500
-"""So often a hold is met before it ends a run: a worker looks once a second whether a limit is to move to a shard."""
+"""How often a hold is found before it ends a run: a worker checks once a second whether a limit should move to a
+shard."""
 _MOST_JOURNEYS, _JOURNEYS_OF_A_TASK = 1000, 25
-"""How often the clock travels before fewer tasks are left: for the whole run, and in addition for each task that is
-left, as each may have a due time of its own for each of its attempts."""
+"""Most moves of the clock while the number of open tasks does not fall: for the whole run, and in addition for each
+open task, as each may have a due time of its own for each of its attempts."""
 _LIMIT_S = 60.0
 _GIVE_UP_S = 1.0
 _BY_HAND = 0
@@ -97,28 +99,28 @@ class RunSummary(WorkerSummary):
 
 
 class Journeys:
-    """The journeys of the clock since the number of open tasks last fell."""
+    """Counts the moves of the clock since the number of open tasks last fell."""
 
     def __init__(self) -> None:
         self.made = 0
         self._fewest = math.inf
 
     def note(self, left: int) -> None:
-        """The clock travels while so many tasks are left."""
+        """Counts a move of the clock while `left` tasks are open."""
         if left < self._fewest:
             self._fewest, self.made = left, 0
         self.made += 1
 
     @property
     def are_endless(self) -> bool:
-        """Whether tasks go on to be scheduled without end."""
+        """Whether tasks appear to be rescheduled without end."""
         return self.made >= _MOST_JOURNEYS + _JOURNEYS_OF_A_TASK * self._fewest
 
 
 class JobrunnerWorker:
     """Runs a client's tasks with a real Worker until nothing is left. Periodic jobs fire by the clock of `travel`.
 
-    Their schedules begin when this is made: a tick is what comes after.
+    Their schedules begin at its creation: only later ticks fire.
     """
 
     def __init__(self, client: Client, travel: Travel) -> None:
@@ -136,14 +138,13 @@ class JobrunnerWorker:
         timeout: Duration = _LIMIT_S,
         **options: Any,
     ) -> RunSummary:
-        """Runs until nothing is waiting or pending, or until pauses and limits hold all that waits, which `held` of the
-        summary then names. With `drain` until nothing is scheduled either: the clock travels to each due time and to
-        the refill of each limit, so retries and tasks of next month run now.
+        """Runs until no task is waiting or pending, or until pauses and limits hold all waiting tasks; `held` of the
+        summary then names these. With `drain`, runs until no task is scheduled either: the clock moves to each due time
+        and to the refill of each limit, so retries and tasks of next month run now.
 
-        `queues`: as of Worker; default those of all jobs, and others with tasks of jobs in them. `options` are those
-        of Worker.
-        Raises TaskTimeout when it has not ended after `timeout`, UsageError when tasks go on to be scheduled without
-        end, or when the next one is due in more than a century.
+        `queues`: as of Worker; default those of all jobs, and others with tasks of jobs in them. `options` are those of
+        Worker. Raises TaskTimeout when the run has not ended after `timeout`, UsageError when tasks are rescheduled
+        without end, or when the next task is due in more than a century.
         """
         limit_s = seconds(timeout, option="timeout")
         self._fire_periodic()
@@ -161,8 +162,8 @@ class JobrunnerWorker:
     __call__ = run
 
     def held_by(self, served: list[str], *, drain: bool, journeys: Journeys) -> tuple[Hold, ...]:
-        """What holds all tasks that wait; nothing while some run, or can be handed out now. With `drain` it moves the
-        clock to where some can. Raises ServerError, UsageError."""
+        """The holds of all waiting tasks; empty while a task runs, or can be handed out now. With `drain` moves the
+        clock to an instant at which a task can be. Raises ServerError, UsageError."""
         found = find_holds(self._client, served)
         if found.moves:
             return ()
@@ -240,7 +241,7 @@ class JobrunnerWorker:
 
 
 class _WatchedRun:
-    """One run of a worker, which a thread of its own watches: it travels, and ends a run that cannot go on."""
+    """One run of a worker. A thread watches it, moves the clock, and ends a run that cannot go on."""
 
     def __init__(
         self, fixture: JobrunnerWorker, worker: Worker, served: list[str], drain: bool, limit_s: float
@@ -255,7 +256,7 @@ class _WatchedRun:
         self._is_late = False
         self._error: Exception | None = None
         self.ended_by: tuple[Hold, ...] = ()
-        """What held all tasks that waited when the run was ended for that."""
+        """The holds of all waiting tasks, if they ended the run."""
 
     def run(self) -> WorkerSummary:
         """Runs the worker to its end. Raises as JobrunnerWorker.run."""
@@ -305,12 +306,12 @@ class _WatchedRun:
                 stands_still = stands_still + 1 if held else 0
 
     def _may_shift(self, held: Sequence[Hold]) -> bool:
-        """Whether a limit may move between the shards of a queue, which takes a worker about a second."""
+        """Whether a worker may move a limit between the shards of a queue, which takes about a second."""
         of_shards = Counter(map(whole_queue, self._served))
         return any(hold.why != "a pause" and of_shards[whole_queue(hold.queue)] > 1 for hold in held)
 
     def _end(self) -> None:
-        """Asks the worker to stop, and does not wait for a job that goes on."""
+        """Asks the worker to stop, and does not wait for a running job."""
         self._worker.ask_to_stop()
         if self._is_late and not self._over.wait(_GIVE_UP_S):
             self._worker.ask_to_stop()

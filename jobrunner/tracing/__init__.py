@@ -1,7 +1,7 @@
-"""OpenTelemetry: a span where a task is enqueued, one for each attempt at it, and links between them.
+"""OpenTelemetry tracing: a span for the enqueue of a task, a span for each attempt at it, and links between them.
 
-The only part of jobrunner that imports opentelemetry, and only when `instrument` is called. How spans are named and
-what they say follows the semantic conventions for messaging systems
+The only part of jobrunner that imports opentelemetry, and only when `instrument` is called. Names and attributes of
+spans follow the semantic conventions for messaging systems
 (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/).
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["instrument", "is_instrumented", "processing", "uninstrument"]
 
 _tracers: list[Any] = []
-"""The tracer of this process, when it is traced."""
+"""The tracer of this process, if it is traced."""
 
 
 class Leased(Protocol):
@@ -34,12 +34,11 @@ class Leased(Protocol):
 
 
 def instrument(tracer_provider: "TracerProvider | None" = None, *, as_child: bool = False) -> None:
-    """Traces what this process enqueues and runs from now on. Called again it changes how.
+    """Traces the enqueues and attempts of this process from now on. A further call replaces the settings.
 
-    `tracer_provider` is the one of the application; without one the global provider at the time of each span.
-    With `as_child` attempts are children of the span that enqueued their task, in one trace; else they begin traces of
-    their own and link to it, as a task may run hours later and many times. Raises UsageError when OpenTelemetry is not
-    installed.
+    `tracer_provider` is the provider of the application; default: the global provider at the time of each span. With
+    `as_child` attempts are children of the span that enqueued their task, in one trace; otherwise they begin new traces
+    and link to it, as a task may run hours later and many times. Raises UsageError when OpenTelemetry is not installed.
     """
     made = _tracer(tracer_provider, as_child)
     uninstrument()
@@ -48,7 +47,7 @@ def instrument(tracer_provider: "TracerProvider | None" = None, *, as_child: boo
 
 
 def uninstrument() -> None:
-    """Traces nothing from now on. Spans that were begun are ended as usual."""
+    """Ends tracing. Spans that began before end as usual."""
     while _tracers:
         OBSERVERS.remove(_tracers.pop())
 
@@ -59,7 +58,7 @@ def is_instrumented() -> bool:
 
 
 def processing(lease: Leased, *, queue: str) -> AbstractContextManager[Any]:
-    """A span around what a program does with an item it reserved itself: `with processing(lease, queue="orders"):`.
+    """A span for the processing of an item that a program reserved: `with processing(lease, queue="orders"):`.
 
     Links to the push; an error that leaves the block is recorded. Raises UsageError unless `instrument` was called.
     """

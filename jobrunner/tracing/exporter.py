@@ -1,7 +1,7 @@
-"""Traces and sends the spans away, from the moment it is imported: the module behind `jobrunner work --otel`.
+"""Starts tracing and exporting spans when it is imported: the module that `jobrunner work --otel` loads.
 
-Processes in which attempts run import the same modules as their worker, so this being one of them traces them too. A
-program calls `jobrunner.tracing.instrument` and sets its provider up itself.
+Child processes that run attempts import the same modules as their worker, including this one, so they are traced, too.
+A program calls `jobrunner.tracing.instrument` and sets up its provider itself.
 """
 
 import atexit
@@ -25,9 +25,10 @@ _log = SafeLogger("jobrunner.tracing")
 
 
 def export_spans() -> None:
-    """Traces with the provider that is set up already (by `opentelemetry-instrument`, say), else with one of its own.
+    """Starts tracing with the provider that is set up already (by `opentelemetry-instrument`, say), else with a new
+    one.
 
-    That one reads OpenTelemetry's usual variables: OTEL_TRACES_EXPORTER (otlp, console or none),
+    The new provider reads OpenTelemetry's usual variables: OTEL_TRACES_EXPORTER (otlp, console or none),
     OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER.
     """
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
@@ -41,7 +42,8 @@ def export_spans() -> None:
 
 
 def _send_the_last_at_exit(provider: TracerProvider) -> None:
-    """The provider's own end would hold up a worker that stops for half a minute while the collector is away."""
+    """Exports the last spans at exit with a time limit. The provider's own shutdown would delay a stopping worker for
+    half a minute while the collector is unreachable."""
     is_over = threading.Event()
 
     def send() -> None:
@@ -55,7 +57,7 @@ def _send_the_last_at_exit(provider: TracerProvider) -> None:
             _log.warning("the last spans were not sent: the collector does not answer", waited_s=_LAST_SPANS_S)
 
     sender = threading.Thread(target=send, name="jobrunner-spans", daemon=True)
-    sender.start()  # now, as Python starts no threads any more when it exits
+    sender.start()  # started now, as Python starts no threads at exit
     atexit.register(end)
 
 

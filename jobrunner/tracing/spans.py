@@ -1,8 +1,8 @@
 """Spans: the parent of an attempt's span, read from the task's headers, and the attributes of every span.
 
-Tasks that were enqueued together have the same headers, so parents are cached by them; and the usual header, version 00
+Tasks that were enqueued together have the same headers, so parents are cached by headers. The usual header, version 00
 without a tracestate, is parsed without the propagator, which takes five times as long. Attributes follow
-OpenTelemetry's conventions for messaging, and are jobrunner's own under `jobrunner.`.
+OpenTelemetry's conventions for messaging; jobrunner's own begin with `jobrunner.`.
 """
 
 import re
@@ -47,7 +47,7 @@ _NAMES: dict[type, str] = {
 
 
 def read_origin(headers: Mapping[str, str]) -> SpanContext:
-    """The context of the span; an invalid one without a span."""
+    """The span context in headers; an invalid context without a span."""
     found = _usual(headers.get("traceparent", ""))
     if found is None or "tracestate" in headers:
         return trace.get_current_span(W3C.extract(headers, context=NOWHERE)).get_span_context()
@@ -57,18 +57,18 @@ def read_origin(headers: Mapping[str, str]) -> SpanContext:
 
 @lru_cache(_REMEMBERED)
 def origin_of(headers: bytes | None) -> SpanContext:
-    """The same of headers as they travel."""
+    """The span context in encoded headers."""
     return read_origin(read_headers(headers))
 
 
 @lru_cache(_REMEMBERED)
 def way_of(headers: bytes | None, as_child: bool) -> tuple[Context, tuple[Link, ...]]:
-    """Where the span of an attempt begins, and what it links to."""
+    """The parent context and the links of an attempt's span."""
     return begin_from(origin_of(headers), as_child)
 
 
 def begin_from(origin: SpanContext, as_child: bool) -> tuple[Context, tuple[Link, ...]]:
-    """The same of an origin."""
+    """The parent context and the links of a span, for the span context of its enqueue."""
     if not origin.is_valid:
         return NOWHERE, ()
     if as_child:
@@ -87,7 +87,7 @@ def of_sending(queue: str, tasks: Sequence[Task]) -> dict[str, Any]:
 
 def of_attempt(attempt: Attempt) -> dict[str, Any]:
     """Attributes of an attempt as it begins."""
-    said: dict[str, Any] = {  # in one piece: it is made for every attempt
+    said: dict[str, Any] = {  # one literal, for speed: built for every attempt
         "messaging.system": "jobrunner",
         "messaging.destination.name": attempt.queue,
         "messaging.operation.name": "process",
@@ -102,7 +102,7 @@ def of_attempt(attempt: Attempt) -> dict[str, Any]:
 
 
 def of_item(queue: str, task_id: str, attempt: int) -> dict[str, Any]:
-    """Attributes of an item in the hands of a program."""
+    """Attributes of an item that a program reserved itself."""
     return _shared(queue, "process", "process") | {"messaging.message.id": task_id, "jobrunner.attempt": attempt}
 
 
@@ -112,8 +112,9 @@ def of_batch(queue: str, batch: str, size: int) -> dict[str, Any]:
 
 
 def end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
-    """Says how an attempt ended, and ends its span. No outcome: it was broken off and is handed back."""
-    if not span.is_recording():  # it was not sampled, or the job ended it
+    """Records the outcome of an attempt, and ends its span. Without an outcome the attempt was interrupted and is
+    released."""
+    if not span.is_recording():  # the span was not sampled, or the job ended it
         span.end()
         return
     try:
@@ -129,7 +130,7 @@ def end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
 
 
 def name_of(attempt: Attempt, outcome: Outcome | None) -> str:
-    """The outcome in a word: succeeded, failed (to be tried again), dead, ..."""
+    """The name of the outcome: succeeded, failed (to be retried), dead, ..."""
     if isinstance(outcome, Failed):
         return "dead" if not outcome.retry or is_spent(attempt.number, attempt.max_attempts or 0) else "failed"
     return "released" if outcome is None else _NAMES.get(type(outcome), "succeeded")

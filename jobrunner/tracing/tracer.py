@@ -1,7 +1,9 @@
-"""Tasks as spans. Invariant: an error of tracing (an exporter, a damaged header) never becomes one of a task.
+"""Records tasks as spans. Invariant: an error of tracing (an exporter, a damaged header) never becomes an error of a
+task.
 
-The context of the span that enqueued a task travels in its headers, as `traceparent` (https://www.w3.org/TR/trace-context/).
-Retries and moves leave headers alone and a replay copies them, so every attempt finds it, wherever it runs.
+The context of the span that enqueued a task travels in its headers, as `traceparent`
+(https://www.w3.org/TR/trace-context/). Retries and moves keep headers and a replay copies them, so every attempt finds
+the context, wherever it runs.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -26,13 +28,13 @@ from jobrunner.tracing import spans
 from jobrunner.tracing.spans import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
 
 _LINKS = 128
-"""At most so many links of a span: the default limit of OpenTelemetry's SDKs."""
+"""Most links of a span: the default limit of OpenTelemetry's SDKs."""
 _log = SafeLogger("jobrunner.tracing")
 T = TypeVar("T")
 
 
 class OpenTelemetryTracer:
-    """Observes enqueues and attempts (see middleware.py). `provider` None: the global one."""
+    """Observes enqueues and attempts (see middleware.py). `provider` None: the global provider."""
 
     def __init__(self, provider: TracerProvider | None, *, as_child: bool) -> None:
         self._tracer = trace.get_tracer(
@@ -42,12 +44,12 @@ class OpenTelemetryTracer:
 
     @contextmanager
     def sending(self, tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
-        """A producer span for each queue, current while they are sent."""
+        """A producer span for each queue, current while the tasks are sent."""
         with ExitStack() as ends:
             yield self._tagged(tasks, ends)
 
     def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
-        """A consumer span, current meanwhile."""
+        """A consumer span, current while the attempt runs."""
         span = self._begun(attempt)
         if span is None:
             return work(attempt)
@@ -61,7 +63,7 @@ class OpenTelemetryTracer:
         return outcome
 
     async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
-        """The same in a coroutine; a cancelled attempt is handed back."""
+        """`run` for a coroutine; a cancelled attempt is released."""
         span = self._begun(attempt)
         if span is None:
             return await work(attempt)
@@ -184,7 +186,7 @@ def _carrier(context: Context | None = None) -> dict[str, str]:
 
 
 def _with_header(task: Task, carrier: dict[str, str], known: dict[tuple[str, bytes | None], bytes | None]) -> Task:
-    """The task with the headers of its span. Those of a batch are mostly alike, and are written once."""
+    """The task with the headers of its span. Headers within a batch are mostly equal, and are encoded once."""
     if not carrier:
         return task
     key = (task.queue, task.headers)
@@ -195,7 +197,7 @@ def _with_header(task: Task, carrier: dict[str, str], known: dict[tuple[str, byt
 
 
 def _origins(headers: Sequence[bytes | None]) -> list[SpanContext]:
-    """The spans that enqueued these items, each once."""
+    """The distinct spans that enqueued these items."""
     found: dict[tuple[int, int], SpanContext] = {}
     for raw in headers:
         origin = origin_of(raw)
@@ -206,9 +208,9 @@ def _origins(headers: Sequence[bytes | None]) -> list[SpanContext]:
 
 @contextmanager
 def _ended(span: Span) -> Iterator[None]:
-    """The span is the current one within the block, notes its error, and ends with it."""
+    """Makes the span current within the block, records the block's error, and ends the span with it."""
     try:
-        # OpenTelemetry would record the error as it is, with the values that are hidden everywhere else.
+        # OpenTelemetry would record the error unchanged, with values that are hidden everywhere else.
         with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             yield
     except Exception as error:
