@@ -1,9 +1,9 @@
 """Encrypts or signs payloads and results with keys that the server never sees.
 
-Ciphertext or signature ("protected" means that there is either) is bound to one task, by the prefix, its id, type,
-queue, headers, and the joins that it reports its end to, and to a purpose, a payload or a result (see envelope.py). The
-envelope of a payload is in the task's field `encoding`; a protected result is a JSON object with a name that no other
-result has.
+Ciphertext or signature ("protected" means either) is bound to one task, by the prefix, its id, type, queue, headers,
+and the joins that it reports its end to, and to a purpose, payload or result (see envelope.py). The envelope of a
+payload is in the task's field `encoding`; a protected result is a JSON object with a member name that no other result
+has.
 """
 
 import base64
@@ -41,7 +41,8 @@ __all__ = ["DecryptedPayload", "EncryptionContext", "PayloadEncryption", "allow_
 
 _MARK = b'{"jobrunner:sealed":'
 _forwards: dict[str, set[str]] = {}
-"""Queues whose dead the server may move, and where to: as this program declares it, never as the server says."""
+"""Dead letter queues by the queues whose dead tasks the server may move there, as declared by this program and never as
+read from the server."""
 
 
 def allow_forward(queue: str, to: str) -> None:
@@ -50,7 +51,7 @@ def allow_forward(queue: str, to: str) -> None:
 
 
 class DecryptedPayload(NamedTuple):
-    """A payload as it was. `after` says which results its task is given; None when the payload was not protected."""
+    """A plain payload. `after` names the results that its task receives; None when the payload was not protected."""
 
     raw: bytes
     encoding: bytes
@@ -70,8 +71,8 @@ class _ResultOwner(NamedTuple):
 
 
 class _ProtectedResult(msgspec.Struct, rename={"envelope": "jobrunner:sealed"}):
-    """A result as it is stored. `of` is the task that it belongs to; `value` is base64 of ciphertext, or the result
-    itself as JSON."""
+    """The stored form of a protected result. `of` is the task that it belongs to; `value` is base64 of ciphertext, or
+    the result itself as JSON."""
 
     envelope: str
     of: _ResultOwner
@@ -81,7 +82,7 @@ class _ProtectedResult(msgspec.Struct, rename={"envelope": "jobrunner:sealed"}):
 class PayloadEncryption:
     """Encrypts or signs with the first of its keys and accepts any of them, so that keys can be rotated one by one.
 
-    `kind` is "encrypt" or "sign"; both are read. With `required` it reads nothing that is plain.
+    `kind` is "encrypt" or "sign"; both are read. With `required` plain payloads and results are refused.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class PayloadEncryption:
     def encrypt(
         self, raw: bytes, encoding: str, context: EncryptionContext, *, after: bytes = b""
     ) -> tuple[bytes, str]:
-        """(payload, encoding) as they are stored. `after`: which results the task is given, for a step of a flow."""
+        """(payload, encoding) in their stored form. `after`: the results that the task receives, for a step of a
+        flow."""
         header = self._header(PAYLOAD, encoding=encoding, queue=context.queue, after=after)
         stored, signature = self._protect(raw, header, context)
         return stored, as_encoding(header, signature)
@@ -107,12 +109,11 @@ class PayloadEncryption:
     def decrypt(
         self, raw: bytes, encoding: bytes, context: EncryptionContext, *, anywhere: bool = False
     ) -> DecryptedPayload:
-        """The payload as it was. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted; PayloadStoreUnavailable
-        for a reference, which is of a payload store that this process has not.
+        """The plain payload. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted; PayloadStoreUnavailable for a
+        reference to a payload store, which this process does not have.
 
         A payload that was encrypted or signed for another queue is refused unless this program allows it
-        (`allow_forward`). `anywhere` is for showing a payload, not for running it: it may be in any queue of its
-        pipeline.
+        (`allow_forward`). `anywhere` accepts a payload in any queue of its pipeline: for display, not for running it.
         """
         if is_stored(encoding):
             raise no_store(context.id)
@@ -130,7 +131,8 @@ class PayloadEncryption:
         return DecryptedPayload(plain, header.encoding.encode(), header.after)
 
     def encrypt_result(self, raw: bytes, context: EncryptionContext) -> bytes:
-        """A result as it is stored. None stays none, but in a flow, where the next step asks for a proof of it."""
+        """The stored form of a result. None stays None, except in a flow, where the next step requires a proof of
+        it."""
         if not raw and not context.then:
             return raw
         header = self._header(RESULT)
@@ -141,7 +143,7 @@ class PayloadEncryption:
         return msgspec.json.encode(_ProtectedResult(as_result_envelope(header, signature), of, msgspec.Raw(value)))
 
     def decrypt_result(self, raw: bytes, context: EncryptionContext) -> bytes:
-        """A result as it was. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
+        """The plain result. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
         if not is_protected_result(raw):
             if self.required and (raw or context.then):
                 raise _plain("result")
@@ -152,15 +154,14 @@ class PayloadEncryption:
         return self._unprotect_result(found)
 
     def decrypt_handed_on(self, raw: bytes) -> tuple[bytes, bytes]:
-        """A protected result of any task, and the joins that its task reports to. Raises EncryptionKeyMissing,
-        DecryptionFailed."""
+        """The plain content of a protected result of any task, and the joins that its task reports to. Raises
+        EncryptionKeyMissing, DecryptionFailed."""
         found = _read_result(raw)
         return self._unprotect_result(found), found.of.then.encode()
 
     def sign_parameters(self, raw: bytes, context: EncryptionContext) -> str:
         """The signature of the parameters that a periodic job is published with, also with `kind` "encrypt". They stay
-        readable, and the same parameters have the same signature, so that workers which publish the same do not take it
-        for a change."""
+        readable. Equal parameters have equal signatures, so workers that publish the same parameters see no change."""
         header = write_header(HMAC, PERIODIC, self._first.name, queue=context.queue)
         return as_encoding(header, self._first.sign(raw, associated_data(header, context, prefix=self._prefix)))
 
@@ -229,8 +230,8 @@ def _owner(context: EncryptionContext) -> _ResultOwner:
 
 
 def _is_forwarded(origin: str, queue: str) -> bool:
-    """Whether this program says that what dies in `origin` may come to `queue`, over others too. It says so of whole
-    queues, `orders/raw`; an item stays in its partition, `orders@3/raw`."""
+    """Whether this program declares that dead tasks of `origin` may get to `queue`, also through other queues.
+    Declarations are for whole queues, `orders/raw`; an item stays in its shard, `orders@3/raw`."""
     (partition, _, origin), (other, _, queue) = origin.partition("/"), queue.partition("/")
     if partition != other:
         return False
@@ -238,7 +239,7 @@ def _is_forwarded(origin: str, queue: str) -> bool:
     origin, queue = f"{pipeline}/{origin}", f"{pipeline}/{queue}"
     reached, left = {origin}, [origin]
     while left:
-        for to in tuple(_forwards.get(left.pop(), ())):  # a thread may declare another one meanwhile
+        for to in tuple(_forwards.get(left.pop(), ())):  # a thread may declare another queue meanwhile
             if to not in reached:
                 reached.add(to)
                 left.append(to)
@@ -279,8 +280,8 @@ def decrypt_payload(
     *,
     anywhere: bool = False,
 ) -> DecryptedPayload:
-    """The plain payload, also where no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed,
-    NotEncrypted, PayloadStoreError."""
+    """The plain payload, also when no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted,
+    PayloadStoreError."""
     if encryption is not None:
         return encryption.decrypt(raw, encoding or b"", context, anywhere=anywhere)
     if is_stored(encoding):
@@ -291,7 +292,7 @@ def decrypt_payload(
 
 
 def decrypt_result(encryption: PayloadEncryption | None, raw: bytes, context: EncryptionContext) -> bytes:
-    """The plain result, also where no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed,
+    """The plain result, also when no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed,
     NotEncrypted."""
     if encryption is not None:
         return encryption.decrypt_result(raw, context)
@@ -301,7 +302,7 @@ def decrypt_result(encryption: PayloadEncryption | None, raw: bytes, context: En
 
 
 def no_keys(what: str) -> EncryptionKeyMissing:
-    """The error for something protected where no keys are configured."""
+    """The error for protected content when no keys are configured."""
     return EncryptionKeyMissing(
         f"the {what} is encrypted or signed and no payload_keys are configured; set JOBRUNNER_PAYLOAD_KEYS, try again"
     )

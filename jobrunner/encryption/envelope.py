@@ -18,11 +18,11 @@ bytes    name       content
 
 An attacker who can write to the server can write any header. So the whole header is authenticated: with one byte
 changed, nothing can be decrypted. The other associated data come from the reader, which knows the task that it reads,
-and never from the header (`associated_data`): no stored byte chooses what is compared.
+and never from the header (`associated_data`): no stored byte selects the data to compare.
 
-Each message has a key of its own, made of a key of `payload_keys` and 12 random bytes, beside its 12 byte nonce: random
-nonces alone would be good for 4 billion messages with one key (the idea of XAES-256-GCM,
-https://c2sp.org/XAES-256-GCM, with HMAC-SHA256 as in NIST SP 800-108).
+Each message has its own key, derived from a key of `payload_keys` and 12 random bytes, and a 12 byte nonce: random
+nonces alone would suffice for 4 billion messages with one key (the idea of XAES-256-GCM, https://c2sp.org/XAES-256-GCM,
+with HMAC-SHA256 as in NIST SP 800-108).
 """
 
 import base64
@@ -43,10 +43,10 @@ _VERSION = 2
 _MAGIC = b"JR"
 _FIXED = Struct(">2sBBBB4sHHI")
 _WORD = "sealed"
-"""The first word of the field `encoding`, then a blank and the header: version 1 had a blank there as well, so its
-readers refuse what they cannot decrypt."""
+"""The first word of the field `encoding`, followed by a blank and the header. Version 1 had a blank there as well, so
+its readers refuse an envelope that they cannot decrypt."""
 STORED = b"stored/"
-"""How the field `encoding` begins of a payload in a payload store; the number of a version follows."""
+"""Prefix of the field `encoding` of a payload in a payload store; a version number follows."""
 
 
 class EncryptionContext(NamedTuple):
@@ -56,14 +56,14 @@ class EncryptionContext(NamedTuple):
     type: str
     tag: str
     queue: str = ""
-    """The full name of the queue that it is in; empty for results, which go where their task does not."""
+    """The full name of the queue that it is in; empty for results, which move on without their task."""
     headers: bytes = b""
     then: bytes = b""
     """The join that a task of a flow reports its end to."""
 
 
 class Header(NamedTuple):
-    """A header as it is read. Nothing in it is true before it was authenticated."""
+    """A parsed header. None of its fields can be trusted before authentication."""
 
     algorithm: int
     purpose: int
@@ -84,7 +84,7 @@ def write_header(
 
 
 def read_header(raw: bytes) -> Header:
-    """A header. Raises DecryptionFailed for what is none, or is one of another version."""
+    """Parses a header. Raises DecryptionFailed for other data, and for another version."""
     if len(raw) < _FIXED.size or raw[:2] != _MAGIC:
         raise damaged()
     _, version, algorithm, purpose, reserved, key, *lengths = _FIXED.unpack_from(raw)
@@ -131,17 +131,17 @@ def of_encoding(encoding: bytes) -> tuple[Header, bytes]:
 
 
 def is_stored(encoding: bytes | None) -> bool:
-    """Whether that is the encoding of a payload in a payload store (see payload_store/reference.py)."""
+    """Whether this is the encoding of a payload in a payload store (see payload_store/reference.py)."""
     return encoding is not None and encoding.startswith(STORED)
 
 
 def is_protected(encoding: bytes | None) -> bool:
-    """Whether that is the encoding of an encrypted or signed payload, or of one in a payload store."""
+    """Whether this is the encoding of an encrypted or signed payload, or of a payload in a payload store."""
     return encoding is not None and b" " in encoding
 
 
 def claimed_encoding(encoding: bytes | None) -> bytes:
-    """The encoding of a payload that was not decrypted, as its header says: to show it, not to trust it."""
+    """The encoding that the header of a payload claims, without decryption: for display only."""
     if encoding is None or b" " not in encoding:
         return encoding or b""
     try:
@@ -162,7 +162,7 @@ def of_result_envelope(envelope: str) -> tuple[Header, bytes]:
 
 
 def damaged() -> DecryptionFailed:
-    """The error for what was changed, copied or damaged."""
+    """The error for changed, copied or damaged content."""
     return DecryptionFailed(
         "authentication failed: encrypted or signed content was changed, or is that of another task; do not trust it"
     )
@@ -185,7 +185,7 @@ def _bytes(text: bytes) -> bytes:
         raw = base64.b64decode(text, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise damaged() from error
-    if base64.urlsafe_b64encode(raw) != text:  # bits that nothing covers
+    if base64.urlsafe_b64encode(raw) != text:  # unused bits, which no signature covers
         raise damaged()
     return raw
 
@@ -193,11 +193,11 @@ def _bytes(text: bytes) -> bytes:
 _KEY_BYTES = 32
 _HALF = 12
 _LONGER = 40
-"""Bytes that ciphertext is longer than the content: the random part, and the tag of AES-GCM."""
+"""Bytes by which ciphertext is longer than the content: the random part, and the tag of AES-GCM."""
 
 
 class EncryptionKey:
-    """One key, and those made of it for either purpose."""
+    """One configured key, and the keys derived from it for encryption and for signing."""
 
     def __init__(self, text: str) -> None:
         secret = _secret(text)
@@ -219,7 +219,7 @@ class EncryptionKey:
         cipher = self._cipher(fresh)
         try:
             plain: bytes = cipher.decrypt(fresh[_HALF:], ciphertext[2 * _HALF :], associated)
-        except Exception as error:  # InvalidTag of a package that may not be there to be named
+        except Exception as error:  # InvalidTag of a package that may not be installed
             raise damaged() from error
         return plain
 

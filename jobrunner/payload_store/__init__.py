@@ -1,1 +1,1 @@
-"""Large payloads in a folder or an object store: the hash of their task has a reference (the claim check pattern)."""
+"""Stores large payloads in a folder or an object store: the task's hash has a reference (the claim check pattern)."""

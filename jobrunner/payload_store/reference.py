@@ -1,15 +1,15 @@
 """The reference to an object of a payload store, as the hash of a task stores it.
 
 The field `encoding` is `stored/1`, a blank and the encoding that the content of the object has: nothing, `json`, or the
-envelope of an encrypted payload. The blank makes releases that know no stores refuse the payload as one that they
-cannot decrypt, which leaves it as it is. The field `payload` has three words: the token of the object, its size in
-bytes, and the first 192 bits of the SHA-256 of its content in base64. They are short, as a field of more than 64 bytes
-makes the server store the hash as a table.
+envelope of an encrypted payload. Because of the blank, releases without payload stores refuse the payload as one that
+they cannot decrypt, and leave it unchanged. The field `payload` has three words: the token of the object, its size in
+bytes, and the first 192 bits of the SHA-256 of its content in base64. The field is short, as the server stores a hash
+with a field of more than 64 bytes as a table.
 
 The key of the object below the URL of the store is `prefix=<prefix>/tag=<hash tag>/<task id>~<token>`. A token is
-base64 of the time (6 bytes, Unix ms) and 6 random bytes. Invariant: each write of a payload makes an object of its own,
-which is never changed, and which no task but the named one refers to. So an object is garbage when the hash of that
-task is gone or has another reference, and its age is known without asking the store.
+base64 of the time (6 bytes, Unix ms) and 6 random bytes. Invariant: each write of a payload creates a new object, which
+is never changed, and to which only the named task refers. So an object is garbage when the hash of that task is gone or
+has another reference, and its age is known without asking the store.
 """
 
 import os
@@ -46,12 +46,12 @@ class ObjectOwner(msgspec.Struct, frozen=True):
 
 
 def digest_of(raw: bytes) -> bytes:
-    """The digest of a content."""
+    """The digest of an object's content."""
     return urlsafe_b64encode(sha256(raw).digest()[:_DIGEST_BYTES])
 
 
 def new_reference(raw: bytes, prefix: str, tag: str, task_id: str) -> StoredReference:
-    """The reference to an object that is to be written with this content."""
+    """The reference to a new object with this content."""
     token = urlsafe_b64encode(int(unix_ms()).to_bytes(6) + os.urandom(6)).decode()
     return StoredReference(_key(prefix, tag, task_id, token), len(raw), digest_of(raw))
 
@@ -66,7 +66,7 @@ def _key(prefix: str, tag: str, task_id: str, token: str) -> str:
 
 
 def owner_of(key: str) -> ObjectOwner | None:
-    """The task that the object with this key belongs to; None for a file that is none of ours."""
+    """The task that the object with this key belongs to; None for any other file."""
     folder, _, name = key.rpartition("/")
     task_id, _, token = name.rpartition("~")
     _, mark, tag = folder.rpartition("/tag=")
@@ -76,14 +76,15 @@ def owner_of(key: str) -> ObjectOwner | None:
 
 
 def stored_fields(reference: StoredReference, encoding: str) -> tuple[bytes, str]:
-    """(payload, encoding) as the hash has them."""
+    """(payload, encoding) in the form of the task's hash."""
     token = reference.key.rpartition("~")[2].encode()
     return b"%b %d %b" % (token, reference.size, reference.digest), f"{_WORD.decode()} {encoding}"
 
 
 def read_reference(raw: bytes, encoding: bytes, context: EncryptionContext, prefix: str) -> StoredReference:
-    """The reference in a task's hash. Raises PayloadStoreUnavailable for one of a later version, PayloadObjectChanged
-    for a damaged one. The key is that of the task which is read: no stored byte chooses a file of another."""
+    """The reference in a task's hash. Raises PayloadStoreUnavailable for a reference of a later version,
+    PayloadObjectChanged for a damaged one. The key is made for the task that is read: no stored byte can select a file
+    of another task."""
     word = encoding.partition(b" ")[0]
     if word != _WORD:
         raise PayloadStoreUnavailable(
@@ -100,12 +101,12 @@ def read_reference(raw: bytes, encoding: bytes, context: EncryptionContext, pref
 
 
 def content_encoding(encoding: bytes) -> bytes:
-    """The encoding of the content of an object, of the field `encoding` of its reference."""
+    """The encoding of an object's content, from the field `encoding` of its reference."""
     return encoding.partition(b" ")[2]
 
 
 def refers_to(raw: bytes | None, encoding: bytes | None, key: str) -> bool:
-    """Whether a hash with these fields refers to the object with that key, which is one of its task."""
+    """Whether a hash with these fields refers to the object with this key, which belongs to the same task."""
     return is_stored(encoding) and bool(raw) and key.endswith("~" + (raw or b"")[:16].decode("utf-8", "replace"))
 
 

@@ -1,7 +1,7 @@
-"""A payload store: a folder, or a bucket of anything that fsspec has a file system for.
+"""A payload store: a folder, or a bucket of any storage that fsspec supports.
 
-Errors of the store become three of this package: it is away (this process cannot reach it, or may not), an object is
-missing, an object is not what was written.
+Errors of the store become three errors of this package: the store is unavailable (unreachable, or access is denied), an
+object is missing, an object differs from the one that was written.
 """
 
 import os
@@ -23,14 +23,14 @@ from jobrunner.payload_store.reference import StoredReference, digest_of, folder
 
 _LOCAL = ("file", "local")
 _ONE_CONNECTION = ("sftp", "ssh", "ftp")
-"""Their file systems have one connection that threads cannot share: replies get lost, and a worker hangs."""
+"""Protocols whose file systems have one connection that threads cannot share: replies get lost, and a worker hangs."""
 
 
 class PayloadStore:
-    """The objects of one prefix below a URL. Safe in threads; a forked child opens the file system anew.
+    """The objects of one prefix below a URL. Thread-safe; a forked child opens the file system again.
 
-    `above` is the size in bytes above which a payload belongs here. `syncs`: a write to a folder ends when it is on
-    the disk, as the client's `durability` asks for the task.
+    `above` is the size in bytes above which a payload is stored here. `syncs`: a write to a folder returns when the
+    data is on the disk, as the client's `durability` requires of the task.
     """
 
     def __init__(self, url: str, prefix: str, *, above: int, syncs: bool = False) -> None:
@@ -49,11 +49,11 @@ class PayloadStore:
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
 
     def put(self, contents: Mapping[StoredReference, bytes]) -> None:
-        """Writes objects. Raises PayloadStoreUnavailable; then some of them may be there."""
+        """Writes objects. Raises PayloadStoreUnavailable; some of the objects may exist then."""
         files, root = self._file_system()
         paths = {f"{root}/{reference.key}": raw for reference, raw in contents.items()}
         try:
-            if self._is_local:  # the file system makes all folders that are missing, this one too
+            if self._is_local:  # the file system would create all missing folders, this one too
                 _check_place(files, root)
             if len(paths) == 1:
                 ((path, raw),) = paths.items()
@@ -84,8 +84,8 @@ class PayloadStore:
         except Exception as error:
             if _size(files, path) in (None, reference.size):
                 raise self._away("read", error) from error
-            raw = b""  # a bucket refuses to give a part of an empty object
-        if digest_of(raw) != reference.digest:  # also of a longer object, by the byte more
+            raw = b""  # a bucket refuses a range of an empty object
+        if digest_of(raw) != reference.digest:  # also for a longer object, because of the extra byte
             raise PayloadObjectChanged(
                 f"{named} was changed: its size or checksum is not that of the {reference.size} bytes that were "
                 "written; bring the object back and requeue the task, or enqueue it again"
@@ -93,8 +93,8 @@ class PayloadStore:
         return raw
 
     def delete(self, keys: Sequence[str]) -> dict[str, str]:
-        """Deletes objects, ignoring those that do not exist. Returns those that the store keeps (they are locked, or
-        another's), each with its error. Raises PayloadStoreUnavailable."""
+        """Deletes objects, ignoring those that do not exist. Returns the objects that the store refuses to delete
+        (locked, or owned by another user), each with its error. Raises PayloadStoreUnavailable."""
         files, root = self._file_system()
         left: dict[str, str] = {}
         for number, key in enumerate(keys):
@@ -103,14 +103,14 @@ class PayloadStore:
                     files.rm_file(f"{root}/{key}")
             except Exception as error:
                 away = self._away("cleaned up", error)
-                if len(left) == number and not files.exists(f"{root}/{key}"):  # which is False of a store that is away
+                if len(left) == number and not files.exists(f"{root}/{key}"):  # False also without the store
                     raise away from error
                 left[key] = str(away)
         return left
 
     def check(self) -> None:
-        """Raises PayloadStoreUnavailable when it cannot be listed: it is away, its bucket or folder does not exist, or
-        this process lacks the right."""
+        """Raises PayloadStoreUnavailable when the store cannot be listed: it is unreachable, its bucket or folder does
+        not exist, or this process lacks the permission."""
         self._listed(folder_of_prefix(self.prefix))
 
     def folders(self) -> Iterator[list[str]]:
@@ -131,7 +131,7 @@ class PayloadStore:
         return [f"{folder}/{path.rstrip('/').rpartition('/')[2]}" for path in found]
 
     def _file_system(self) -> tuple[Any, str]:
-        """The file system and the path of the store in it. Raises FsspecMissing, InvalidOption."""
+        """The file system, and the path of the store in it. Raises FsspecMissing, InvalidOption."""
         if self._pid != os.getpid():
             self._opened = _open(self._url)
             self._pid = os.getpid()
@@ -143,7 +143,7 @@ class PayloadStore:
         return any(name in _LOCAL for name in ([protocol] if isinstance(protocol, str) else protocol))
 
     def _refuse_missing_place(self, done: str) -> None:
-        """Raises PayloadStoreUnavailable when not an object is missing, but the whole store."""
+        """Raises PayloadStoreUnavailable when not only an object is missing, but the whole store."""
         try:
             _check_place(*self._file_system())
         except FileNotFoundError as error:
@@ -183,10 +183,10 @@ def _open(url: str) -> tuple[Any, str]:
 def _check_place(files: Any, root: str) -> None:
     """Raises FileNotFoundError when the folder of the store, or its bucket, does not exist.
 
-    Neither is made: where a volume is not mounted, or a name is misspelt, its payloads would be missing for everybody
-    else. What a file system cannot say, as it may not look, counts as there.
+    Neither is created: with an unmounted volume or a misspelt name, the payloads would be missing for all other
+    processes. A place that the file system may not inspect counts as existing.
     """
-    is_folder = root.startswith("/")  # else the name of a bucket is first; folders below it come with their objects
+    is_folder = root.startswith("/")  # otherwise a bucket is first; folders in it exist with their objects
     place, exists = root if is_folder else root.partition("/")[0], True
     with suppress(Exception):
         files.invalidate_cache()
@@ -203,7 +203,7 @@ def _size(files: Any, path: str) -> int | None:
 
 
 def _sync(paths: Collection[str], root: str) -> None:
-    """Files, and the folders up to the root, which may have been made for them."""
+    """Syncs files, and the folders up to the root, which may have been created for them."""
     folders = {folder for path in paths for folder in Path(path).parents if folder.is_relative_to(root)}
     for name in (*paths, *map(str, folders)):
         opened = os.open(name, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """The encryption of a client that has a payload store: a payload is encrypted first, if there are keys, then stored.
 
-All code of the client and the worker that passes payloads on takes a `PayloadEncryption` or None. This is one that also
-moves what is large into the store, so a client without a store has nothing to check but that None.
+All code of the client and the worker that passes payloads on takes a `PayloadEncryption` or None. This subclass also
+moves large payloads into the store, so a client without a store has only the None to check.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ PlainPayload = tuple[bytes, str, EncryptionContext]
 
 
 class StoredPayloads(PayloadEncryption):
-    """Encrypts with `cipher`, if there is one, and puts payloads of jobs into `store` that are larger than its
-    `above`. Payloads of bare items stay in the server: readers of queues in other programs (Spark) have no store."""
+    """Encrypts with `cipher`, if there is one, and puts payloads of jobs that are larger than `above` into `store`.
+    Payloads of bare items stay in the server: readers of queues in other programs (Spark) have no store."""
 
     def __init__(self, store: PayloadStore, cipher: PayloadEncryption | None) -> None:
         self.store = store
@@ -39,20 +39,20 @@ class StoredPayloads(PayloadEncryption):
     def encrypt(
         self, raw: bytes, encoding: str, context: EncryptionContext, *, after: bytes = b""
     ) -> tuple[bytes, str]:
-        """(payload, encoding) as the hash has them; a large payload is in the store then. Raises
+        """(payload, encoding) in the form of the task's hash; a large payload is then in the store. Raises
         PayloadStoreUnavailable."""
         if self.cipher is not None:
             raw, encoding = self.cipher.encrypt(raw, encoding, context, after=after)
         return self.put([(raw, encoding, context)])[0]
 
     def encrypt_many(self, payloads: Sequence[PlainPayload]) -> list[tuple[bytes, str]]:
-        """The same of many, which the store may write side by side."""
+        """`encrypt` for many payloads, which the store may write concurrently."""
         if self.cipher is None:
             return self.put(payloads)
         return self.put([(*self.cipher.encrypt(*one), one[2]) for one in payloads])
 
     def put(self, payloads: Sequence[PlainPayload]) -> list[tuple[bytes, str]]:
-        """Writes the large ones of payloads, encrypted already. Raises PayloadStoreUnavailable."""
+        """Writes large payloads, encrypted already, to the store. Raises PayloadStoreUnavailable."""
         found: list[tuple[bytes, str]] = []
         written: dict[StoredReference, bytes] = {}
         for raw, encoding, context in payloads:
@@ -77,12 +77,12 @@ class StoredPayloads(PayloadEncryption):
     def decrypt(
         self, raw: bytes, encoding: bytes, context: EncryptionContext, *, anywhere: bool = False
     ) -> DecryptedPayload:
-        """The payload as it was. Raises EncryptionError, PayloadStoreError."""
+        """The plain payload. Raises EncryptionError, PayloadStoreError."""
         raw, encoding = self.fetch(raw, encoding, context)
         return decrypt_payload(self.cipher, raw, encoding, context, anywhere=anywhere)
 
     def encrypt_result(self, raw: bytes, context: EncryptionContext) -> bytes:
-        """A result as it is stored: in the server, whatever its size."""
+        """The stored form of a result: in the server, whatever its size."""
         return raw if self.cipher is None else self.cipher.encrypt_result(raw, context)
 
     def decrypt_result(self, raw: bytes, context: EncryptionContext) -> bytes:
@@ -96,7 +96,7 @@ class StoredPayloads(PayloadEncryption):
         return self.cipher.decrypt_handed_on(raw)
 
     def sign_parameters(self, raw: bytes, context: EncryptionContext) -> str:
-        """As PayloadEncryption; nothing without keys."""
+        """As PayloadEncryption; empty without keys."""
         return "" if self.cipher is None else self.cipher.sign_parameters(raw, context)
 
     def check_parameters(self, raw: bytes, signature: str, context: EncryptionContext) -> None:
