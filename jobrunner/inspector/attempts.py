@@ -1,4 +1,4 @@
-"""Attempts at tasks: the worker that holds or ran each, decoded from lease numbers, and the timeline of one task."""
+"""Attempts at tasks: the worker of each, decoded from lease numbers, and the timeline of one task."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -65,13 +65,13 @@ def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> Lea
 
 
 def _numbers(batch_id: str) -> set[int]:
-    """Lease numbers of the members of a batch: of the batch itself, and of those that it is a part of."""
+    """Lease numbers of the members of a batch: its own, and those of the batches that it is a part of."""
     parts = batch_id.split(".")
     return {number_from(".".join(parts[:end])) for end in range(1, len(parts) + 1)}
 
 
 def worker_marked(mark: str, workers: Iterable[WorkerRecord]) -> WorkerRecord | None:
-    """The worker whose id ends with this mark, or is it: a worker that reports a failure gives its whole id."""
+    """The worker whose id is or ends with this mark: a worker that reports a failure sends its whole id."""
     return next((worker for worker in workers if mark and mark in (worker.id, mark_in(worker.id))), None)
 
 
@@ -91,15 +91,15 @@ class HeldTask:
     attempt: int | None
     """The number of the last attempt that began; None when none has begun."""
     began: datetime | None
-    """None: not begun, or its holder does not report it."""
+    """None when the attempt has not begun, or its holder does not report it."""
     lease_ends: datetime | None
-    """None: not read."""
+    """None when it was not read."""
     worker: WorkerRecord | None
-    """None: no worker reports that it runs it."""
+    """None when no worker reports the attempt."""
     items: int = 0
-    """Size of a batch, whose id is `id`. 0: a single task."""
+    """Size of the batch with this id; 0 for a single task."""
     is_fetched: bool = False
-    """Whether a worker has reserved it and had not begun it at its last heartbeat."""
+    """Whether a worker has reserved the task and had not begun it at its last heartbeat."""
 
 
 _MOST_CHECKED, _QUEUES_CHECKED = 100, 10
@@ -107,7 +107,7 @@ _MOST_CHECKED, _QUEUES_CHECKED = 100, 10
 
 def lease_checks(client: Client, workers: Iterable[WorkerRecord]) -> list[Call[set[RunningAttempt]]]:
     """Calls that read which of the reported attempts are over: one for each of the ten queues with most of the hundred
-    that run longest. Each returns the attempts that have ended since the heartbeat."""
+    longest attempts. Each returns the attempts that have ended since the heartbeat."""
     longest = sorted((one for worker in workers for one in worker.running if one.lease), key=lambda one: one.began_ms)
     by_queue: dict[str, list[RunningAttempt]] = {}
     for one in longest[:_MOST_CHECKED]:
@@ -164,7 +164,7 @@ def with_begun_attempts(records: Iterable[TaskRecord], workers: Iterable[WorkerR
 
 
 def with_begun_attempt(record: TaskRecord, holder: LeaseHolder | None) -> TaskRecord:
-    """The same of one record whose holder is known."""
+    """`with_begun_attempts` for one record whose holder is known."""
     is_fetched = holder is not None and holder.worker is not None and holder.running is None
     return _without_attempt(record) if is_fetched else record
 
@@ -174,7 +174,7 @@ def _without_attempt(record: TaskRecord) -> TaskRecord:
 
 
 def _completely_reported(workers: Iterable[WorkerRecord]) -> set[str]:
-    """Queues that workers serve, all of which list everything that they run: what they do not list has not begun."""
+    """Queues whose workers all list all their attempts: tasks that they do not list have not begun."""
     served: set[str] = set()
     partly: set[str] = set()
     for worker in workers:
@@ -208,16 +208,17 @@ def _said(one: RunningAttempt, worker: WorkerRecord, line: TaskRow | None) -> He
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEvent:
-    """One thing that happened, or will: `retry` and `due` (when it is next due), `lease` (when its lease ends)."""
+    """One past or future event of a task. Future kinds: `retry` and `due` (when it is next due), `lease` (when its
+    lease ends)."""
 
     kind: Kind
     at: datetime
     text: str = ""
     """The error of an attempt; the id of the task that this one was replayed from."""
     attempt: int = 0
-    """Which attempt; 0 where it is about none."""
+    """The number of the attempt; 0 for an event without one."""
     ahead: bool = False
-    """Whether it has not happened yet, by the clock of who reads."""
+    """Whether the event is in the future, by the reader's clock."""
     worker: str = ""
     """Id of the worker that ran a failed attempt; only the end of the id for a worker that is gone; or empty."""
     release: str = ""
@@ -225,15 +226,15 @@ class TimelineEvent:
 
 
 def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[TimelineEvent]:
-    """The moments of a task, the earliest first. Of its failed attempts the last ten are known; `workers` are those
-    alive, by which a worker is named that did not report."""
+    """The moments of a task, the earliest first. Of its failed attempts the last ten are known; `workers`: the live
+    workers, for the names of workers that did not report."""
     found = [_begin(record)]
     found += [_failed(failure, workers) for failure in record.failures]
     if record.state is not TaskState.WAITING and (started := read_instant(record.fields.get("started_at"))) is not None:
         found.append(TimelineEvent(kind="started", at=started, attempt=record.attempts))
     if record.when is not None:
         found += _end(record, record.when)
-    return sorted(found, key=lambda moment: moment.at)  # stable: what has the same time stays in this order
+    return sorted(found, key=lambda moment: moment.at)  # stable: events with equal times keep this order
 
 
 def _begin(record: TaskRecord) -> TimelineEvent:

@@ -1,5 +1,5 @@
-"""The audit log: user, action, target, time and address of changes by the dashboard and the command line. Pages of the
-event log, which workers write, are read here, too.
+"""The audit log: user, action, target, time and address of changes by the dashboard and the command line. Also reads
+pages of the event log, which workers write.
 
 One stream per prefix, of bounded length, outside of the keys that workers may write (`Keys.audit`), so a worker's
 password can neither change nor delete it. Each entry is also a log record of the logger `jobrunner.audit`, which
@@ -33,13 +33,14 @@ _SITES = 1000
 _AGAIN_S = 12 * 3600.0
 _EVENTS_AT_ONCE = 2500
 _MOST_READS = 5
-"""Together above what the stream of events keeps, so a rare kind is found however many events of others there are."""
+"""Most reads for one page. Together they cover more than the event stream keeps, so a rare kind is found among any
+number of other events."""
 _log = logging.getLogger("jobrunner.audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One entry. `id` is its position in the stream, for the next page."""
+    """One entry of the audit log. `id` is its position in the stream, for the next page."""
 
     id: str
     at: datetime
@@ -83,8 +84,8 @@ class _Count:
 class AccessAudit:
     """Entries that clients without a login can cause: accesses without a session, refusals and failed logins.
 
-    They must not fill the audit log or a disk: the first few of one kind (from one site, for one reason) are logged as
-    they are. Further ones are counted, and the count is logged with the first refusal after a quarter of an hour.
+    They must not fill the audit log or a disk: the first few of one kind (from one site, for one reason) are logged in
+    full. Further refusals are counted, and the count is logged with the first refusal after a quarter of an hour.
 
     At most five of a kind in a quarter of an hour, and 25 of all kinds.
     """
@@ -123,7 +124,8 @@ class AccessAudit:
         write(self._client, who=who, role=role, action=action, what=what, outcome=outcome, address=address)
 
     def _before(self, site: str, kind: str) -> tuple[int, bool] | None:
-        """Returns (entries left out before this one, whether further ones will be); None when this one is left out."""
+        """Returns (entries omitted before this one, whether further entries will be omitted); None when this entry is
+        omitted."""
         with self._lock:
             own, everybody = self._count((site, kind)), self._count(("", ""))
             if own.noted >= _FIRST or everybody.noted >= _ALL:
@@ -156,14 +158,15 @@ def operator() -> tuple[str, str]:
 
 
 def entries(client: Client, *, before: str = "", limit: int = 100) -> list[AuditEntry]:
-    """Entries of the audit log, the latest first, at most `limit`; `before`: id of the last one on the page before."""
+    """Entries of the audit log, the latest first, at most `limit`; `before`: id of the last entry on the previous
+    page."""
     newest = f"({before}" if before else "+"
     call = command("XREVRANGE", keys_of(client).audit, newest, "-", "COUNT", limit, read=_entries)
     return broker_of(client).run(call)
 
 
 def _on_one_line(text: str) -> str:
-    # Parts of a path are percent-decoded: a line break would forge a second entry wherever the log is plain text.
+    # Parts of a path are percent-decoded: a line break would forge a second entry in a plain text log.
     plain = "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}…"
 

@@ -1,4 +1,4 @@
-"""The batch log of a station, read: how the last attempts at its batches ended. Reads only."""
+"""Reads the batch log of a station: the outcomes of the last attempts at its batches."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ __all__ = ["BatchRecord", "batches_of", "recent_batches", "stopped_by"]
 def recent_batches(client: Client, queue: str, count: int = batch_log.MOST) -> list[BatchRecord]:
     """The last attempts at batches of a queue, newest first; workers write them within five seconds.
 
-    Empty for a queue without a station on Spark. Each attempt is there once, also when its worker wrote it twice, as it
-    does after a lost reply. Raises ServerError.
+    Empty for a queue without a station on Spark. Each attempt is listed once, even when its worker wrote it twice, as
+    after a lost reply. Raises ServerError.
     """
     redaction = client.redaction()
     found = batches_of(client, [queue])[queue][:count]
@@ -23,7 +23,7 @@ def recent_batches(client: Client, queue: str, count: int = batch_log.MOST) -> l
 
 
 def stopped_by(batches: Sequence[BatchRecord]) -> BatchRecord | None:
-    """The attempt for whose error the station has stopped, of its batch log; None when a batch succeeded since."""
+    """The attempt in the batch log whose error made the station pause; None when a batch succeeded since."""
     for one in batches:
         if one.outcome == "decided" or one.stops:
             return one if one.stops else None
@@ -31,7 +31,7 @@ def stopped_by(batches: Sequence[BatchRecord]) -> BatchRecord | None:
 
 
 def batches_of(client: Client, queues: Sequence[str], count: int = batch_log.MOST) -> dict[str, list[BatchRecord]]:
-    """The same of several queues, in one round trip, with causes that are not redacted."""
+    """The last attempts for several queues, in one round trip, with causes that are not redacted."""
     keys = keys_of(client)
     logs = broker_of(client).run_many([batch_log.recent(keys.queue(queue), count) for queue in queues])
     return {queue: _read(entries) for queue, entries in zip(queues, logs, strict=True)}

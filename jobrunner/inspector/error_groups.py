@@ -1,6 +1,6 @@
-"""Failed attempts in groups, read: how many, since when, in which release first, and how many of their tasks are dead.
+"""Reads the groups of failed attempts: counts, first time and release, and the number of dead tasks.
 
-All counts are exact: the server counts in the step that takes a report. Reads only.
+All counts are exact: the server counts in the step that applies a report.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from jobrunner.redaction import Redaction
 _SHOWN_MS = 7 * 86_400_000
 _OTHER = "other"
 _ASKED_EACH = 4
-"""So many queues are asked for their shards; for more the registry of all queues costs less."""
+"""Up to this many queues are queried for their shards; for more, the registry of all queues costs less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +46,15 @@ class ErrorGroupView:
     place: str
     """File and function of the innermost frame of the user's code; empty where no exception was raised."""
     release: str
-    """The release that reported the first of them; empty where the worker named none."""
+    """The release that reported the first of these attempts; empty when the worker named none."""
     count: int
-    """Attempts that failed, those that were tried again included."""
+    """Attempts that failed, including those that were retried."""
     dead: int
     """Tasks that are dead now and whose last attempt is in this group."""
     first: datetime
     last: datetime
     trend: tuple[int, ...]
-    """How many failed in each half hour of the last day, the oldest first."""
+    """Failed attempts in each half hour of the last day, oldest first."""
     task: str
     """The id of a task as an example; it may be gone."""
 
@@ -66,7 +66,8 @@ class ErrorGroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorGroups:
-    """The groups of one queue or of all, with most dead tasks first, then the last seen first."""
+    """The groups of one queue or of all queues: those with most dead tasks first, then by last failure, latest
+    first."""
 
     groups: tuple[ErrorGroupView, ...]
     dead: int
@@ -76,13 +77,13 @@ class ErrorGroups:
 
     @property
     def ungrouped(self) -> int:
-        """Dead tasks in no group: those that died before groups were counted."""
+        """Dead tasks without a group, which died before groups were counted."""
         return max(self.dead - sum(group.dead for group in self.groups), 0)
 
 
 def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGroups:
-    """The groups of these queues, or of all. Groups without dead tasks that were not seen for a week are left out.
-    Raises InvalidName, ServerError."""
+    """The groups of these queues, or of all. Omits groups without dead tasks and without a failure for a week. Raises
+    InvalidName, ServerError."""
     found, now_ms = _read(client, _shards_of(client, None if queues is None else sorted(queues)))
     redaction = client.redaction()
     views = [
@@ -107,9 +108,9 @@ def _shards_of(client: Client, queues: Sequence[str] | None) -> list[str]:
 
 
 def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | None:
-    """One group of a queue; None for one that has left or never was. Raises InvalidName, ServerError."""
+    """One group of a queue; None when it was removed or never existed. Raises InvalidName, ServerError."""
     if not group_id:
-        return None  # to the server it is every group
+        return None  # to the server, an empty id means all groups
     found, now_ms = _read(client, with_shards(client, [queue]), group_id)
     groups = found[queue_of(queue)].groups
     return next((_view(queue, group, now_ms, client.redaction()) for group in groups), None)
@@ -117,7 +118,7 @@ def find_group(client: Client, queue: str, group_id: str) -> ErrorGroupView | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadOfJob:
-    """How many tasks of a job of one queue are dead now, and the newest of their errors."""
+    """The number of dead tasks of a job of one queue, and the newest of their errors."""
 
     job: str
     queue: str
@@ -126,8 +127,8 @@ class DeadOfJob:
 
 
 def dead_by_job(client: Client, queues: Sequence[str]) -> list[Call[list[DeadOfJob]]]:
-    """Calls that read how many tasks of each job of these queues or shards are dead; jobs without any are left out.
-    Those of one queue may be in the replies to several calls."""
+    """Calls that count the dead tasks of each job of these queues or shards; jobs without any are omitted. Counts of
+    one queue may be in the replies to several calls."""
     redaction = client.redaction()
 
     def reader(names: Sequence[str], call: Call[list[QueueErrors]]) -> Call[list[DeadOfJob]]:
@@ -160,7 +161,7 @@ def title_of(group: "StoredGroup | ErrorGroupView") -> str:
 
 
 def no_such_group(queue: str, group_id: str) -> str:
-    """What to say to somebody who asks for a group that is not there."""
+    """The message for a missing group."""
     return (
         f"queue {queue} has no group {group_id[:60]!r} of errors; it may have left: a group without dead tasks is "
         f"forgotten a week after its last failed attempt"
@@ -168,7 +169,7 @@ def no_such_group(queue: str, group_id: str) -> str:
 
 
 def _read(client: Client, names: Sequence[str], group: str = "") -> tuple[dict[str, QueueErrors], float]:
-    """The groups by queue, those of its shards together, and the server's time."""
+    """The groups by queue, with its shards added up, and the server's time."""
     calls = error_groups([keys_of(client).queue(name) for name in names], group=group)
     now_ms, *replies = broker_of(client).run_many([server_time(), *calls])
     of_queues: dict[str, list[QueueErrors]] = {}
@@ -192,7 +193,7 @@ def _together(shards: Sequence[QueueErrors]) -> QueueErrors:
 
 
 def _of_shards(groups: Sequence[StoredGroup]) -> StoredGroup:
-    """One group that several shards have: reported first by the release of the earliest, with a task of the latest."""
+    """Merges the groups of several shards: the first release is from the earliest, the example task from the latest."""
     first, last = min(groups, key=lambda one: one.first_ms), max(groups, key=lambda one: one.last_ms)
     buckets: Counter[int] = Counter()
     for group in groups:

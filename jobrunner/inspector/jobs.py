@@ -1,7 +1,7 @@
 """The jobs of a prefix: those that modules declare, that workers publish, and that tasks name, with their totals.
 
-Totals are counted by the scripts that end tasks, so they are exact, also when workers crash. The last hour is what
-workers count: it includes the running minute, up to the last report of each worker.
+Totals are counted by the scripts that end tasks, so they are exact, also when workers crash. Workers count the last
+hour, which includes the running minute up to the last report of each worker.
 """
 
 from collections import Counter
@@ -27,35 +27,34 @@ class JobView:
 
     name: str
     queue: str | None
-    """None for a job that workers know and that has no queue here: no module declares it, and none of its tasks
-    ended."""
+    """None for a job that only workers know: no module declares it, and none of its tasks ended."""
     max_attempts: int | None = None
-    """None: as its queue says, or unknown because no module declares the job."""
+    """None: the queue's setting applies, or it is unknown because no module declares the job."""
     schedule: str = ""
     """In words; empty for a job that is not periodic."""
     workers: int = 0
-    """How many live workers say that they know the job."""
+    """The number of live workers that know the job."""
     succeeded: int = 0
     failed: int = 0
-    """Attempts that failed, those of tasks that are dead now among them."""
+    """Attempts that failed, including those of tasks that are dead now."""
     recovered: int = 0
     """Attempts whose lease ended without a report, as their worker crashed."""
     dead: int = 0
-    """Tasks that became dead, also when they were requeued or deleted since."""
+    """Tasks that became dead, including tasks that were requeued or deleted since."""
     ended_last_hour: int = 0
-    """Attempts that ended, however."""
+    """Attempts that ended, with any outcome."""
     failed_last_hour: int = 0
 
 
 def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[JobView]:
     """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue.
 
-    Two round trips for each 500 queues, and those of the last hour. Raises ServerError.
+    Makes two round trips for each 500 queues, plus those for the last hour. Raises ServerError.
     """
     jobs = {(one.name, one.options.queue): one for one in declared}
     options = {place: one.options for place, one in jobs.items()}
     schedules = {place: one.periodic.schedule.describe() for place, one in jobs.items() if one.periodic is not None}
-    schedules |= {(one.name, one.queue): one.schedule for one in client.periodics()}  # the one in force, where there is
+    schedules |= {(one.name, one.queue): one.schedule for one in client.periodics()}  # the schedule in force, if any
     totals = _totals(client)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     lately = {(one.type, one.queue): one for one in jobs_of(window) if one.type}
@@ -78,11 +77,11 @@ def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[Jo
 
 
 def _totals(client: Client) -> dict[tuple[str, str], dict[str, int]]:
-    """What ended of each job on each queue, by (job, queue)."""
+    """Totals of ended attempts and tasks by (job, queue)."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for some in in_slices(client.queues(), _QUEUES_AT_ONCE):
         for queue, totals in zip(some, end_totals(client, some), strict=True):
-            if isinstance(totals, ServerUnavailable):  # the node of a cluster that has it: the others are shown
+            if isinstance(totals, ServerUnavailable):  # its cluster node is unreachable: other queues are shown
                 continue
             if isinstance(totals, JobrunnerError):
                 raise totals

@@ -1,14 +1,14 @@
-"""How far the stations of pipelines are behind, and how many workers would keep up. Reads only.
+"""Reads the lag of pipeline stations, and suggests how many workers would keep up.
 
-The suggestion, for people and autoscalers: items come at the rate at which they left plus that at which the queue grew,
-and what waits shall be gone within a target time. Each item keeps a worker busy for the mean run time that workers
-measured. So with arrivals a, waiting w, target t, run time r and s items at once in one worker,
+The suggestion, for people and autoscalers: items arrive at the rate at which they left plus the growth of the queue,
+and waiting items shall be gone within a target time. Each item occupies a worker for the mean run time that workers
+measured. So with arrivals a, waiting w, target t, run time r and s concurrent items in one worker,
 
     workers = ceil((a + w / t) * r / s)
 
-On Spark s is 1, and r is the time in which a driver ran batches, by the larger ones in the batch log, divided by their
-items: batches that it ran beside each other share that time. Nothing waiting and nothing coming is 0 workers; anything
-that waits and was never timed is 1.
+On Spark s is 1, and r is the time in which a driver ran batches, of the larger ones in the batch log, divided by their
+items: concurrent batches share that time. Without waiting and arriving items the result is 0 workers; it is 1 for
+waiting items whose run time was never measured.
 """
 
 import math
@@ -31,32 +31,33 @@ from jobrunner.jobs.batch_record import BatchRecord
 OVER = timedelta(minutes=5)
 """The time over which rates are measured."""
 WITHIN_S = 60.0
-"""The target: what waits shall be gone within this time."""
+"""The target in seconds: waiting items shall be gone within this time."""
 _DEPTH = " - depth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationLag:
-    """How far one station is behind."""
+    """The lag of one station."""
 
     queue: str
     """Full name."""
     waiting: int
-    """Items that are due and wait."""
+    """Items that are due and waiting."""
     pending: int
     oldest_s: float
-    """How long the oldest waiting item has been due; 0: none waits."""
+    """Seconds for which the oldest waiting item has been due; 0 without one."""
     arrivals_per_s: float
     throughput_per_s: float
-    """Items that left the queue, however, over the last minutes."""
+    """Items per second that left the queue, with any outcome, over the last minutes."""
     drain_s: float | None
-    """Seconds until nothing waits, at the throughput of the last minutes and without arrivals; None: nothing left."""
+    """Seconds until nothing waits, at the throughput of the last minutes and without arrivals; None when no item
+    left."""
     run_s: float | None
-    """Mean time that an item keeps a slot of a worker busy; None: not measured."""
+    """Mean time for which an item occupies a slot of a worker; None when not measured."""
     workers: int
-    """Workers that serve it now."""
+    """Workers that serve the queue now."""
     slots: int
-    """Items that one of them runs at once; 1 on Spark, where `run_s` is the share of a driver's time."""
+    """Items that one worker runs at once; 1 on Spark, where `run_s` is the item's share of a driver's time."""
     suggested_workers: int
     paused: bool
 
@@ -123,7 +124,7 @@ def _lag(
 def suggested_workers(
     view: QueueView, arrivals_per_s: float, run_s: float | None, slots: int, within_s: float
 ) -> int:
-    """The number of workers that keep up and clear what waits within `within_s` seconds."""
+    """The number of workers that keep up and clear the waiting items within `within_s` seconds."""
     if not (view.waiting or view.pending or arrivals_per_s):
         return 0
     needed_per_s = arrivals_per_s + view.waiting / within_s
@@ -131,8 +132,8 @@ def suggested_workers(
 
 
 def run_s_of(batches: Sequence[BatchRecord]) -> float | None:
-    """The time that an item costs a driver, of the batches that have at least half as many items as the largest: small
-    ones, such as the parts of a batch that failed, are nearly all overhead."""
+    """Seconds that an item costs a driver, from batches with at least half as many items as the largest: small batches,
+    such as the parts of a failed batch, are nearly all overhead."""
     largest = max((one.items for one in batches), default=0)
     large = [one for one in batches if 2 * one.items >= largest]
     items = sum(one.items for one in large)
@@ -140,7 +141,7 @@ def run_s_of(batches: Sequence[BatchRecord]) -> float | None:
 
 
 def _busy_s(batches: Sequence[BatchRecord]) -> float:
-    """Seconds in which drivers ran any of these; those of batches that one driver ran beside each other count once."""
+    """Seconds in which drivers ran any of these batches; overlapping times of one driver count once."""
     total, busy_until = 0.0, dict[str, float]()
     spans = [(one.began_ms / 1000 + one.fill_s, one.run_s, one.driver or one.id) for one in batches]
     for began, run_s, driver in sorted(spans):
@@ -156,7 +157,8 @@ def _slots(queue: str, workers: Sequence[WorkerRecord]) -> int:
 
 
 def _depths(sample: Mapping[str, str]) -> Counter[str]:
-    """How many items waited in each queue, all its shards together, at a sample. The leader takes one a minute."""
+    """The number of waiting items in each queue, with its shards added up, at a sample. The leader takes one a
+    minute."""
     found: Counter[str] = Counter()
     for field, value in sample.items():
         if field.endswith(_DEPTH):

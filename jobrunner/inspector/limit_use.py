@@ -1,4 +1,4 @@
-"""How far the limits of a queue are used now: leases, tokens of the rate, open tasks."""
+"""Reads the present use of a queue's limits: leases, tokens of the rate, open tasks."""
 
 import math
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ class LimitUse:
 
     @property
     def left(self) -> int:
-        """What is left of it."""
+        """The unused part of the limit."""
         return max(self.most - self.used, 0)
 
     @property
     def is_spent(self) -> bool:
-        """Whether the limit holds tasks up, or refuses them, now."""
+        """Whether the limit now blocks or refuses tasks."""
         return not self.left
 
 
 def inflight_use(queue: QueueView) -> LimitUse | None:
-    """How far its `max_inflight` is used; None without that limit."""
+    """The use of `max_inflight`; None without that limit."""
     if not queue.max_inflight:
         return None
     return LimitUse(name="max_inflight", used=queue.pending, most=queue.max_inflight)
 
 
 def limit_uses(client: Client, queue: QueueView) -> list[LimitUse]:
-    """The limits that are set for a queue. A round trip where it has a rate. Raises ServerError."""
+    """The limits of a queue that are set, with their use. Makes a round trip when it has a rate. Raises ServerError."""
     inflight = inflight_use(queue)
     found = [] if inflight is None else [inflight]
     if queue.rate is not None:
@@ -52,8 +52,9 @@ def limit_uses(client: Client, queue: QueueView) -> list[LimitUse]:
 
 
 def tokens_left(client: Client, queue: str, rate: RateLimit) -> int:
-    """The tokens in the bucket now, by the arithmetic of lua/lib/token_bucket.lua, which refills it only when it hands
-    tasks out; of a queue with partitions those of all shards, each of which has a slice of the rate."""
+    """The tokens in the bucket now, computed as in lua/lib/token_bucket.lua, because the server refills the bucket only
+    when it hands tasks out. For a queue with partitions, the sum of all shards, each of which has a slice of the
+    rate."""
     shards = [keys_of(client).queue(name) for name in with_shards(client, [queue])]
     now_ms: float
     now_ms, *found = broker_of(client).run_many(
@@ -63,14 +64,14 @@ def tokens_left(client: Client, queue: str, rate: RateLimit) -> int:
             *(command("HGET", shard.settings, "slice_tokens", read=lambda reply: reply) for shard in shards),
         ]
     )
-    if given := broker_of(client).now_ms():  # the clock that scripts are passed, in place of the server's
+    if given := broker_of(client).now_ms():  # the clock that scripts get instead of the server's
         now_ms = float(given)
     slices = [rate.max_tokens if (own := _number(raw)) is None else int(own) for raw in found[len(shards) :]]
     return sum(map(partial(_left_in, now_ms, rate.seconds), found, slices))
 
 
 def _left_in(now_ms: float, seconds: float, words: list[bytes | None], most: int) -> int:
-    """Of one bucket, which is full with `most`."""
+    """The tokens left in one bucket with a capacity of `most`."""
     level, at_us, interval_us = (_number(word) for word in words)
     if level is None or at_us is None or not interval_us:
         return most
@@ -81,6 +82,6 @@ def _left_in(now_ms: float, seconds: float, words: list[bytes | None], most: int
 def _number(raw: bytes | None) -> float | None:
     try:
         found = float(raw or b"nan")
-    except ValueError:  # damage: the scripts read a full bucket
+    except ValueError:  # damaged: scripts take such a bucket as full
         return None
     return found if math.isfinite(found) else None

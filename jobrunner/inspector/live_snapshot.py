@@ -1,12 +1,12 @@
-"""A snapshot of everything that changes, and the rates and their course that several snapshots give. No writes.
+"""Reads a snapshot of all changing state, and computes rates and their course from several snapshots. No writes.
 
 A snapshot is seven round trips, however many queues and tasks there are; tasks are read by rank and without their
 payloads, at most a few dozen of them.
 
 Rates are the growth of totals per second over the last ten seconds of snapshots. Totals only grow, so no task is
-counted twice or missed. A queue that was not there before is new: all that it counts happened since. One that could
-not be read has no rate until two snapshots have it again. One whose totals are lower than they were was emptied and
-begins anew.
+counted twice or missed. A queue missing in the previous snapshot is new: its totals count as growth. A queue that could
+not be read has no rate until two snapshots have it again. A queue with lower totals than before was deleted meanwhile,
+and starts from zero.
 """
 
 from collections import Counter, deque
@@ -47,7 +47,7 @@ WENT_WRONG = ("failed", "recovered")
 _RATE_WINDOW_S = 10.0
 
 Totals = Mapping[str, Mapping[str, int] | None]
-"""Counters by their names, by queue; None of a queue that could not be read."""
+"""Counters by name, by queue; None for a queue that could not be read."""
 _Look = tuple[float, Totals]
 _NEW: Mapping[str, int] = {}
 _MINUTE_S = 60.0
@@ -60,7 +60,7 @@ _TO_DO = ("waiting", "scheduled")
 
 
 class Growth:
-    """The rates at which totals grew between the snapshots added to it; none before the second. No I/O."""
+    """Rates at which totals grew between added snapshots; none before the second. No I/O."""
 
     def __init__(self) -> None:
         self._looks: deque[_Look] = deque()
@@ -81,7 +81,7 @@ class Growth:
         return _per_s(self._looks, queues, tuple(counters))
 
     def lately_per_s(self, queue: str, counters: Iterable[str]) -> float | None:
-        """The same of one queue, over the last two snapshots."""
+        """The growth per second of one queue, over the last two snapshots."""
         return _per_s([*islice(reversed(self._looks), 2)][::-1], [queue], tuple(counters))
 
 
@@ -101,20 +101,20 @@ def _per_s(looks: Sequence[_Look], queues: Iterable[str], counters: tuple[str, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingJob:
-    """A job of one queue that fails. `dead`: how many of its tasks are dead now; `error`: the newest of their errors,
-    without what varies."""
+    """A failing job of one queue. `dead`: the number of its dead tasks; `error`: the newest of their errors, without
+    its variable parts."""
 
     type: str
     queue: str
     failed: int = 0
-    """Attempts that failed lately, as the workers counted."""
+    """Attempts that failed recently, as counted by workers."""
     dead: int = 0
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSnapshot:
-    """The state at one moment; `at_s` is of the monotonic clock."""
+    """The state at one instant; `at_s` is of the monotonic clock."""
 
     at_s: float
     now: datetime
@@ -130,7 +130,7 @@ class LiveSnapshot:
     """A few pending tasks of each queue, ordered by the end of their leases; `started` where a worker reports that they
     began."""
     failing: tuple[FailingJob, ...]
-    """The most frequent first."""
+    """Failing jobs, the most frequent first."""
     lost: tuple[TaskRow, ...] = ()
     """Tasks whose leases ended without a report more than once, the most often first, as far as rows were read."""
     unknown: tuple[UnknownType, ...] = ()
@@ -138,25 +138,25 @@ class LiveSnapshot:
 
     @property
     def slots(self) -> int:
-        """How many tasks the workers can run at a time."""
+        """The number of tasks that the workers can run at once."""
         return sum(worker.slots for worker in self.workers)
 
     @property
     def executing(self) -> int:
-        """How many attempts the workers run, by their last heartbeats, without those that ended since."""
+        """The number of attempts that the workers run, by their last heartbeats, without those that ended since."""
         return sum(worker.executing for worker in self.workers)
 
     @property
     def fetched(self) -> int:
-        """How many tasks the workers had reserved and not begun at their last heartbeats."""
+        """The number of tasks that the workers had reserved and not begun at their last heartbeats."""
         return sum(worker.fetched for worker in self.workers)
 
     @property
     def pending_shares(self) -> dict[str, int]:
-        """The pending tasks by what their workers reported at the last heartbeats; the numbers add up to all of them.
+        """The pending tasks by the state that workers reported at their last heartbeats; the numbers add up to all.
 
         `unreported` are those that no live worker reported: reserved since, under a lease of a worker that died, or
-        reserved by a program itself. What was reported and has ended since is left out.
+        reserved by a program itself. Reported tasks that ended since are omitted.
         """
         batched = sum(one.items for worker in self.workers for one in worker.running)
         left, shares = self.total("pending"), {}
@@ -171,7 +171,7 @@ class LiveSnapshot:
 
     @property
     def with_failures(self) -> list[str]:
-        """The queues that can have groups of errors, and those that cannot be read: of thousands mostly a few."""
+        """The queues that can have groups of errors, or cannot be read: mostly a few of thousands."""
         return [
             queue.name
             for queue in self.queues
@@ -188,7 +188,7 @@ class Rates:
     bad: float | None = None
     """Attempts that failed, and leases that ended without a report."""
     course: tuple[float, ...] = ()
-    """`out` between successive snapshots, the oldest first; before the first one by minute, where that is known."""
+    """`out` between successive snapshots, oldest first; by minute for the time before the first snapshot, if known."""
 
 
 def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) -> LiveSnapshot:
@@ -206,7 +206,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     ended = {one for some in checked if not isinstance(some, JobrunnerError) for one in some}
     workers = [still_running(worker, ended) for worker in workers]
     answered = [one for some in found if not isinstance(some, JobrunnerError) for one in some]
-    # Some calls read the same tasks for different ends.
+    # Some calls read the same tasks for different purposes.
     rows = {(one.queue, one.state, one.id): one for one in answered if isinstance(one, TaskRow)}
     lines = list(rows.values())
     dead: dict[tuple[str, str], DeadOfJob] = {}  # shards of one queue may be in the replies to several calls
@@ -234,13 +234,13 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
 
 
 def recent_failures(client: Client) -> dict[tuple[str, str], int]:
-    """Attempts that failed in the last quarter of an hour, by job and queue; none while the node of a cluster that has
-    the statistics is away. One round trip, with a large reply."""
+    """Attempts that failed in the last quarter of an hour, by job and queue; none while the cluster node with the
+    statistics is unreachable. One round trip, with a large reply."""
     return failures_by_job(jobs_of(read_window(client, _RECENTLY, "minute", may_lack=True)))
 
 
 def failures_by_job(jobs: Iterable[JobStats]) -> dict[tuple[str, str], int]:
-    """Failed attempts by (job, queue); jobs without any are left out."""
+    """Failed attempts by (job, queue); jobs without any are omitted."""
     return {(one.type, one.queue): one.failed for one in jobs if one.failed}
 
 
@@ -275,7 +275,7 @@ class LiveRates:
         return Rates(into=into, out=out, bad=bad, course=tuple(self._courses.get(queue, ())))
 
     def total(self) -> Rates:
-        """Rates of all queues together. A move within a pipeline is out of one and into another."""
+        """Rates of all queues together. A move within a pipeline counts out of one queue and into another."""
         queues = self._growth.queues
         into, out, bad = (self._growth.per_s(queues, names) for names in (CAME, LEFT, WENT_WRONG))
         courses = [self._courses.get(name, ()) for name in queues]

@@ -1,12 +1,12 @@
 """Finds tasks on the server, page by page, within a budget of time. It writes nothing.
 
 Each call examines a bounded piece of one state of a queue, and the server returns the tasks that match. When the time
-is up, the search returns the tasks found so far with a cursor to continue from; so no search, however little it finds
-among however many tasks, keeps the server or a person waiting. `SearchPage.onward` tells an unfinished search from one
-that found nothing.
+is up, the search returns the tasks found so far with a cursor to continue from; so no search blocks the server or a
+person, however many tasks there are. `SearchPage.onward` distinguishes an unfinished search from a search without
+results.
 
-Invariant: a search that is continued to its end finds every task that matched from its start to its end, whatever else
-comes and goes: a cursor names the last task examined and its score, never a rank.
+Invariant: a search that is continued to its end finds every task that matched from its start to its end, whatever other
+tasks come and go: a cursor names the last task examined and its score, never a rank.
 """
 
 import base64
@@ -34,8 +34,8 @@ from jobrunner.redaction import Redaction
 STATES = (*task_rows.STATES, "done")
 ORDERS = ("newest", "oldest")
 _NARROW_FIRST = ("pending", "dead", "scheduled", "waiting", "done")
-"""The order in which a search for something examines states: what an operator asks for and few tasks are in comes
-before the backlog."""
+"""The order in which a search with conditions examines states: states that operators ask for and that hold few tasks
+come before the backlog."""
 EXAMINED_AT_ONCE = 250
 """Tasks examined by one call, which blocks the server for 1 to 3 ms."""
 _LINES_AT_ONCE = 100
@@ -44,7 +44,7 @@ _FEW = 8
 _LONGEST_ID = 300
 
 Problems: TypeAlias = tuple[tuple[str, str], ...]
-"""Queues that were not searched, and why: they cannot be counted, as the node of a cluster that has them is away."""
+"""Queues that were not searched, each with the reason: they cannot be counted, as their cluster node is unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +57,13 @@ class SearchPage:
     total: int
     onward: str
     timed_out: bool
-    """Whether the time was up before the page was full: not finished, whatever was found."""
+    """Whether the time was up before the page was full, so the search is not finished."""
     problems: Problems = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """The tasks of one state of a queue: what one sorted set holds."""
+    """The tasks of one state of a queue, in one sorted set."""
 
     queue: str
     state: str
@@ -71,7 +71,8 @@ class _Stretch:
 
 
 class _Cursor(msgspec.Struct, array_like=True, frozen=True):
-    """Where a search continues: behind the task (score, id) of a line of which `read` tasks were examined."""
+    """The position where a search continues: after the task (score, id) of a line, of which `read` tasks were
+    examined."""
 
     state: str
     queue: str
@@ -95,26 +96,26 @@ def search(
 ) -> SearchPage:
     """One page of tasks, state by state, queue by queue (by name), each in order of its time.
 
-    Without further conditions: pending, waiting, scheduled, dead; a search for something examines dead before scheduled
-    and waiting. `order` is newest or oldest; otherwise dead and finished tasks come the newest first, others the first
-    in line first. With a `redaction` no hidden value matches, as a user who may not see it could otherwise guess it
-    letter by letter; nor do payloads above 16 KiB match by their contents, as they are not searched for hidden values,
-    nor errors with hidden values by what is behind their first 16 KiB.
+    Without further conditions: pending, waiting, scheduled, dead; a search with conditions examines dead before
+    scheduled and waiting. `order` is newest or oldest; by default dead and finished tasks come newest first, other
+    tasks in queue order. With a `redaction` no hidden value matches, as a user who may not see it could otherwise guess
+    it letter by letter; nor do payloads above 16 KiB match by their contents, as they are not searched for hidden
+    values, nor errors with hidden values by text after their first 16 KiB.
 
-    `after` is the `onward` of the page before. Raises InvalidOption for a damaged one, InvalidName, ServerError.
+    `after` is the `onward` of the previous page. Raises InvalidOption for a damaged one, InvalidName, ServerError.
     """
     if order not in ("", *ORDERS):
         raise InvalidOption(f"order={order!r}: give one of {', '.join(ORDERS)}, or nothing")
     lines, problems = _counted(client, wanted)
     at, here = _position(lines, wanted, after)
-    ends = perf_counter() + budget_s  # of the search: to count 2,000 queues takes as long as that
+    ends = perf_counter() + budget_s  # includes the counting: for 2,000 queues it takes as long as the search
     found: list[TaskRow] = []
     for call in range(_MOST_CALLS):
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
             break
         for chunk in _chunks(client, wanted, lines[at : at + _LINES_AT_ONCE], limit - len(found), here, order):
             rows = _rows(client, lines[at], without_hidden(chunk, wanted, redaction))
-            if len(found) + len(rows) > limit:  # the next call reads as many as fit: a cursor is behind whole chunks
+            if len(found) + len(rows) > limit:  # the next call reads as many as fit: a cursor comes after whole chunks
                 break
             found += rows
             at, here = _next(lines, at, here, chunk)
@@ -130,11 +131,10 @@ def search(
 
 
 def matching(client: Client, wanted: Filter, redaction: Redaction | None = None) -> Iterator[list[TaskPosition]]:
-    """All tasks that match, up to 250 at a time, read when they are asked for; `redaction` as of `search`.
+    """All tasks that match, up to 250 at a time, read lazily; `redaction` as in `search`.
 
-    A task that is changed after it was yielded does not shift the search, which continues behind its score. Tasks that
-    come into a state meanwhile are not searched for without end: no more are examined than there were, and as many
-    again.
+    Changing a yielded task does not shift the search, which continues after its score. Tasks that enter a state
+    meanwhile do not prolong the search without end: it examines at most twice as many tasks as there were at the start.
     """
     for line in _lines(client, wanted):
         newest = line.state in LATEST_FIRST
@@ -147,9 +147,9 @@ def latest(
     client: Client, wanted: Filter, *, redaction: Redaction | None = None,
     examined: Callable[[int], None] | None = None, unread: Callable[[Problems], object] | None = None,
 ) -> Iterator[TaskRow]:  # fmt: skip
-    """All dead or finished tasks that match, of all queues and shards together the latest first, read when they are
-    asked for, as by `matching`. `examined` is called with how many tasks each call has examined; `unread` with the
-    `problems` of `search`, which are raised without it."""
+    """All dead or finished tasks that match, of all queues and shards together, latest first, read lazily as in
+    `matching`. `examined` is called with the number of tasks that each call has examined; `unread` with the `problems`
+    of `search`, which are raised without it."""
     lines, problems = _counted(client, wanted, is_strict=unread is None)
     if unread is not None:
         unread(problems)
@@ -170,12 +170,13 @@ def total_of(client: Client, wanted: Filter) -> int:
 
 
 def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
-    """The lines to search, in order; empty ones are left out. Raises for one of a few that cannot be counted."""
+    """The lines to search, in order, without empty lines. Raises for a line that cannot be counted, if there are few
+    lines."""
     return _counted(client, wanted, is_strict=True)[0]
 
 
 def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tuple[list[_Stretch], Problems]:
-    """The same, and the queues that cannot be counted. Raises when none can be."""
+    """The lines to search, and the queues that cannot be counted. Raises when none can be counted."""
     names = sorted(with_shards(client, [wanted.queue] if wanted.queue else None))
     states = [wanted.state] if wanted.state else _states(wanted)
     pairs = [(state, name) for state in states for name in names]
@@ -197,7 +198,7 @@ def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tupl
 
 
 def _states(wanted: Filter) -> list[str]:
-    """Of one filter always the same order, as a cursor counts on it."""
+    """The states to search, always in the same order for one filter, as a cursor relies on it."""
     states = _NARROW_FIRST if wanted.is_narrow else task_rows.STATES
     return [state for state in states if state in task_rows.STATES]
 
@@ -207,7 +208,7 @@ def _size(stand: QueueSummary | str, state: str) -> int | str:
 
 
 def _position(lines: list[_Stretch], wanted: Filter, after: str) -> tuple[int, _Cursor | None]:
-    """The line where a search begins or continues; the next one when the line of the cursor is empty by now."""
+    """The line where a search begins or continues: the next line when that of the cursor is empty by now."""
     if not after:
         return 0, None
     cursor = _cursor(after)
@@ -240,8 +241,9 @@ def _write_cursor(cursor: _Cursor) -> str:
 def _chunks(
     client: Client, wanted: Filter, lines: list[_Stretch], most: int, here: _Cursor | None, order: str
 ) -> list[SearchChunk]:
-    """The next tasks of the first line and, where it has few, of those behind it, in one round trip: with a queue for
-    each customer a page would else take one for each row. Without conditions only the lines that fill the page."""
+    """The next tasks of the first line and, if it has few, of the following lines, in one round trip: with a queue for
+    each customer, a page would otherwise take one for each row. Without conditions reads only the lines that fill the
+    page."""
     calls, before = [], 0
     for line in lines:
         newest = order == "newest" if order else line.state in LATEST_FIRST
@@ -257,7 +259,7 @@ def _chunks(
 def _all_chunks(
     client: Client, wanted: Filter, line: _Stretch, most: int, *, newest: bool, payloads: bool
 ) -> Iterator[SearchChunk]:
-    """A line to its end, up to `most` matching tasks at a time; each chunk is read when it is asked for."""
+    """Reads a line to its end, up to `most` matching tasks at a time; each chunk is read lazily."""
     here = None
     while here is None or here.read < 2 * line.size:
         chunk = broker_of(client).run(_call(client, wanted, line, most, here, newest=newest, payloads=payloads))

@@ -16,7 +16,7 @@ class Filter:
     queue: str = ""
     state: str = ""
     type: str = ""
-    """The job, its whole name."""
+    """The whole name of the job."""
     job: str = ""
     """A part of the job's name."""
     error: str = ""
@@ -27,18 +27,19 @@ class Filter:
     group: str = ""
     """The id of a group of errors: only tasks that died with one of them."""
     since: datetime | None = None
-    """The earliest time: of death, of finishing or when it is due; of waiting and pending tasks that of enqueueing."""
+    """The earliest time: of death, of finishing, or the due time; for waiting and pending tasks the time of
+    enqueueing."""
     until: datetime | None = None
-    """The same time is before this."""
+    """The first instant after the span of the same time."""
 
     @property
     def is_narrow(self) -> bool:
-        """Whether tasks have to be examined one by one: more is asked for than a queue and a state."""
+        """Whether tasks have to be examined one by one, because of conditions other than queue and state."""
         return self != Filter(queue=self.queue, state=self.state)
 
 
 def match_of(wanted: Filter) -> Match:
-    """The filter as the server applies it."""
+    """The filter in the form that the server applies."""
     return Match(
         id_part=wanted.id,
         type=wanted.type,
@@ -67,7 +68,7 @@ def without_hidden(chunk: SearchChunk, wanted: Filter, redaction: Redaction | No
 def _is_in_shown_error(error: str, part: str, redaction: Redaction) -> bool:
     shown = redaction.text(error)
     if shown == error:
-        return True  # the server compares letters beyond ASCII otherwise
+        return True  # the server compares letters beyond ASCII differently
     return part in shown.lower()
 
 
@@ -75,18 +76,18 @@ def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -
     try:
         value = msgspec.json.decode(payload)
     except (msgspec.MsgspecError, RecursionError):
-        return len(payload) <= LONGEST_PAYLOAD  # not JSON, so without names; or cut
+        return len(payload) <= LONGEST_PAYLOAD  # not JSON, so without names; or truncated
     shown = redaction.shown(value)
     text = msgspec.json.encode(shown).decode().lower()
     return shown == value or any(part in text for part in parts)
 
 
 def _parts(param: str) -> str:
-    """Substrings of which a matching payload contains one, a line each. Of `name=value` they are the whole value in
-    JSON: a text has quotes, and a comma or a brace is behind a number, true, false or null."""
+    """Substrings, a line each, of which a matching payload contains at least one. For `name=value` they are the whole
+    value in JSON: a text has quotes, and a comma or a brace follows a number, true, false or null."""
     name, sign, value = param.partition("=")
     if not sign or not name.strip().isidentifier():
-        return param.replace("\n", "\\n")  # as JSON has it; two lines would be two parts
+        return param.replace("\n", "\\n")  # escaped as in JSON; two lines would be two parts
     key, value = f'"{name.strip()}":', value.strip()
     parts = [f"{key}{msgspec.json.encode(value).decode()}"]
     if _is_json(value.lower()) and "\n" not in value:

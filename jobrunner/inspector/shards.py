@@ -1,4 +1,4 @@
-"""The shards of queues, for what reads many queues at once."""
+"""Reads the shards of many queues at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.stats import whole
 
 _QUEUES_AT_ONCE = 500
-"""Queues whose settings are read in one round trip: others wait for a few milliseconds at most."""
+"""Queues whose settings are read in one round trip, so that other clients wait for a few milliseconds at most."""
 
 
 def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
-    """All queues, or these, each with its shards behind it."""
+    """All queues, or `names`, each followed by its shards."""
     if names is None:
         return run_operation(broker_of(client), queue_names(keys_of(client)))
     every: list[str] = []
@@ -32,16 +32,16 @@ def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class EndTotals:
-    """How often attempts at the tasks of a queue ended, since it exists."""
+    """Counts of ended attempts at the tasks of a queue, since it exists."""
 
     by_type: dict[str, int] = field(default_factory=dict)
-    """``<type> <outcome>`` → how many, of tasks whose type is counted."""
+    """Counts by ``<type> <outcome>``, for tasks whose type is counted."""
     together: dict[str, int] = field(default_factory=dict)
-    """Name of the total → how many, of all tasks; read in the same moment."""
+    """Counts of all tasks by name of the total, read at the same instant."""
 
 
 def end_totals(client: Client, names: Sequence[str]) -> list[EndTotals | JobrunnerError]:
-    """The totals of these queues, those of all shards added up; the error of one that cannot be read."""
+    """The totals of these queues, with their shards added up; the error for a queue that cannot be read."""
     every = with_shards(client, names)
     calls = [by_type_and_together(keys_of(client).queue(name)) for name in every]
     found: dict[str, EndTotals | JobrunnerError] = {name: EndTotals() for name in names}
@@ -60,18 +60,18 @@ def end_totals(client: Client, names: Sequence[str]) -> list[EndTotals | Jobrunn
 
 
 def queue_of(shard: str) -> str:
-    """The queue that people know, of one of its shards, or of itself."""
+    """The name of the whole queue, from the name of a shard or of the queue itself."""
     return whole_queue(shard)
 
 
 def pipeline_of(queue: str) -> str:
-    """The name of the pipeline that a queue, or a shard of it, is of; "" for a queue of its own."""
+    """The name of the pipeline of a queue or shard; "" for a queue outside of pipelines."""
     return whole_queue(queue).rpartition("/")[0]
 
 
 def merged(first: QueueSummary | str, other: QueueSummary | str) -> QueueSummary | str:
-    """Two shards of a queue as one; `first` is the queue itself, whose settings and pause count. The error of one that
-    cannot be read is that of both."""
+    """Merges two shards of a queue; `first` is the queue itself, whose settings and pause apply. An error of either
+    shard is the result."""
     if isinstance(first, str) or isinstance(other, str):
         return first if isinstance(first, str) else other
     oldest = [due for due in (first.oldest_due_ms, other.oldest_due_ms) if due is not None]

@@ -1,8 +1,8 @@
-"""Figures over time, read: how many tasks ended how, how long they waited and ran, how deep the queues were.
+"""Reads statistics over time: outcomes, waits and run times of tasks, and depths of queues.
 
-Workers add what they counted every five seconds, so the newest numbers are that old, and a worker that was killed took
-at most that much along. Each function is one round trip; the window is cut by the server's clock. Queues none of whose
-tasks a worker counted (leases of bare queues) are counted by how their totals grew in each minute.
+Workers add their counts every five seconds, so the newest numbers are that old, and a killed worker loses at most that
+much. Each function makes one round trip; the window is cut by the server's clock. Queues whose tasks no worker counted
+(leases of bare queues) are counted by the growth of their totals in each minute.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -50,22 +50,22 @@ __all__ = [
 ]  # fmt: skip
 Hash = Mapping[str, str]
 Figure = tuple[tuple[str, str, str], int]
-"""((queue, type, what), number) that workers counted."""
+"""((queue, type, name), number), as counted by workers."""
 _MARGIN = 2
-"""Steps read on either side, in case this machine's clock is not the server's."""
+"""Extra steps read on either side, in case this machine's clock differs from the server's."""
 _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsWindow:
-    """The hashes of some steps, oldest first, what workers counted in each, and when it begins, Unix ms."""
+    """The hashes of some steps, oldest first, the workers' counts in each, and the begin of the window, Unix ms."""
 
     starts: list[float]
     step_ms: int
     hashes: list[dict[str, str]]
     figures: list[list[Figure]]
     problem: str = ""
-    """Why nothing was read, where that is allowed."""
+    """The reason why nothing was read, where that is allowed."""
 
 
 def read_window(
@@ -73,8 +73,8 @@ def read_window(
     may_lack: bool = False,
 ) -> StatsWindow:  # fmt: skip
     """The steps up to now by the server's clock, in one round trip; two where this machine's clock differs by more than
-    the margin. `may_lack`: without figures while the server does not answer, which on a cluster may be the one node
-    that has them. Raises InvalidOption, ServerError."""
+    the margin. `may_lack`: returns no figures while the server, on a cluster the node with the statistics, does not
+    answer. Raises InvalidOption, ServerError."""
     if unit not in ("minute", "hour") or since <= timedelta(0):
         raise InvalidOption(f"since={since!r}, step={unit!r}: give a time above zero, and minute or hour")
     step_ms, kept = (MINUTE_MS, stats_calls.MINUTES_KEPT) if unit == "minute" else (HOUR_MS, stats_calls.HOURS_KEPT)
@@ -118,7 +118,7 @@ class StatsTotal:
         self._buckets: dict[str, dict[int, int]] = {}
 
     def add(self, what: str, by: int) -> None:
-        """One figure."""
+        """Adds one figure."""
         kind, colon, number = what.partition(":")
         if colon:
             buckets = self._buckets.setdefault(kind, {})
@@ -135,7 +135,7 @@ class StatsTotal:
 
 
 def added_up(figures: Iterable[Iterable[Figure]]) -> dict[tuple[str, str, str], int]:
-    """Counters by (queue, type, what), over all steps: so a field of sixty minutes is taken apart once."""
+    """Counters by (queue, type, name) over all steps, so that a field in sixty minutes is parsed once."""
     sums: dict[tuple[str, str, str], int] = {}
     for step in figures:
         for parts, by in step:
@@ -167,7 +167,7 @@ def depth(hash_: Hash) -> Depth | None:
 
 
 def grown(hash_: Hash) -> dict[str, dict[str, int]]:
-    """By how much the totals of each queue that was sampled grew, all its shards together."""
+    """The growth of the totals of each sampled queue, with its shards added up."""
     found: dict[str, dict[str, int]] = {}
     for field, value in hash_.items():
         if field.endswith(" - to"):
@@ -182,7 +182,7 @@ def grown(hash_: Hash) -> dict[str, dict[str, int]]:
 
 
 def whole(text: str) -> int:
-    """A number of the server; 0 for damage."""
+    """A number from the server; 0 when it is damaged."""
     try:
         return int(text)
     except ValueError:
@@ -193,7 +193,7 @@ def series(
     client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None,
     type: str | None = None,  # noqa: A002 - the word of this package
 ) -> StatsSeries:  # fmt: skip
-    """The last `since` in steps: of everything, of one queue, of one job, or of one job on one queue.
+    """Statistics of the last `since` in steps: of all tasks, of one queue, of one job, or of one job on one queue.
 
     Minutes reach back 25 hours at most, hours 32 days. Raises InvalidOption, ServerError.
     """
@@ -201,7 +201,7 @@ def series(
 
 
 def series_of(window: StatsWindow, *, is_whole: bool = True) -> StatsSeries:
-    """The steps of a window that was read; `is_whole`: it has more than one job."""
+    """The series of a window; `is_whole`: the window has more than one job."""
     tallied = frozenset(parts[0] for parts in added_up(window.figures))
     growth = [grown(hash_) if is_whole else {} for hash_ in window.hashes]
     found = [_StepSums(*one, tallied) for one in zip(window.figures, growth, strict=True)]
@@ -226,7 +226,7 @@ def by_job(
 
 
 def jobs_of(window: StatsWindow) -> list[JobStats]:
-    """The statistics of each job of a window that was read, the most attempts first."""
+    """The statistics of each job of a window, the most attempts first."""
     sums: dict[tuple[str, str], StatsTotal] = {}
     for (queue, type_, what), by in added_up(window.figures).items():
         sums.setdefault((queue, type_), StatsTotal()).add(what, by)
@@ -237,7 +237,7 @@ def jobs_of(window: StatsWindow) -> list[JobStats]:
 def by_queue(
     client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", may_lack: bool = False
 ) -> dict[str, QueueStats]:
-    """Statistics of each queue over the last `since`, by name; queues without any are left out. `may_lack`: as of
+    """Statistics of each queue over the last `since`, by name; queues without any are omitted. `may_lack`: as in
     `read_window`."""
     window = read_window(client, since, step, may_lack=may_lack)
     sums: dict[str, StatsTotal] = {}
@@ -272,7 +272,7 @@ def by_queue(
 
 
 class _StepSums:
-    """The figures of one step over all queues and jobs, and by how much the totals of queues grew in it."""
+    """The figures of one step over all queues and jobs, and the growth of the totals of queues in it."""
 
     def __init__(
         self, figures: Iterable[Figure], growth: Mapping[str, Mapping[str, int]], tallied: Collection[str]
@@ -285,7 +285,7 @@ class _StepSums:
             self._sums[outcome] = self._sums.get(outcome, 0) + by
 
     def add_to(self, total: StatsTotal) -> StatsTotal:
-        """Adds them to a total, which is returned."""
+        """Adds the figures to a total, and returns it."""
         for what, by in self._sums.items():
             total.add(what, by)
         return total
@@ -302,7 +302,7 @@ def _step(start: float, sums: _StepSums, hash_: Hash, *, is_whole: bool) -> Stat
 
 
 def _outcomes_of(growth: Mapping[str, Mapping[str, int]], tallied: Collection[str]) -> Iterator[tuple[str, str, int]]:
-    """(queue, outcome, number) of the queues that no worker counted, by how their totals grew."""
+    """(queue, outcome, number) of the queues that no worker counted, from the growth of their totals."""
     for name, totals in growth.items():
         if name not in tallied:
             for counter, outcome in stats_calls.OUTCOMES.items():
@@ -315,8 +315,8 @@ def _counted(sum_: StatsTotal) -> dict[str, Any]:
 
 
 def releases_since(client: Client, since: datetime) -> dict[str, datetime]:
-    """Releases of workers that were first seen since then, with that time, oldest first; none while the node of a
-    cluster that has them is away."""
+    """Releases of workers first seen after `since`, each with that time, oldest first; empty while the cluster node
+    with the releases is unreachable."""
     try:
         seen = broker_of(client).run(events.releases(keys_of(client), since_ms=since.timestamp() * 1000))
     except ServerUnavailable:

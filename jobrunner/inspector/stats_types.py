@@ -14,31 +14,31 @@ LEFT = ("succeeded", "cancelled", "dropped", "moved", "dead")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """How long something took: how often, the sum, and a histogram (see broker/calls/stats.py)."""
+    """Durations: their number, their sum, and a histogram (see broker/calls/stats.py)."""
 
     count: int = 0
     total_ms: float = 0.0
     buckets: Mapping[int, int] = field(default_factory=dict)
-    """How many times are in each bucket, by its number; none of those that are empty."""
+    """The count of each bucket by its number, without empty buckets."""
 
     @property
     def mean_ms(self) -> float | None:
-        """None when nothing was measured."""
+        """The mean in ms; None without measurements."""
         return self.total_ms / self.count if self.count else None
 
     @property
     def p50_ms(self) -> float | None:
-        """Half took no longer; as exact as a bucket is wide, which is a factor of the square root of 2."""
+        """The median in ms, exact to the width of a bucket, a factor of the square root of 2."""
         return self.percentile(0.5)
 
     @property
     def p95_ms(self) -> float | None:
-        """19 of 20 took no longer."""
+        """The 95th percentile in ms."""
         return self.percentile(0.95)
 
     @property
     def p99_ms(self) -> float | None:
-        """99 of 100 took no longer."""
+        """The 99th percentile in ms."""
         return self.percentile(0.99)
 
     def percentile(self, share: float) -> float | None:
@@ -55,7 +55,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How many tasks were in each state when the leader looked."""
+    """The number of tasks in each state at a sample of the leader."""
 
     waiting: int = 0
     scheduled: int = 0
@@ -67,8 +67,8 @@ class Depth:
 class OutcomeCounts:
     """Statistics over a time: the number of each outcome, and wait and run times of attempts.
 
-    Outcomes: succeeded, failed (attempts that failed), dead (tasks that were given up, their last attempt is failed as
-    well), cancelled, dropped, moved, snoozed, stale (reports that came too late).
+    Outcomes: succeeded, failed (attempts that failed), dead (tasks that became dead; their last attempt is also
+    failed), cancelled, dropped, moved, snoozed, stale (reports that came too late).
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class OutcomeCounts:
 
     @property
     def succeeded(self) -> int:
-        """Attempts after which a task was done."""
+        """Attempts that succeeded."""
         return self.counts.get("succeeded", 0)
 
     @property
@@ -92,18 +92,19 @@ class OutcomeCounts:
 
     @property
     def ended(self) -> int:
-        """Attempts that came to an end, however: throughput."""
+        """Attempts that ended, with any outcome: throughput."""
         return sum(self.counts.get(outcome, 0) for outcome in ENDS)
 
     @property
     def left(self) -> int:
-        """Tasks that left their queue, however: done, moved on, or given up."""
+        """Tasks that left their queue, with any outcome: done, moved, or dead."""
         return sum(self.counts.get(outcome, 0) for outcome in LEFT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsStep(OutcomeCounts):
-    """One minute or hour from `start` on. `enqueued` and `depth` are of whole queues, None where no sample exists."""
+    """Statistics of one minute or hour from `start` on. `enqueued` and `depth` are of whole queues, None without a
+    sample."""
 
     start: datetime
     enqueued: int | None = None
@@ -112,7 +113,7 @@ class StatsStep(OutcomeCounts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsSeries:
-    """Steps, oldest first and without a gap, and what they come to together. The last step is not over."""
+    """Steps, oldest first and without gaps, and their sums. The last step is not over."""
 
     unit: Unit
     step: timedelta
@@ -122,7 +123,7 @@ class StatsSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStats(OutcomeCounts):
-    """Statistics of one job; `type` is '' for items that have none, such as those of stations."""
+    """Statistics of one job; `type` is '' for items without one, such as items of stations."""
 
     queue: str
     type: str
@@ -130,9 +131,9 @@ class JobStats(OutcomeCounts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats(OutcomeCounts):
-    """Statistics of one queue. `enqueued` is None where no sample exists."""
+    """Statistics of one queue. `enqueued` is None without a sample."""
 
     queue: str
     enqueued: int | None = None
     course: tuple[int, ...] = ()
-    """How many tasks left it in each step, oldest first; the last step is not over."""
+    """Tasks that left the queue in each step, oldest first; the last step is not over."""

@@ -1,4 +1,4 @@
-"""Streaming queries that programs watch (`jobrunner.spark.watch_queries`), as their listeners noted them last."""
+"""Reads the last progress of streaming queries that programs watch (`jobrunner.spark.watch_queries`)."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from jobrunner.broker.calls import streams
 from jobrunner.client.client import Client, broker_of, keys_of
 
 MOST = 100
-"""Queries that have series of their own; those that reported last come first."""
+"""Most queries with their own series; queries with the latest reports take precedence."""
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,14 +19,14 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Rows read since the query started."""
     batch_id: int
     trigger_s: float
-    """How long the last micro-batch took."""
+    """Duration of the last micro-batch."""
     rows_per_s: float = 0.0
     lag_s: float | None = None
-    """How far the newest row that it read is behind the trigger; None where no source is a jobrunner history."""
+    """Seconds between the newest row read and the trigger; None without a source that is jobrunner history."""
     at_ms: float
     """Unix ms, by the clock of the program."""
     error: str = ""
-    """Why it ended, in one line."""
+    """The error that ended the query, in one line."""
 
 
 _decoder = msgspec.json.Decoder(StreamProgress)
@@ -38,7 +38,7 @@ def read_streams(client: Client) -> list[StreamProgress]:
     for raw in broker_of(client).run(streams.noted(keys_of(client))):
         try:
             found.append(_decoder.decode(raw))
-        except (msgspec.DecodeError, msgspec.ValidationError):  # damage, or another version
+        except (msgspec.DecodeError, msgspec.ValidationError):  # damaged, or of another version
             continue
     newest = sorted(found, key=lambda one: -one.at_ms)[:MOST]
     return sorted(newest, key=lambda one: one.name)

@@ -1,4 +1,4 @@
-"""Lists of tasks: rows for tables, and full records. Reads only."""
+"""Reads lists of tasks: rows for tables, and full records."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -31,13 +31,14 @@ from jobrunner.task_record import TaskRecord, whole_number
 
 STATES = ("pending", "waiting", "scheduled", "dead")
 LATEST_FIRST = ("dead", "done")
-"""States whose newest task is what a person looks for first."""
+"""States that lists show newest first."""
 _LONGEST_PARAMS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPosition:
-    """A task and its position: `score` is its due time, the end of its lease or its death (Unix ms), by state."""
+    """A task and its position: `score` is its due time, the end of its lease or its time of death (Unix ms), by
+    state."""
 
     queue: str
     state: str
@@ -54,7 +55,7 @@ class TaskRow:
     queue: str
     state: str
     when: datetime | None
-    """Due time, end of lease or time of death, by state; None for one that waits."""
+    """Due time, end of lease or time of death, by state; None for a waiting task."""
     attempt: int | None
     """The number of the last attempt that began; None when none has begun."""
     started: datetime | None
@@ -63,22 +64,22 @@ class TaskRow:
     error: str
     """The most telling line of the last error."""
     lost: int = 0
-    """How many of its leases ended without a report: its worker died, hung or was cut off."""
+    """The number of its leases that ended without a report: the worker died, hung or lost its connection."""
     is_suspect: bool = False
     """Whether it may have caused that: it runs alone the next time."""
     run_s: float | None = None
     """How long the last attempt ran, by its worker's clock; None unless a worker ran it and the queue keeps history."""
     params: str = ""
-    """The parameters on one line, redacted and cut; empty where the list does not read them."""
+    """The parameters on one line, redacted and truncated; empty when the list does not read them."""
 
 
 _MOST_READ = 2000
-"""Of a state of a queue with many shards: of each shard its part."""
+"""Most rows read of one state of a queue with many shards, divided among the shards."""
 
 
 def first_lines(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[TaskRow]]:
-    """The lines of up to `count` tasks of one state in one command, first in line first; with `newest` of the last
-    ones, the last one first. Those that are damaged are left out."""
+    """The rows of up to `count` tasks of one state, in one command, in queue order; with `newest` of the last tasks, in
+    reverse order. Damaged tasks are omitted."""
 
     redaction = client.redaction()
 
@@ -95,14 +96,14 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
 def some_lines(
     client: Client, shards: Sequence[str], state: str, *, count: int, newest: bool = False
 ) -> list[Call[list[TaskRow]]]:
-    """Calls that read `count` tasks of a queue, or a few more, as `first_lines` does: as many of each shard."""
+    """Calls that read `count` tasks of a queue, or a few more, as `first_lines` does: equally many of each shard."""
     each = -(-count // max(len(shards), 1))
     return [first_lines(client, shard, state, count=each, newest=newest) for shard in shards]
 
 
 def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int) -> dict[str, list[TaskRow]]:
-    """The first tasks of each of these states in one round trip, the latest first where that is what a person looks
-    for; empty states are left out."""
+    """The first tasks of each of these states in one round trip, newest first in states of LATEST_FIRST; empty states
+    are omitted."""
     names = with_shards(client, [queue])
     asked = [(state, name) for state in states for name in names]
     each = min(count, -(-_MOST_READ // len(names)))
@@ -140,7 +141,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -
 
 
 def params_line(payload: str, encoding: str, redaction: Redaction) -> str:
-    """Parameters for a column: `user="ada" n=5`, with hidden values hidden and the rest cut."""
+    """Parameters for a column: `user="ada" n=5`, with hidden values replaced, and truncated."""
     if not payload:
         return ""
     if encoding and is_encrypted(encoding.encode()):
@@ -148,7 +149,7 @@ def params_line(payload: str, encoding: str, redaction: Redaction) -> str:
     if encoding and (stored := stored_note(payload.encode(), encoding.encode())):
         return stored
     if len(payload) > LONGEST_PAYLOAD:
-        return "(above 16 KiB: open the task)"  # cut JSON cannot be parsed, so not be redacted
+        return "(above 16 KiB: open the task)"  # truncated JSON cannot be parsed and redacted
     if claimed_encoding(encoding.encode()) not in (b"", b"json"):
         return f"({len(payload):,} bytes)"
     try:
@@ -167,7 +168,7 @@ def _as_json(value: Any) -> str:
 
 
 def list_tasks(client: Client, queue: str, state: str | None = None, *, limit: int = 100) -> list[TaskRecord]:
-    """Tasks of one state, or of all four, first in line first; at most `limit`. Raises InvalidName, InvalidOption."""
+    """Tasks of one state, or of all four, in queue order; at most `limit`. Raises InvalidName, InvalidOption."""
     asked = client.queue(queue)
     ids: list[str] = []
     for one in STATES if state is None else (state,):
@@ -184,13 +185,13 @@ def read_tasks(client: Client, places: Sequence[tuple[str, str]]) -> list[TaskRe
     found = broker_of(client).run_each(calls)
     encryption = encryption_of(client)
     for place, (queue, task_id) in enumerate(places):
-        if found[place] is None and tag_of_id(task_id) is None:  # it may be in a shard, which its id does not say
+        if found[place] is None and tag_of_id(task_id) is None:  # it may be in a shard, which its id does not name
             found[place] = run_operation(broker_of(client), find(TaskRef(keys_of(client), encryption, task_id, queue)))
     return [decrypted_record(encryption, record, fetches=False) for record in found if isinstance(record, TaskRecord)]
 
 
 def dead_ids(client: Client, queue: str) -> list[str]:
-    """Ids of all tasks that are dead now, the longest dead first in each shard. Raises InvalidName."""
+    """Ids of all dead tasks, oldest death first within each shard. Raises InvalidName."""
     keys, broker = keys_of(client), broker_of(client)
     shards = with_shards(client, [queue])
     return [one for shard in shards for one in run_operation(broker, read_dead_ids(keys.queue(shard)))]

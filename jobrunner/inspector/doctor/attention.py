@@ -1,8 +1,8 @@
-"""Findings that name a culprit: a limit that holds up a backlog, a task that ended several workers, a failing job, a
-queue that no worker serves.
+"""Findings that name a cause: a limit that blocks a backlog, a task that ended several workers, a failing job, a queue
+that no worker serves.
 
-The overview, `jobrunner top`, the pages of queues and `jobrunner doctor` word those that they name alike, but for a
-queue without a worker, which `doctor` has among the checks of the queue. Nothing here writes.
+The overview, `jobrunner top`, the pages of queues and `jobrunner doctor` use the same texts, except for a queue without
+a worker, which `doctor` reports among the checks of the queue. Nothing here writes.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,22 +24,22 @@ from jobrunner.inspector.task_rows import TaskRow, some_lines
 from jobrunner.queue_settings import short_rate
 
 _LONG_S = 300.0
-"""A limited queue is worth a look when its waiting tasks take longer than this at its rate."""
+"""A limited queue is reported when its waiting tasks take longer than this at its rate."""
 _WAITS_S = 60.0
-"""The same when its oldest task waits for longer than this while `max_inflight` tasks are pending."""
+"""It is also reported when its oldest task has waited longer than this while `max_inflight` tasks are pending."""
 _OFTEN = 2
-"""Leases that ended without a report: one may be the fault of the machine or a deploy."""
+"""Expired leases from which a task is reported: a single one may be the fault of the machine or a deploy."""
 _QUEUES, _PENDING, _WAITING, _NAMED = 3, 50, 20, 3
 _UNSERVED_NAMED, _LIMITS_NAMED, _UNREAD_NAMED = 3, 5, 5
 _RECENTLY = timedelta(minutes=15)
 _FEWEST = 5
 _DEPLOY = timedelta(minutes=5)
-"""Workers of a release start within this time, so failures that began within it may be of that release."""
+"""Workers of a release start within this time, so failures that began within it may be due to that release."""
 
 
 def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Check]:
-    """Limits of one queue that hold up its backlog, with their use; `uses`: as `limit_uses` reads it, for the tokens
-    that its rate has left."""
+    """Limits of one queue that block its backlog, with their use; `uses`: the result of `limit_uses`, for the tokens
+    left of its rate."""
     if not queue.waiting or queue.paused or not queue.workers:
         return
     waits = f"{queue.waiting:,} wait, the oldest for {duration(queue.oldest_s or 0.0)}"
@@ -61,8 +61,8 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
 def lines_of_lost(
     client: Client, queues: Iterable[QueueView], shards: Mapping[str, Shards]
 ) -> list[Call[list[TaskRow]]]:
-    """Calls that read where a task is that ends its workers: pending, or first in line, as it keeps its place. Only of
-    the three queues in which the most leases ended without a report."""
+    """Calls that read the positions where a task that ends its workers can be: pending, or first in the queue, as it
+    keeps its position. Only for the three queues with the most expired leases."""
     some = [queue for queue in queues if queue.totals.get("recovered") and queue.open]
     some = sorted(some, key=lambda queue: -queue.totals["recovered"])[:_QUEUES]
     counts = {"pending": _PENDING, "waiting": _WAITING}
@@ -102,7 +102,7 @@ def unserved_check(queue: QueueView) -> Check:
 
 
 def unserved_checks(unserved: Iterable[QueueView]) -> Iterator[Check]:
-    """Queues without a worker, those with the most to do by name."""
+    """Queues without a worker; the queues with most open tasks are named."""
     worst = sorted(unserved, key=lambda queue: -queue.open)
     yield from map(unserved_check, worst[:_UNSERVED_NAMED])
     if rest := worst[_UNSERVED_NAMED:]:
@@ -117,14 +117,14 @@ def urgent_checks(
     queues: Iterable[QueueView],
     workers: Iterable[WorkerRecord],
 ) -> Iterator[Check]:
-    """What a live view names, the most urgent first: tasks that end workers, queues without one, limits."""
+    """Findings for a live view, the most urgent first: tasks that end workers, queues without a worker, limits."""
     yield from lost_checks(lost, workers)
     yield from unserved_checks(unserved)
     yield from islice((check for queue in queues for check in limit_checks(queue)), _LIMITS_NAMED)
 
 
 def unread_checks(queues: Iterable[QueueView]) -> Iterator[Check]:
-    """The queues that cannot be counted, as one check result: a node of a cluster that is away has a third of them."""
+    """The queues that cannot be counted, as one check result: an unreachable cluster node may have a third of them."""
     unread = [queue for queue in queues if queue.problem]
     if unread:
         names = listed([queue.name for queue in unread], most=_UNREAD_NAMED)
@@ -132,7 +132,7 @@ def unread_checks(queues: Iterable[QueueView]) -> Iterator[Check]:
 
 
 def statistics_checks(window: StatsWindow) -> Iterator[Check]:
-    """Whether there are statistics: on a cluster they are on one node."""
+    """Whether statistics can be read: on a cluster they are on one node."""
     if window.problem:
         yield fail("statistics", "cannot be read, so failing jobs are not named", window.problem)
 
@@ -144,8 +144,8 @@ def failing_checks(
     share: float,
     errors: Mapping[tuple[str, str], str] | None = None,
 ) -> Iterator[Check]:
-    """Jobs with more than this share of failed attempts in the last quarter of an hour, since when, and the release
-    that was new then. `errors`: the latest error by (job, queue)."""
+    """Jobs with more than this share of failed attempts in the last quarter of an hour, the begin of the failures, and
+    the release that was new then. `errors`: the latest error by (job, queue)."""
     steps = [_outcomes(figures) for figures in window.figures]
     last = max(round(_RECENTLY / timedelta(milliseconds=window.step_ms)), 1)
     jobs = {job for step in steps[-last:] for job in step}
@@ -178,17 +178,17 @@ def _outcomes(figures: Collection[tuple[tuple[str, str, str], int]]) -> dict[tup
 def _beginning(
     window: StatsWindow, course: Sequence[tuple[int, int]], releases: Mapping[str, datetime], share: float
 ) -> tuple[datetime | None, str]:
-    """When the failures began, and the release that was new then; None where the whole window is full of them, and
-    where they are over."""
+    """When the failures began, and the release that was new then; None when failures fill the whole window, and when
+    they are over."""
     first = len(course)
     for place in range(len(course) - 1, -1, -1):
         ended, failed = course[place]
         if ended and failed <= share * ended:
             break
         first = place if failed else first
-    if first == len(course):  # the last step in which attempts ended is a good one
+    if first == len(course):  # the last step with ended attempts has no failures
         return None, ""
-    if all(not ended for ended, _ in course[:first]):  # nothing tells how it was before
+    if all(not ended for ended, _ in course[:first]):  # no attempts before, so the begin is unknown
         return None, ""
     began = from_ms(window.starts[first])
     ends = began + timedelta(milliseconds=window.step_ms)

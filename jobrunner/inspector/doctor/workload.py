@@ -1,8 +1,8 @@
 """Checks of the workload: workers, unserved queues, unknown jobs, and programs with different prefixes.
 
-An unknown job is one that a task of a served queue needs and no worker of that queue has loaded. Workers release such a
+An unknown job is needed by a task of a served queue, and no worker of that queue has loaded it. Workers release such a
 task with a delay, as another worker may know the job, and after a day it fails and is dead. So the check reads the
-tasks that are first in line and those that are due next.
+tasks that are first in the queue and those that are due next.
 
 Other prefixes are those of other set-ups on the same server, also in databases with other numbers; the scan for them is
 bounded in time.
@@ -52,12 +52,12 @@ _TASKS_SAMPLED = 20
 _WARNED_OF = 10
 _HOUR = timedelta(hours=1)
 _FAILED_SHARE = 0.2
-"""Above this share of failed attempts a job is named; the same as the default threshold of the dashboard."""
+"""A job is reported above this share of failed attempts; equal to the default threshold of the dashboard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherPrefix:
-    """A prefix in a database (None: the client's own), what is to do there, and how many workers live there."""
+    """A prefix in a database (None: the client's own), with its open tasks and live workers."""
 
     prefix: str
     database: int | None
@@ -69,7 +69,7 @@ class OtherPrefix:
 
 
 def other_prefixes(client: Client, facts: ServerFacts | None) -> list[OtherPrefix]:
-    """Other prefixes of this database, as far as a scan of 0.3 s finds them, and all of the others with keys."""
+    """Other prefixes of this database that a scan of 0.3 s finds, and prefixes of all other databases with keys."""
     found = [one for one in _in_database(broker_of(client), None) if one.prefix != keys_of(client).prefix]
     for number, url in _other_databases(client, facts):
         with closing(Broker(Endpoint(url), retry_timeout_s=0)) as broker:
@@ -79,10 +79,10 @@ def other_prefixes(client: Client, facts: ServerFacts | None) -> list[OtherPrefi
 
 def _in_database(broker: Broker, number: int | None) -> Iterator[OtherPrefix]:
     prefixes: set[str] = set()
-    with suppress(JobrunnerError):  # this user may not scan, or not look there
+    with suppress(JobrunnerError):  # this user may not scan, or not read that database
         prefixes = _prefixes(broker)
     for prefix in sorted(prefixes):
-        with suppress(JobrunnerError):  # a key of somebody else that only looks like ours
+        with suppress(JobrunnerError):  # a key of another program with a similar name
             if (found := _look(broker, Keys(prefix), number)) is not None:
                 yield found
 
@@ -132,7 +132,7 @@ def _other_databases(client: Client, facts: ServerFacts | None) -> Iterable[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownType:
-    """A job that no worker of a queue knows. `tasks`: how many of it are among those that were looked at."""
+    """A job that no worker of a queue knows. `tasks`: the number of its tasks among those that were read."""
 
     queue: str
     type: str
@@ -157,7 +157,7 @@ def lines_in_doubt(
 
 
 def unknown_types(lines: Iterable[TaskRow], workers: Sequence[WorkerRecord]) -> list[UnknownType]:
-    """Of these tasks, the jobs that no worker of their queue knows."""
+    """The jobs of these tasks that no worker of their queue knows."""
     found: Counter[tuple[str, str]] = Counter()
     for line in lines:
         queue = queue_of(line.queue)
@@ -183,7 +183,7 @@ def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None
 
 
 def no_worker_check(url: str) -> Check:
-    """The result for a server without workers. On an embedded one they may be at work in another folder."""
+    """The check result for a server without workers. With an embedded server they may run in another folder."""
     if url.startswith("embedded:"):
         advice = "jobrunner work MODULE, in this folder: without a URL each folder has a server of its own"
         return warn("workers", "none on the server of this folder", advice)
@@ -191,7 +191,8 @@ def no_worker_check(url: str) -> Check:
 
 
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
-    """Workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other set-ups."""
+    """Checks of workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other
+    set-ups."""
     workers = client.workers()
     found, shards = views_and_shards(client, workers)
     yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url)
@@ -218,7 +219,7 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
 def _latest_errors(
     client: Client, queues: Iterable[QueueView], shards: Mapping[str, Shards]
 ) -> dict[tuple[str, str], str]:
-    """The latest error of a dead task by (job, queue), of the queues with the most dead."""
+    """The latest error of a dead task by (job, queue), in the queues with most dead tasks."""
     some = sorted((queue for queue in queues if queue.dead), key=lambda queue: -queue.dead)[:_QUEUES_IN_DOUBT]
     calls = [
         call
@@ -230,8 +231,7 @@ def _latest_errors(
 
 
 def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
-    """The rows that these calls find; none of a queue on a node of a cluster that is away, which has a check of its
-    own."""
+    """The rows that these calls find, without queues on an unreachable cluster node, which another check reports."""
     lines: list[TaskRow] = []
     for found in run_each_or_errors(broker_of(client), calls):
         if isinstance(found, ServerUnavailable):
@@ -243,7 +243,7 @@ def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
 
 
 def slots_check(worker: WorkerRecord) -> Check:
-    """The check result for a worker of which one queue holds all slots."""
+    """The check result for a worker whose slots are all held by one queue."""
     told = f"{worker.held_by} holds all {worker.slots} slots of {worker.id} while other queues wait"
     return warn("slots", told, cap_advice(worker.held_by, worker.concurrency), queue=worker.held_by)
 
@@ -257,8 +257,8 @@ def leader_check(leads: str | None) -> Check:
 
 
 def foremost(checks: Iterable[Check]) -> Iterator[Check]:
-    """The first ten warnings of each kind and how many more there are, as a thousand queues may lack a worker; of
-    failures all."""
+    """The first ten warnings of each kind and the number of further ones, as a thousand queues may lack a worker; all
+    failures."""
     told: Counter[str] = Counter()
     for check in checks:
         if check.verdict == "warn":
@@ -286,7 +286,7 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
 
 
 def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
-    """Tasks of jobs that are not among the `known` names, of the first ones of the first queues."""
+    """Checks the first tasks of the first queues for jobs that are not among the `known` names."""
     names = with_shards(client, client.queues()[:_QUEUES_SAMPLED])
     calls = [
         first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")
@@ -300,7 +300,7 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
 
 
 def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iterator[Check]:
-    """Whether who enqueues and who works look at different prefixes or databases."""
+    """Whether producers and workers appear to use different prefixes or databases."""
     for other in others:
         idle, busy = sorted((here, other), key=lambda one: one.undone and not one.workers)
         if busy.undone and not busy.workers and idle.workers:
